@@ -1,0 +1,100 @@
+"""oneshot: link prediction on large knowledge graphs, one small subgraph per question."""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from oneshot._version import __version__
+
+if TYPE_CHECKING:
+    from oneshot import datasets
+    from oneshot.coverage import Coverage, coverage
+    from oneshot.datasets import Dataset, load
+    from oneshot.errors import InputError, MissingPackageError, OneshotError, UnknownNameError
+    from oneshot.graph import KnowledgeGraph
+    from oneshot.ppr import pagerank, ppr
+    from oneshot.samplers import (
+        SAMPLERS,
+        BFSSampler,
+        PageRankSampler,
+        PPRSampler,
+        RandomSampler,
+        RandomWalkSampler,
+        Sampler,
+    )
+    from oneshot.subgraph import SubgraphBatch
+    from oneshot.vocabulary import Vocabulary
+
+# Names are imported on first use, so that `oneshot --help` does not wait for torch.
+_HOME = {
+    "Coverage": "coverage",
+    "coverage": "coverage",
+    "Dataset": "datasets",
+    "load": "datasets",
+    "InputError": "errors",
+    "MissingPackageError": "errors",
+    "OneshotError": "errors",
+    "UnknownNameError": "errors",
+    "KnowledgeGraph": "graph",
+    "pagerank": "ppr",
+    "ppr": "ppr",
+    "SAMPLERS": "samplers",
+    "BFSSampler": "samplers",
+    "PPRSampler": "samplers",
+    "PageRankSampler": "samplers",
+    "RandomSampler": "samplers",
+    "RandomWalkSampler": "samplers",
+    "Sampler": "samplers",
+    "SubgraphBatch": "subgraph",
+    "Vocabulary": "vocabulary",
+}
+
+__all__ = [
+    "SAMPLERS",
+    "BFSSampler",
+    "Coverage",
+    "Dataset",
+    "InputError",
+    "KnowledgeGraph",
+    "MissingPackageError",
+    "OneshotError",
+    "PPRSampler",
+    "PageRankSampler",
+    "RandomSampler",
+    "RandomWalkSampler",
+    "Sampler",
+    "SubgraphBatch",
+    "UnknownNameError",
+    "Vocabulary",
+    "__version__",
+    "coverage",
+    "datasets",
+    "load",
+    "pagerank",
+    "ppr",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "datasets":
+        return import_module("oneshot.datasets")
+    if name in _HOME:
+        return getattr(import_module(f"oneshot.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'oneshot' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Package(ModuleType):
+    """Keeps `oneshot.ppr` and `oneshot.coverage` the functions, not the modules they live in."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The import system binds each submodule to its package after loading it.
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,46 @@
+"""What the command line prints: JSON or tables on stdout, progress and messages on stderr."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+stdout = Console(highlight=False)
+stderr = Console(stderr=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout and nothing else."""
+    stdout.file.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout; the first column is text, the others numbers."""
+    table = Table(title=title, title_justify="left")
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    stdout.print(table)
+
+
+def note(message: str) -> None:
+    """A remark for people, on stderr."""
+    stderr.print(message, style="dim", markup=False)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Progress bars on stderr, gone when the work is done."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=stderr, transient=True) as progress:
+        yield progress

@@ -1,0 +1,105 @@
+"""Coverage: the share of questions whose answer a sampler's subgraph holds.
+
+An answer that is not sampled can never be found, so coverage bounds what any predictor can
+reach. All budgets are measured from one pass: the place of the answer in the sampler's order
+of entities tells with which budgets it is sampled.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from oneshot.errors import InputError
+from oneshot.graph import KnowledgeGraph
+from oneshot.samplers import Sampler
+from oneshot.samplers.base import check_queries
+
+_QUERIES_PER_STEP = 256
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often a sampler catches the answer.
+
+    `coverage`: budget → share of all queries whose answer is sampled; a budget is a ratio of the
+        entities (float) or a count (int).
+    `reachable`: the same, counting an answer as caught only if a path leads to it (no message
+        reaches the others, which are sampled by luck).
+    """
+
+    sampler: str
+    coverage: dict[float, float]
+    reachable: dict[float, float]
+    queries: int
+    seconds: float
+
+
+def coverage(
+    sampler: Sampler,
+    graph: KnowledgeGraph,
+    queries: Tensor,
+    answers: Tensor,
+    budgets: Sequence[float],
+    progress: Callable[[int], None] | None = None,
+) -> Coverage:
+    """Coverage of a sampler on `queries` [n, 2] with `answers` [n], for several budgets.
+
+    The sampler's own budget only decides how it works (PPR: push or blocks) and should be the
+    largest of `budgets`. `progress` is called with the number of queries done.
+    """
+    if not len(queries):
+        raise InputError("coverage needs at least one query")
+    counts = [entity_count(graph, budget) for budget in budgets]
+    started = time.perf_counter()
+    queries = check_queries(graph, queries)
+    answers = torch.as_tensor(answers, device=graph.device)
+    # Questions about the same entity are scored once if they stand in the same step.
+    order = queries[:, 0].argsort(stable=True)
+    queries, answers = queries[order], answers[order]
+    places = []
+    for start in range(0, len(queries), _QUERIES_PER_STEP):
+        step = slice(start, start + _QUERIES_PER_STEP)
+        places.append(sampler.ranks(graph, queries[step], answers[step]))
+        if progress is not None:
+            progress(len(places[-1]))
+    place = torch.cat(places)
+    part = components(graph)
+    has_path = part[queries[:, 0]] == part[answers]
+    return Coverage(
+        sampler=sampler.name,
+        coverage={
+            b: float((place < k).double().mean()) for b, k in zip(budgets, counts, strict=True)
+        },
+        reachable={
+            b: float(((place < k) & has_path).double().mean())
+            for b, k in zip(budgets, counts, strict=True)
+        },
+        queries=len(queries),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def entity_count(graph: KnowledgeGraph, budget: float) -> int:
+    """Number of entities a budget stands for: a ratio in (0, 1] (float) or a count (int)."""
+    if isinstance(budget, int):
+        if budget < 1:
+            raise InputError(f"a count of entities must be at least 1, not {budget}")
+        return budget
+    if not 0 < budget <= 1:
+        raise InputError(f"a ratio of entities must be above 0 and at most 1, not {budget}")
+    return max(1, int(budget * graph.num_entities))
+
+
+def components(graph: KnowledgeGraph) -> Tensor:
+    """The connected component of each entity, int32 [V]."""
+    neighbours = graph.neighbours
+    index, indptr = neighbours.index.cpu().numpy(), neighbours.indptr.cpu().numpy()
+    ones = torch.ones(len(index), dtype=torch.int8).numpy()
+    size = (graph.num_entities, graph.num_entities)
+    _, labels = connected_components(csr_array((ones, index, indptr), size), directed=False)
+    return torch.from_numpy(labels).to(graph.device)

@@ -1,0 +1,51 @@
+"""Errors that a user can act on.
+
+Everything that goes wrong because of what the user gave (a file, a name, a number) is
+an `InputError`, whose one-line message says what, where and what to do. The command line
+prints the message and exits with 2; a traceback means a fault of ours.
+"""
+
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+class OneshotError(Exception):
+    """Base of all errors raised on purpose by this package."""
+
+
+class InputError(OneshotError):
+    """The input cannot be used; the message names the file and line or the value."""
+
+
+class UnknownNameError(InputError, KeyError):
+    """A name that is not in a vocabulary or a family of parts, with the nearest known ones."""
+
+    def __init__(self, kind: str, name: str, nearest: Iterable[str] = (), where: str = "") -> None:
+        nearest = list(nearest)
+        hint = f"; did you mean {_any_of(nearest)}?" if nearest else ""
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}unknown {kind} {name!r}{hint}")
+        self.kind, self.name, self.nearest = kind, name, nearest
+
+    # KeyError would print the repr of the message.
+    __str__ = Exception.__str__
+
+
+class MissingPackageError(OneshotError):
+    """An optional package is needed and not installed."""
+
+
+def require(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import an optional package, or say which extra brings it and what it is for."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(
+            f"{purpose} needs the package {error.name!r}: pip install 'one-shot-subgraph[{extra}]'"
+        ) from error
+
+
+def _any_of(names: list[str]) -> str:
+    quoted = [repr(name) for name in names]
+    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]

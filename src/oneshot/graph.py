@@ -1,0 +1,337 @@
+"""KnowledgeGraph: the facts one may look at, as sparse adjacency.
+
+Every fact `(h, r, t)` is an edge in both directions: `(h, r, t)` and `(t, r + R, h)`, where
+`R` is the number of relations and `r + R` the inverse of `r`. Edges are grouped by the
+entity they point to, because that is the order in which messages are summed.
+"""
+
+import dataclasses
+import hashlib
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from oneshot.errors import InputError
+from oneshot.vocabulary import Vocabulary
+
+INVERSE_MARK = "⁻¹"
+
+
+@dataclass(frozen=True)
+class Edges:
+    """All edges, both directions, grouped by target and sorted by (target, source, relation).
+
+    `indptr` int64 [V + 1]: the edges that point to `o` are `indptr[o]:indptr[o + 1]`.
+    `source` [2F]: the entity each edge starts from.
+    `relation` [2F]: its relation, `0..R-1`, inverse `R..2R-1`.
+    `fact` [2F]: the row of `graph.facts` it comes from.
+    int32 where the numbers allow it, else int64.
+    """
+
+    indptr: Tensor
+    source: Tensor
+    relation: Tensor
+    fact: Tensor
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The undirected simple graph for PageRank: one entry a pair, no self-loops, sorted.
+
+    `indptr` [V + 1] and `index` [P]: the neighbours of `x` are `index[indptr[x]:indptr[x + 1]]`.
+    `pair` [2F]: for each edge of `Edges`, its place in `index`; -1 for a self-loop.
+    """
+
+    indptr: Tensor
+    index: Tensor
+    pair: Tensor
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """Number of neighbours of each entity, int64 [V]."""
+        return self.indptr.diff().long()
+
+
+ArraysT = TypeVar("ArraysT", Edges, Neighbours)
+
+
+class KnowledgeGraph:
+    """Facts between named entities, with the adjacency that samplers walk on.
+
+    `facts` [F, 3] integers: (head, relation, tail), distinct rows.
+    Immutable; `subset` and `to` give new graphs.
+    """
+
+    def __init__(self, facts: Tensor, entities: Vocabulary, relations: Vocabulary) -> None:
+        self.facts = facts
+        self.entities = entities
+        self.relations = relations
+        self._normalized: dict[torch.dtype, Tensor] = {}
+
+    @classmethod
+    def from_facts(
+        cls,
+        facts: ArrayLike | Tensor,
+        entities: Vocabulary | int | None = None,
+        relations: Vocabulary | int | None = None,
+    ) -> "KnowledgeGraph":
+        """The graph of these facts; repeated facts count once.
+
+        `facts` [F, 3] ids. `entities` and `relations` are vocabularies, or counts (then the
+        names are the numbers), or None (then the largest id gives the count).
+        """
+        array = np.asarray(facts.cpu() if isinstance(facts, Tensor) else facts)
+        if array.size == 0:
+            array = np.empty((0, 3), np.int64)
+        if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
+            raise InputError(
+                f"facts must be integers of shape [n, 3], not {array.dtype} {list(array.shape)}"
+            )
+        if entities is None:
+            entities = int(array[:, [0, 2]].max(initial=-1)) + 1
+        if relations is None:
+            relations = int(array[:, 1].max(initial=-1)) + 1
+        if isinstance(entities, int):
+            entities = Vocabulary.numbered(entities, "entity")
+        if isinstance(relations, int):
+            relations = Vocabulary.numbered(relations, "relation")
+        for column, names in ((0, entities), (1, relations), (2, entities)):
+            check_ids(array[:, column], names)
+        array = array[first_occurrences(array, len(entities), len(relations))]
+        small = max(len(entities), 2 * len(relations) + 1, 2 * len(array)) < 2**31
+        facts = torch.from_numpy(np.ascontiguousarray(array, np.int32 if small else np.int64))
+        return cls(facts, entities, relations)
+
+    @property
+    def num_entities(self) -> int:
+        return len(self.entities)
+
+    @property
+    def num_relations(self) -> int:
+        """Number of relations, inverses not counted."""
+        return len(self.relations)
+
+    @property
+    def num_facts(self) -> int:
+        return len(self.facts)
+
+    @property
+    def device(self) -> torch.device:
+        return self.facts.device
+
+    def __repr__(self) -> str:
+        return (
+            f"KnowledgeGraph({self.num_entities} entities, {self.num_relations} relations, "
+            f"{self.num_facts} facts)"
+        )
+
+    def relation_name(self, relation: int) -> str:
+        """The name of a relation id; an inverse is marked with ⁻¹."""
+        if relation >= self.num_relations:
+            return self.relations[relation - self.num_relations] + INVERSE_MARK
+        return self.relations[relation]
+
+    def inverse(self, relation: Tensor) -> Tensor:
+        """The inverse of each relation id: `r ↔ r + R`."""
+        count = self.num_relations
+        return torch.where(relation < count, relation + count, relation - count)
+
+    @cached_property
+    def edges(self) -> Edges:
+        """Edges grouped by target (see `Edges`)."""
+        facts = self.facts
+        head, relation, tail = (column.cpu().numpy() for column in facts.unbind(1))
+        rows = np.arange(self.num_facts, dtype=head.dtype)
+        target = np.concatenate([tail, head])
+        source = np.concatenate([head, tail])
+        label = np.concatenate([relation, relation + np.asarray(self.num_relations, head.dtype)])
+        order = _lexicographic_order(
+            [target, source, label], [self.num_entities, self.num_entities, 2 * self.num_relations]
+        )
+        counts = np.bincount(target, minlength=self.num_entities)
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        columns = (source[order], label[order], np.concatenate([rows, rows])[order])
+        return Edges(
+            torch.from_numpy(indptr).to(facts.device),
+            *(torch.from_numpy(column).to(facts.device) for column in columns),
+        )
+
+    @cached_property
+    def neighbours(self) -> Neighbours:
+        """The undirected simple graph (see `Neighbours`)."""
+        edges = self.edges
+        target = self._edge_target()
+        loop = edges.source == target
+        new = ~loop
+        new[1:] &= (edges.source[1:] != edges.source[:-1]) | (target[1:] != target[:-1])
+        pair = new.cumsum(0) - 1
+        pair[loop] = -1
+        return Neighbours(
+            _compress_indptr(edges.indptr, new).to(self.facts.dtype),
+            edges.source[new],
+            pair.to(self.facts.dtype),
+        )
+
+    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """`D^-1/2 A D^-1/2` of the undirected simple graph, sparse CSR [V, V].
+
+        An entity without neighbours gets a 1 on the diagonal: a walk that starts there stays.
+        """
+        if dtype not in self._normalized:
+            self._normalized[dtype] = _normalized_adjacency(self.neighbours, dtype)
+        return self._normalized[dtype]
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """Number of edges that point to each entity (facts it takes part in), int64 [V]."""
+        return self.edges.indptr.diff()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of names and facts, independent of the order in which facts were given."""
+        digest = hashlib.blake2b(digest_size=16)
+        for vocabulary in (self.entities, self.relations):
+            digest.update(np.ascontiguousarray(vocabulary.offsets, "<i8").data)
+            digest.update(np.ascontiguousarray(vocabulary.blob).data)
+        edges = self.edges
+        for tensor in (edges.indptr, edges.source, edges.relation):
+            for chunk in tensor.split(1 << 22):
+                digest.update(np.ascontiguousarray(chunk.cpu().numpy(), "<i8").data)
+        return digest.hexdigest()
+
+    def subset(self, mask: Tensor) -> "KnowledgeGraph":
+        """The graph of the facts where `mask` bool [F] is true, with the same entities.
+
+        Filters the sorted adjacency instead of sorting again, so that a fresh observation
+        graph each epoch costs a few passes over the edges.
+        """
+        if mask.dtype != torch.bool or mask.shape != (self.num_facts,):
+            raise InputError(f"mask must be bool of shape [{self.num_facts}]")
+        edges, neighbours = self.edges, self.neighbours
+        mask = mask.to(self.device)
+        keep = mask[edges.fact]
+        new_row = mask.cumsum(0) - 1
+        pair = neighbours.pair[keep]
+        keep_pair = torch.zeros(len(neighbours.index), dtype=torch.bool, device=self.device)
+        keep_pair[pair[pair >= 0]] = True
+        new_pair = torch.cat(
+            [keep_pair.cumsum(0) - 1, keep_pair.new_full((1,), -1, dtype=torch.long)]
+        )
+        graph = KnowledgeGraph(self.facts[mask], self.entities, self.relations)
+        graph.edges = Edges(
+            _compress_indptr(edges.indptr, keep),
+            edges.source[keep],
+            edges.relation[keep],
+            new_row[edges.fact[keep]].to(edges.fact.dtype),
+        )
+        graph.neighbours = Neighbours(
+            _compress_indptr(neighbours.indptr, keep_pair).to(neighbours.indptr.dtype),
+            neighbours.index[keep_pair],
+            new_pair[pair].to(pair.dtype),  # -1 picks the last entry, which is -1
+        )
+        return graph
+
+    def to(self, device: torch.device | str) -> "KnowledgeGraph":
+        """This graph with its tensors on a device (itself if they are there already)."""
+        device = torch.device(device)
+        if device.type == self.device.type and device.index in (None, self.device.index):
+            return self
+        graph = KnowledgeGraph(self.facts.to(device), self.entities, self.relations)
+        graph.edges = _moved(self.edges, device)
+        graph.neighbours = _moved(self.neighbours, device)
+        return graph
+
+    def _edge_target(self) -> Tensor:
+        """The target of each edge, [2F]."""
+        entities = torch.arange(self.num_entities, device=self.device, dtype=self.facts.dtype)
+        return entities.repeat_interleave(self.degree)
+
+
+def check_ids(ids: NDArray[np.integer], names: Vocabulary, where: str = "facts") -> None:
+    """Raise unless every id, [n], is one of the vocabulary's."""
+    bad = np.flatnonzero((ids < 0) | (ids >= len(names)))
+    if len(bad):
+        raise InputError(
+            f"{where}: row {bad[0]} has {names.kind} id {ids[bad[0]]}, "
+            f"but the ids go from 0 to {len(names) - 1}"
+        )
+
+
+def first_occurrences(
+    facts: NDArray[np.integer], num_entities: int, num_relations: int
+) -> NDArray[np.int64]:
+    """Rows of `facts` [n, 3] that did not occur before, ascending, int64 [m]."""
+    order = _lexicographic_order(
+        [facts[:, 0], facts[:, 1], facts[:, 2]], [num_entities, num_relations, num_entities]
+    )
+    ordered = facts[order]
+    new = np.ones(len(facts), bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    if new.all():
+        return np.arange(len(facts))
+    # Equal facts stand together in `order`; the smallest row of each group came first.
+    return np.sort(np.minimum.reduceat(order, np.flatnonzero(new)))
+
+
+def _lexicographic_order(keys: list[NDArray[np.integer]], sizes: list[int]) -> NDArray[np.int64]:
+    """Rows sorted by the keys, the first one counting most; `keys[i] < sizes[i]`. → int64 [n]."""
+    span = 1
+    for size in sizes:
+        span *= max(size, 1)
+    if span >= 2**63:
+        return np.lexsort(keys[::-1])
+    # One 64-bit key is far faster to sort than three columns.
+    combined = keys[0].astype(np.int64)
+    for key, size in zip(keys[1:], sizes[1:], strict=True):
+        combined *= size
+        combined += key
+    return np.argsort(combined)
+
+
+def _compress_indptr(indptr: Tensor, keep: Tensor) -> Tensor:
+    """Row pointers after the entries where `keep` is false are gone. → int64 [V + 1]."""
+    kept_before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
+    return kept_before[indptr.long()]
+
+
+def _normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> Tensor:
+    """See `KnowledgeGraph.normalized_adjacency`."""
+    degree = neighbours.degree
+    isolated = (degree == 0).nonzero().squeeze(1)
+    if len(isolated):
+        degree = degree.clamp(min=1)
+        indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        index = neighbours.index.new_empty(int(indptr[-1]))
+        linked = torch.ones(len(index), dtype=torch.bool, device=index.device)
+        linked[indptr[isolated]] = False
+        index[linked] = neighbours.index
+        index[indptr[isolated]] = isolated.to(index.dtype)
+    else:
+        indptr, index = neighbours.indptr, neighbours.index
+    root = degree.to(dtype).rsqrt()
+    values = root.repeat_interleave(degree) * root[index]
+    return sparse_csr(indptr, index, values, len(degree))
+
+
+def sparse_csr(indptr: Tensor, index: Tensor, values: Tensor, size: int) -> Tensor:
+    """A square sparse matrix from its rows; `index` is what torch's products are fastest with."""
+    small = max(size, len(index)) < 2**31
+    kind = torch.int32 if small else torch.int64
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "sparse CSR is in beta state"
+        return torch.sparse_csr_tensor(
+            indptr.to(kind), index.to(kind), values, (size, size), check_invariants=False
+        )
+
+
+def _moved(arrays: ArraysT, device: torch.device) -> ArraysT:
+    columns = {
+        field.name: getattr(arrays, field.name).to(device) for field in dataclasses.fields(arrays)
+    }
+    return type(arrays)(**columns)

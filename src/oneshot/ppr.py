@@ -1,0 +1,177 @@
+"""PageRank scores as pure functions.
+
+Personalized PageRank (PPR) from an entity `u` is the fixed point of
+
+    p = restart · 1(u) + (1 − restart) · Aᵀ D⁻¹ p
+
+on the undirected simple graph: the share of time that a walker spends on each entity who
+jumps back to `u` with probability `restart` before each step. All functions treat a block of
+entities at once, as a sparse matrix times a dense block, and work on any device.
+
+With `transition="paper"` the walk matrix is `D⁻¹ A`, as printed in the paper: each score is then
+divided by the degree of its entity (and multiplied by that of `u`).
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from oneshot.errors import InputError
+from oneshot.graph import KnowledgeGraph
+
+Transition = Literal["walk", "paper"]
+
+# The largest error, relative to the score of `u`, that the accelerated iteration leaves.
+CHEBYSHEV_ERROR = 1e-5
+
+
+def ppr(
+    graph: KnowledgeGraph,
+    entities: Tensor,
+    restart: float = 0.15,
+    tolerance: float = 1e-6,
+    max_steps: int = 100,
+    transition: Transition = "walk",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """PPR by power iteration from `p = 1(u)`. `entities` int64 [n] → scores [n, V].
+
+    Stops when the L1 change of every row is below `tolerance`, or after `max_steps`. This is
+    the definition, step by step; `ppr_chebyshev` reaches the same scores in fewer steps.
+    """
+    entities = check_entities(graph, entities)
+    _check(restart, transition)
+    matrix = graph.normalized_adjacency(dtype)
+    root = _root_degree(graph, dtype)
+    columns = torch.arange(len(entities), device=graph.device)
+    # With z = D^-1/2 p the step becomes z ← restart · D^-1/2 1(u) + (1 − restart) · S z.
+    z = torch.zeros(graph.num_entities, len(entities), dtype=dtype, device=graph.device)
+    jump = restart / root[entities]
+    z[entities, columns] = 1 / root[entities]
+    for _ in range(max_steps):
+        new = (matrix @ z).mul_(1 - restart)
+        new[entities, columns] += jump
+        change = (root @ z.sub_(new).abs_()).max() if len(entities) else 0.0
+        z = new
+        if change < tolerance:
+            break
+    return _unscaled(z, entities, root, transition)
+
+
+def ppr_chebyshev(
+    graph: KnowledgeGraph,
+    entities: Tensor,
+    restart: float = 0.15,
+    steps: int | None = None,
+    transition: Transition = "walk",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """PPR by a Chebyshev expansion. `entities` int64 [n] → scores [n, V].
+
+    The scores are a function of the symmetric matrix `S = D^-1/2 A D^-1/2`, whose eigenvalues
+    lie in [-1, 1]; in Chebyshev polynomials `T_k`, with `a = 1 − restart`, `s = √(1 − a²)`
+    and `ρ = (1 − s) / a`,
+
+        restart · (I − a S)⁻¹ = restart / s · (I + 2 Σ_k ρ^k T_k(S)).
+
+    The error falls by ρ = 0.56 a step where power iteration's falls by 0.85 (`restart` 0.15).
+    By default there are as many steps as bring it below 1e-5. Entities that a walk of `steps`
+    steps can reach have a positive score, all others exactly 0.
+    """
+    entities = check_entities(graph, entities)
+    _check(restart, transition)
+    root = _root_degree(graph, dtype)
+    total = chebyshev(
+        graph.normalized_adjacency(dtype), entities, 1 / root[entities], restart, steps
+    )
+    return _unscaled(total, entities, root, transition)
+
+
+def chebyshev(
+    matrix: Tensor, places: Tensor, values: Tensor, restart: float, steps: int | None
+) -> Tensor:
+    """`restart · (I − (1 − restart) S)⁻¹` applied to columns with one entry each.
+
+    `matrix` S: symmetric, sparse CSR [V, V], eigenvalues in [-1, 1]; `places` int64 [n] and
+    `values` [n]: the row and value of each column's entry. → [V, n], at least 0.
+    """
+    follow = 1 - restart
+    scale = math.sqrt(1 - follow * follow)
+    rate = (1 - scale) / follow
+    if steps is None:
+        steps = math.ceil(math.log(CHEBYSHEV_ERROR) / math.log(rate))
+    columns = torch.arange(len(places), device=matrix.device)
+    previous = torch.zeros(matrix.shape[0], len(places), dtype=values.dtype, device=matrix.device)
+    previous[places, columns] = restart / scale * values
+    total = previous.clone()
+    current = matrix @ previous
+    total.add_(current, alpha=2 * rate)
+    for step in range(2, steps + 1):
+        # T_k = 2 S T_(k-1) − T_(k-2), written over T_(k-2).
+        torch.addmm(previous, matrix, current, beta=-1, alpha=2, out=previous)
+        previous, current = current, previous
+        total.add_(current, alpha=2 * rate**step)
+    # Far away the truncated series may dip below zero: reached, but with hardly any score.
+    reached = torch.ne(total, 0, out=previous)
+    return total.clamp_(min=torch.finfo(total.dtype).tiny).mul_(reached)
+
+
+def pagerank(
+    graph: KnowledgeGraph,
+    restart: float = 0.15,
+    tolerance: float = 1e-6,
+    max_steps: int = 100,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Global PageRank, jumping to a uniformly random entity. → scores [V], summing to 1.
+
+    An entity without neighbours keeps its share 1 / V.
+    """
+    _check(restart, "walk")
+    matrix = graph.normalized_adjacency(dtype)
+    root = _root_degree(graph, dtype)[:, None]
+    jump = restart / graph.num_entities / root
+    z = 1 / graph.num_entities / root
+    for _ in range(max_steps):
+        new = (matrix @ z).mul_(1 - restart).add_(jump)
+        change = (z - new).abs_().mul_(root).sum()
+        z = new
+        if change < tolerance:
+            break
+    return (z * root).squeeze(1)
+
+
+def check_entities(graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+    """Entity ids as int64 [n] on the graph's device; an id outside the graph is an error."""
+    entities = torch.as_tensor(entities, dtype=torch.long, device=graph.device)
+    if entities.dim() != 1:
+        raise InputError(f"entities must have shape [n], not {list(entities.shape)}")
+    bad = entities[(entities < 0) | (entities >= graph.num_entities)]
+    if len(bad):
+        raise InputError(
+            f"entity id {int(bad[0])} is not in the graph, "
+            f"whose ids go from 0 to {graph.num_entities - 1}"
+        )
+    return entities
+
+
+def _check(restart: float, transition: str) -> None:
+    if not 0 < restart < 1:
+        raise InputError(f"restart must be between 0 and 1, not {restart}")
+    if transition not in get_args(Transition):
+        raise InputError(f"transition must be one of {get_args(Transition)}, not {transition!r}")
+
+
+def _root_degree(graph: KnowledgeGraph, dtype: torch.dtype) -> Tensor:
+    """`√degree` of each entity, [V]; 1 for one without neighbours."""
+    return graph.neighbours.degree.clamp(min=1).to(dtype).sqrt()
+
+
+def _unscaled(z: Tensor, entities: Tensor, root: Tensor, transition: Transition) -> Tensor:
+    """From `z` [V, n], scaled by `D^-1/2`, to the scores [n, V]."""
+    if transition == "walk":
+        return (z * root[:, None]).t().contiguous()
+    # D⁻¹A is the walk matrix seen through D: p_paper = D⁻¹ p_walk · degree(u).
+    return (z / root[:, None] * root[entities].square()).t().contiguous()

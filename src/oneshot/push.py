@@ -1,0 +1,123 @@
+"""Local PPR: scores around one entity at a cost that does not grow with the graph.
+
+Power iteration touches every entity of the graph in every step. Here probability is pushed
+outwards from `u` only as far as it matters: in each round the entities that hold most of it
+join the ball and pass their share on to their neighbours, until the ball has several times as
+many entities as are asked for. The scores inside the ball are then solved for exactly as on a
+whole graph, with the true degrees; only walks that leave the ball and come back are missed.
+
+Large hubs spoil this: pushing through one touches all its neighbours, nearly all of which
+matter equally little, so the ball must be large to hold the right ones.
+"""
+
+import torch
+from torch import Tensor
+
+from oneshot.graph import KnowledgeGraph, Neighbours, sparse_csr
+from oneshot.ppr import chebyshev
+
+# An entity joins the ball with the round's best if it holds at least this share of the most.
+_JOIN_SHARE = 0.1
+
+
+class PushWorkspace:
+    """Scratch memory over all entities of a graph, clean between uses.
+
+    Allocated once a graph, so that a push itself costs only what it touches.
+    `mass` float32 [V]: probability that has arrived; `mark` int64 [V]: any content;
+    `joined` bool [V]: whether the entity is in the ball.
+    """
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        self.mass = torch.zeros(graph.num_entities, device=graph.device)
+        self.mark = torch.zeros(graph.num_entities, dtype=torch.long, device=graph.device)
+        self.joined = torch.zeros(graph.num_entities, dtype=torch.bool, device=graph.device)
+
+
+def ppr_push(
+    graph: KnowledgeGraph,
+    entity: int,
+    restart: float,
+    ball_size: int,
+    workspace: PushWorkspace,
+    steps: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """PPR scores around one entity. → (entities int64 [m] sorted, scores [m], all positive).
+
+    `m` is at most `ball_size`, and less only if no more entities can be reached.
+    """
+    neighbours = graph.neighbours
+    ball = grow_ball(neighbours, entity, restart, ball_size, workspace)
+    row, reached = _expand(neighbours, ball)
+    # Edges inside the ball, in local numbers.
+    workspace.mark[ball] = torch.arange(len(ball), device=ball.device)
+    column = workspace.mark[reached].clamp_(0, len(ball) - 1)
+    inside = ball[column] == reached
+    row, column = row[inside], column[inside]
+    degree = neighbours.degree[ball].clamp(min=1)
+    root = degree.float().sqrt()
+    indptr = torch.cat([row.new_zeros(1), torch.bincount(row, minlength=len(ball)).cumsum(0)])
+    matrix = sparse_csr(indptr, column, 1 / (root[row] * root[column]), len(ball))
+    if len(ball) == 1:
+        return ball, torch.ones(1, device=ball.device)
+    place = torch.searchsorted(ball, torch.tensor([entity], device=ball.device))
+    scores = chebyshev(matrix, place, 1 / root[place], restart, steps).squeeze(1)
+    return ball, scores * root
+
+
+def grow_ball(
+    neighbours: Neighbours, entity: int, restart: float, size: int, workspace: PushWorkspace
+) -> Tensor:
+    """The entities around `entity` that receive most probability, sorted, int64 [≤ size].
+
+    Each entity passes its probability on once, when it joins, so that the work is that of
+    reading the ball's edges once.
+    """
+    mass, joined = workspace.mass, workspace.joined
+    joining = torch.tensor([entity], device=mass.device)
+    mass[joining] = 1
+    joined[joining] = True
+    ball = [joining]
+    missing = size - 1
+    waiting = joining[:0]  # reached, but not in the ball
+    while missing > 0:
+        row, reached = _expand(neighbours, joining)
+        share = (1 - restart) * mass[joining] / neighbours.degree[joining].clamp(min=1)
+        outside = ~joined[reached]
+        row, reached = row[outside], reached[outside]
+        mass.index_add_(0, reached, share[row])
+        waiting = _distinct(torch.cat([waiting, reached]), workspace.mark)
+        if not len(waiting):
+            break
+        held = mass[waiting]
+        joins = held >= _JOIN_SHARE * held.max()
+        if int(joins.sum()) > missing:
+            joins = torch.zeros_like(joins)
+            joins[held.topk(missing).indices] = True
+        joining, waiting = waiting[joins], waiting[~joins]
+        joined[joining] = True
+        ball.append(joining)
+        missing -= len(joining)
+    entities = torch.cat(ball).sort().values
+    mass[entities] = 0
+    mass[waiting] = 0
+    joined[entities] = False
+    return entities
+
+
+def _expand(neighbours: Neighbours, entities: Tensor) -> tuple[Tensor, Tensor]:
+    """All neighbours of some entities: (place in `entities` [m], neighbour [m]), int64."""
+    degree = neighbours.degree[entities]
+    total = int(degree.sum())
+    places = torch.arange(len(entities), device=entities.device)
+    row = places.repeat_interleave(degree, output_size=total)
+    shift = neighbours.indptr[entities] - (degree.cumsum(0) - degree)
+    place = torch.arange(total, device=entities.device) + shift[row]
+    return row, neighbours.index[place].long()
+
+
+def _distinct(entities: Tensor, mark: Tensor) -> Tensor:
+    """Each entity once, without sorting: the last writer of a mark keeps its place."""
+    places = torch.arange(len(entities), device=entities.device)
+    mark[entities] = places
+    return entities[mark[entities] == places]

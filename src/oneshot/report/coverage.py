@@ -1,0 +1,62 @@
+"""The picture of coverage against budget, one line a sampler (as in the paper's figure)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from oneshot.coverage import Coverage
+from oneshot.errors import InputError, require
+from oneshot.files import replacing
+
+PICTURE_FORMATS = (".png", ".svg", ".pdf")
+
+# Told apart by colour and by marker, so that the picture also works in grey.
+_STYLES = {
+    "ppr": ("#0b6e4f", "o", "-"),
+    "bfs": ("#1f77b4", "s", "--"),
+    "random_walk": ("#9467bd", "^", "-."),
+    "pagerank": ("#d95f02", "D", ":"),
+    "random": ("#7f7f7f", "x", (0, (1, 1))),
+}
+
+
+def check_picture(path: Path) -> None:
+    """Raise if no picture can be written there; called before the long work starts."""
+    if path.suffix.lower() not in PICTURE_FORMATS:
+        raise InputError(f"{path}: a picture ends in {', '.join(PICTURE_FORMATS)}")
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory")
+    require("matplotlib", "plot", "drawing a picture")
+
+
+def plot_coverage(rows: Sequence[Coverage], title: str, path: Path) -> None:
+    """Draw coverage against budget for several samplers and write the picture."""
+    check_picture(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for row in rows:
+        budgets = sorted(row.coverage)
+        colour, marker, line = _STYLES.get(row.sampler, ("black", ".", "-"))
+        axes.plot(
+            budgets,
+            [row.coverage[budget] for budget in budgets],
+            color=colour,
+            marker=marker,
+            linestyle=line,
+            label=row.sampler.replace("_", " "),
+        )
+    budgets = sorted({budget for row in rows for budget in row.coverage})
+    counts = bool(budgets) and budgets[-1] > 1
+    if len(budgets) > 1 and budgets[-1] / budgets[0] >= 8:
+        axes.set_xscale("log")
+        axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+        axes.minorticks_off()
+    axes.set_xlabel("entities in the subgraph" if counts else "share of entities in the subgraph")
+    axes.set_ylabel("coverage: answer is in the subgraph")
+    axes.set_ylim(0, 1.02)
+    axes.grid(alpha=0.3)
+    axes.set_title(title)
+    axes.legend(loc="lower right")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())

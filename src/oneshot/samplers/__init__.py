@@ -1,0 +1,23 @@
+"""Samplers: each chooses the subgraph of a query in its own way, under one contract."""
+
+from oneshot.samplers.base import Sampler
+from oneshot.samplers.bfs import BFSSampler
+from oneshot.samplers.pagerank import PageRankSampler
+from oneshot.samplers.ppr import PPRSampler
+from oneshot.samplers.random import RandomSampler
+from oneshot.samplers.random_walk import RandomWalkSampler
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    sampler.name: sampler
+    for sampler in (PPRSampler, BFSSampler, RandomWalkSampler, PageRankSampler, RandomSampler)
+}
+
+__all__ = [
+    "SAMPLERS",
+    "BFSSampler",
+    "PPRSampler",
+    "PageRankSampler",
+    "RandomSampler",
+    "RandomWalkSampler",
+    "Sampler",
+]

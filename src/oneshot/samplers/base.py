@@ -1,0 +1,196 @@
+"""Sampler: the contract that all samplers share."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from oneshot.errors import InputError
+from oneshot.graph import KnowledgeGraph
+from oneshot.ppr import check_entities
+from oneshot.samplers.budget import Budget, Count, Ratio
+from oneshot.samplers.choice import choose_highest, ranks_of
+from oneshot.subgraph import EdgeScore, SubgraphBatch, extract
+
+# Dense blocks [V, block] that live at the same time while a block of queries is scored.
+_LIVE_BLOCKS = 8
+
+
+class Selection(NamedTuple):
+    """The chosen entities of some queries, sorted by (query, id).
+
+    `entities` int64 [N], `query` int64 [N], `score` float [N].
+    """
+
+    entities: Tensor
+    query: Tensor
+    score: Tensor
+
+
+class Sampler(ABC):
+    """Chooses, for each query `(u, q, ?)`, the entities and edges of its subgraph.
+
+    A sampler scores all entities as seen from `u`; the `K` highest are taken, `u` always
+    among them, ties by lower id; then all edges between them, within the edge budget. It has
+    no learned parameters and keeps nothing between calls: the same call gives the same
+    subgraphs, whatever else is in the batch. A new sampler implements `scores`.
+
+    `entity_ratio`, `edge_ratio`, `max_entities`, `max_edges`: see `Budget`.
+    `keep_unreachable`: false drops chosen entities of score 0 (no path leads there, so they
+        cost time and receive no message); true keeps exactly `K` entities.
+    `edge_score`: beyond the edge budget the edges with the highest product (or "sum") of the
+        scores of their ends are kept.
+    `seed`: for samplers that draw at random.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        entity_ratio: Ratio | None = None,
+        edge_ratio: Ratio | None = None,
+        *,
+        max_entities: Count | None = None,
+        max_edges: Count | None = None,
+        keep_unreachable: bool = True,
+        edge_score: EdgeScore = "product",
+        seed: int = 0,
+    ) -> None:
+        self.seed = seed
+        self.budget = Budget(entity_ratio, edge_ratio, max_entities, max_edges)
+        self.keep_unreachable = keep_unreachable
+        if edge_score not in get_args(EdgeScore):
+            raise InputError(f"edge_score must be one of {get_args(EdgeScore)}, not {edge_score!r}")
+        self.edge_score = edge_score
+
+    @abstractmethod
+    def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+        """How much each entity matters, seen from others: `entities` [n] → [n, V], at least 0.
+
+        Zero means: not reachable. Called with a block of distinct entities that fits into
+        memory, on the graph's device.
+        """
+
+    def sample(
+        self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
+    ) -> SubgraphBatch:
+        """The subgraphs of `queries` int64 [n, 2] (entity, relation; inverse = relation + R).
+
+        `include` int64 [n, c] forces entities into the subgraph of each query, -1 for none;
+        they take places of the `K`, which grows if they are more.
+        """
+        queries = check_queries(graph, queries)
+        selection = self.select(graph, queries, include)
+        return extract(
+            graph,
+            queries,
+            *selection,
+            edge_budget=self.budget.edge_counts(graph, queries[:, 1]),
+            edge_score=self.edge_score,
+        )
+
+    def select(
+        self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
+    ) -> Selection:
+        """The entities of each query's subgraph (see `sample`)."""
+        counts = self.budget.entity_counts(graph, queries[:, 1])
+        forced = queries[:, :1]
+        if include is not None:
+            include = torch.as_tensor(include, dtype=torch.long, device=graph.device)
+            check_entities(graph, include[include >= 0])
+            forced = torch.cat([forced, include], dim=1)
+        parts = []
+        for rows, scores in self._score_blocks(graph, queries[:, 0]):
+            entities, query, score = choose_highest(
+                scores, counts[rows], forced[rows], self.keep_unreachable
+            )
+            parts.append((entities, rows[query], score))
+        return joined(parts, queries)
+
+    def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
+        """Place of one target per query in the sampler's order of entities, `u` being first.
+
+        `queries` [n, 2], `targets` [n] → int64 [n]: the target is sampled with a budget of `K`
+        entities if its place is below `K`.
+        """
+        places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
+        for rows, scores in self._score_blocks(graph, queries[:, 0]):
+            places[rows] = ranks_of(scores, queries[rows, 0], targets[rows])
+        return places
+
+    def _score_blocks(
+        self, graph: KnowledgeGraph, entities: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Blocks of rows of `entities` [n] with their scores: (rows [b], scores [b, V])."""
+        size = block_size(graph)
+        # Queries that share their entity stand together and are scored once.
+        distinct, which = entities.unique(return_inverse=True)
+        order = which.argsort(stable=True)
+        for start in range(0, len(entities), size):
+            rows = order[start : start + size].sort().values
+            needed, place = which[rows].unique(return_inverse=True)
+            scores = self.scores(graph, distinct[needed])
+            yield (
+                rows,
+                scores if len(needed) == len(rows) and _is_identity(place) else scores[place],
+            )
+
+
+def check_queries(graph: KnowledgeGraph, queries: Tensor) -> Tensor:
+    """Queries as int64 [n, 2] on the graph's device; an id outside the graph is an error."""
+    queries = torch.as_tensor(queries, dtype=torch.long, device=graph.device)
+    if queries.dim() != 2 or queries.shape[1] != 2:
+        raise InputError(f"queries must have shape [n, 2], not {list(queries.shape)}")
+    check_entities(graph, queries[:, 0])
+    relations = queries[:, 1]
+    bad = relations[(relations < 0) | (relations >= 2 * graph.num_relations)]
+    if len(bad):
+        raise InputError(
+            f"relation id {int(bad[0])} is not in the graph, whose ids go from 0 to "
+            f"{2 * graph.num_relations - 1}, inverses included"
+        )
+    return queries
+
+
+def block_size(graph: KnowledgeGraph) -> int:
+    """How many queries are scored at once, from the memory that is free.
+
+    A processor gains nothing beyond 32 (two cache lines for each row of the block), a GPU
+    little beyond 1,024.
+    """
+    per_query = 4 * max(graph.num_entities, 1) * _LIVE_BLOCKS
+    if graph.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(graph.device)
+        return int(min(max(free // 2 // per_query, 1), 1024))
+    return int(min(max(_free_memory() // 4 // per_query, 1), 32))
+
+
+def _free_memory() -> int:
+    """Bytes of memory that can be had without swapping, as far as the system tells."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return int(line.split()[1]) * 1024
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (OSError, ValueError, AttributeError):
+        return 4 << 30
+
+
+def _is_identity(place: Tensor) -> bool:
+    return bool((place == torch.arange(len(place), device=place.device)).all())
+
+
+def joined(parts: list[tuple[Tensor, Tensor, Tensor]], queries: Tensor) -> Selection:
+    """One selection from those of the blocks, sorted by (query, id)."""
+    if not parts:
+        empty = queries.new_empty(0)
+        return Selection(empty, empty, empty.float())
+    entities, query, score = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    if len(query) > 1 and bool((query[1:] < query[:-1]).any()):
+        order = query.argsort(stable=True)  # within a query the ids are sorted already
+        entities, query, score = entities[order], query[order], score[order]
+    return Selection(entities, query, score)

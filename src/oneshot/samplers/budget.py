@@ -1,0 +1,108 @@
+"""Budget: how many entities and edges the subgraph of each query may have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oneshot.errors import InputError, UnknownNameError
+from oneshot.graph import INVERSE_MARK, KnowledgeGraph
+
+Ratio = float | Mapping[str, float]
+Count = int | Mapping[str, int]
+
+DEFAULT_ENTITY_RATIO = 0.1
+DEFAULT_EDGE_RATIO = 1.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The size of a subgraph, as shares of the graph or as counts.
+
+    Each field is one number, or a table from relation name to number with the key "default"
+    for all other relations. A name stands for both directions of its relation; `name⁻¹` sets
+    the inverse direction apart.
+
+    `entity_ratio`: share of the entities; 0.1 unless `max_entities` is given.
+    `edge_ratio`: share of the graph's facts, counted in both directions; 1.0 likewise.
+    `max_entities`, `max_edges`: counts. With a ratio beside it, the smaller one holds.
+    """
+
+    entity_ratio: Ratio | None = None
+    edge_ratio: Ratio | None = None
+    max_entities: Count | None = None
+    max_edges: Count | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("entity_ratio", "edge_ratio"):
+            for value in _values(getattr(self, field)):
+                if not 0 < value <= 1:
+                    raise InputError(f"{field} must be above 0 and at most 1, not {value}")
+        for field, least in (("max_entities", 1), ("max_edges", 0)):
+            for value in _values(getattr(self, field)):
+                if value < least or value != int(value):
+                    raise InputError(
+                        f"{field} must be a whole number of at least {least}, not {value}"
+                    )
+
+    def entity_counts(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor:
+        """The number of entities `K` for each query relation: [n] ids → int64 [n]."""
+        counts = _counts(
+            graph, self.entity_ratio, self.max_entities, DEFAULT_ENTITY_RATIO, graph.num_entities
+        )
+        return counts.clamp(min=1, max=graph.num_entities)[relations]
+
+    def edge_counts(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor:
+        """The most edges for each query relation, identities not counted: [n] → int64 [n]."""
+        counts = _counts(
+            graph, self.edge_ratio, self.max_edges, DEFAULT_EDGE_RATIO, 2 * graph.num_facts
+        )
+        return counts[relations]
+
+
+def _counts(
+    graph: KnowledgeGraph,
+    ratio: Ratio | None,
+    most: Count | None,
+    default_ratio: float,
+    whole: int,
+) -> Tensor:
+    """The count for every relation and inverse, int64 [2R]."""
+    limits = []
+    if most is not None:
+        limits.append([int(value) for value in _by_relation(graph, most, whole)])
+    if ratio is not None or most is None:
+        shares = _by_relation(graph, default_ratio if ratio is None else ratio, default_ratio)
+        # Whole numbers as Python rounds them: 0.1 · 40,943 gives 4,094.
+        limits.append([int(share * whole) for share in shares])
+    return torch.tensor(limits, device=graph.device).amin(dim=0)
+
+
+def _by_relation(
+    graph: KnowledgeGraph, setting: float | Mapping[str, float], default: float
+) -> list[float]:
+    """The setting for every relation and inverse, `2R` of them."""
+    count = graph.num_relations
+    if not isinstance(setting, Mapping):
+        return [setting] * (2 * count)
+    values = [setting.get("default", default)] * (2 * count)
+    # Plain names first, so that a name with the inverse mark overrides them.
+    for name in sorted(setting, key=lambda name: name.endswith(INVERSE_MARK)):
+        relation = graph.relations.get(name)
+        if relation is not None:
+            values[relation] = values[relation + count] = setting[name]
+        elif name.endswith(INVERSE_MARK) and name.removesuffix(INVERSE_MARK) in graph.relations:
+            relation = graph.relations.index(name.removesuffix(INVERSE_MARK))
+            values[relation + count] = setting[name]
+        elif name != "default":
+            raise UnknownNameError(
+                "relation", name, graph.relations.nearest(name), where="subgraph budget"
+            )
+    return values
+
+
+def _values(setting: float | Mapping[str, float] | None) -> list[float]:
+    if setting is None:
+        return []
+    return list(setting.values()) if isinstance(setting, Mapping) else [setting]

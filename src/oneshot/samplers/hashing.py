@@ -1,0 +1,33 @@
+"""Random numbers that depend only on what they are for.
+
+A counter-based generator: the number is a hash of the seed and of keys such as the query's
+entity, the walk and the step. So a query is sampled alike alone and in a batch, on a
+processor and on a GPU.
+"""
+
+import torch
+from torch import Tensor
+
+
+def uniform(seed: int, *keys: Tensor) -> Tensor:
+    """Numbers in (0, 1], float32, one for each combination of the (broadcast) int64 keys."""
+    state = torch.full((), seed, dtype=torch.long, device=keys[0].device)
+    for key in keys:
+        state = _mix(state + key * _signed(0x9E3779B97F4A7C15))
+    # The upper 24 bits fill the mantissa of a float32; + 1 keeps zero for "unreachable".
+    return (((state >> 40) & 0xFFFFFF) + 1).float() / (1 << 24)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The finalizer of splitmix64; int64 products wrap, and shifts are made logical."""
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(constant: int) -> int:
+    return constant - (1 << 64) if constant >> 63 else constant

@@ -1,0 +1,18 @@
+"""RandomSampler: entities drawn uniformly, the floor of every comparison."""
+
+import torch
+from torch import Tensor
+
+from oneshot.graph import KnowledgeGraph
+from oneshot.samplers.base import Sampler
+from oneshot.samplers.hashing import uniform
+
+
+class RandomSampler(Sampler):
+    """Uniform choice: the score is a random number of the pair (u, entity) under `seed`."""
+
+    name = "random"
+
+    def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+        everyone = torch.arange(graph.num_entities, device=graph.device)
+        return uniform(self.seed, entities[:, None], everyone)

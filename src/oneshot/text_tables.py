@@ -1,0 +1,180 @@
+"""Triple tables as text: tab- or comma-separated files, fast where they are regular.
+
+Well-formed files go through pyarrow's parallel reader. Whatever it refuses is read again line
+by line, which either succeeds (odd but valid input) or names the line that is wrong.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from oneshot.errors import InputError
+
+# Names of the three columns, by which a first row is recognised as a header.
+COLUMN_NAMES = (
+    frozenset({"head", "h", "subject", "subj", "s", "source", "from", "head_entity"}),
+    frozenset({"relation", "rel", "r", "predicate", "pred", "p", "property", "edge", "type"}),
+    frozenset({"tail", "t", "object", "obj", "o", "target", "to", "tail_entity"}),
+)
+
+# A comment: '#' alone, or followed by white space or another sign of a comment.
+_COMMENT = re.compile(rb"^#(?:[ #!][^\n]*|[^\t\n]*)(?:\n|\Z)", re.MULTILINE)
+_COMMENT_CSV = re.compile(rb"^#(?:[ #!][^\n]*|[^,\n]*)(?:\n|\Z)", re.MULTILINE)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def read_text(data: bytes, path: Path, separator: str) -> list[Any]:
+    """Three pyarrow string columns (head, relation, tail) from the content of a text file.
+
+    Empty lines, comments (`# …`, or lines that start with # and hold no separator), a header
+    row, a byte order mark and CRLF are understood.
+    """
+    columns = _read_fast(data, separator)
+    if columns is None:
+        columns = _read_by_line(data, path, separator)
+    if not len(columns[0]):
+        raise InputError(f"{path}: there are no facts in this file")
+    return columns
+
+
+def line_of_row(data: bytes, path: Path, separator: str, row: int) -> int:
+    """The line, counted from 1, on which fact number `row` (from 0) of a text file stands."""
+    for position, (line, _) in enumerate(_rows(data, path, separator)):
+        if position == row:
+            return line
+    raise IndexError(row)
+
+
+def header_order(first_row: list[str]) -> list[int] | None:
+    """Where head, relation and tail stand, if this row is a header; else None."""
+    folded = [name.strip().lstrip("#").strip().casefold() for name in first_row]
+    order = []
+    for names in COLUMN_NAMES:
+        places = [place for place, name in enumerate(folded) if name in names]
+        if len(places) != 1:
+            return None
+        order.append(places[0])
+    return order
+
+
+def _read_fast(data: bytes, separator: str) -> list[Any] | None:
+    """The columns of a regular file, or None where a closer look is needed."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv
+
+    data = data.removeprefix(_BYTE_ORDER_MARK)
+    if data.startswith(b"#") or b"\n#" in data:
+        data = (_COMMENT if separator == "\t" else _COMMENT_CSV).sub(b"", data)
+    if not data.strip():
+        return None
+    try:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(data),
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=["head", "relation", "tail"], block_size=1 << 24
+            ),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=separator, quote_char='"' if separator == "," else False
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(("head", "relation", "tail"), pa.string()),
+                strings_can_be_null=False,
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    columns = table.columns
+    if table.num_rows:
+        order = header_order([column[0].as_py() for column in columns])
+        if order is not None:
+            columns = [columns[place].slice(1) for place in order]
+    blank = any(pc.any(pc.equal(pc.utf8_trim_whitespace(c), "")).as_py() for c in columns)
+    return None if blank else columns
+
+
+def _read_by_line(data: bytes, path: Path, separator: str) -> list[Any]:
+    """The columns, with an error that names the line for anything that cannot be read."""
+    import pyarrow as pa
+
+    columns: list[list[str]] = [[], [], []]
+    for _, row in _rows(data, path, separator):
+        for column, name in zip(columns, row, strict=True):
+            column.append(name)
+    return [pa.chunked_array([pa.array(column, pa.string())]) for column in columns]
+
+
+def _rows(data: bytes, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """The facts of a text file with their line numbers."""
+    order = [0, 1, 2]
+    first = True
+    for number, fields in _split_lines(data, path, separator):
+        if len(fields) != 3:
+            raise InputError(f"{path}, line {number}: {_column_fault(fields, separator)}")
+        if first:
+            first = False
+            found = header_order(fields)
+            if found is not None:
+                order = found
+                continue
+        for place, name in enumerate(fields):
+            if not name.strip():
+                raise InputError(f"{path}, line {number}: column {place + 1} is empty")
+        yield number, [fields[place] for place in order]
+
+
+def _split_lines(data: bytes, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and fields of the lines that are neither empty nor comments."""
+    data = data.removeprefix(_BYTE_ORDER_MARK)
+    if separator == ",":
+        # Quoted values may hold line ends, so that the csv module has to find the lines.
+        text = io.StringIO(_decoded_by_line(data, path), newline="")
+        reader = csv.reader(text, strict=True)
+        try:
+            for fields in reader:
+                if fields and not _is_comment(fields, separator):
+                    yield reader.line_num, fields
+        except csv.Error as error:
+            raise InputError(f"{path}, line {reader.line_num}: {error}") from error
+        return
+    for number, line in enumerate(io.BytesIO(data), 1):
+        text_line = _decoded(line.rstrip(b"\r\n"), path, number)
+        fields = text_line.split(separator)
+        if text_line.strip() and not _is_comment(fields, separator):
+            yield number, fields
+
+
+def _is_comment(fields: list[str], separator: str) -> bool:
+    line = separator.join(fields)
+    return line.startswith("#") and (len(fields) == 1 or line[1:2] in (" ", "#", "!"))
+
+
+def _column_fault(fields: list[str], separator: str) -> str:
+    kind = "tab" if separator == "\t" else "comma"
+    fault = f"expected 3 {kind}-separated columns (head, relation, tail), found {len(fields)}"
+    for other, name in ((",", "commas"), ("\t", "tabs"), (";", "semicolons"), (" ", "spaces")):
+        if other != separator and len(fields) == 1 and len(fields[0].split(other)) == 3:
+            return f"{fault}; the line seems to be separated by {name}"
+    return fault
+
+
+def _decoded_by_line(data: bytes, path: Path) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "".join(
+            _decoded(line, path, number) for number, line in enumerate(io.BytesIO(data), 1)
+        )
+
+
+def _decoded(line: bytes, path: Path, number: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at "
+            f"column {error.start + 1}); save the file as UTF-8"
+        ) from error

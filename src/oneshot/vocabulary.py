@@ -1,0 +1,184 @@
+"""Vocabulary: the names of entities or relations, id by id.
+
+Millions of names as Python strings cost hundreds of bytes each, so the names are kept as
+one block of UTF-8 with offsets, which can be memory-mapped. Looking a name up goes through
+a sorted array of 64-bit hashes, verified against the bytes: no dictionary is ever built.
+"""
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oneshot.errors import InputError, UnknownNameError
+
+# An odd 64-bit multiplier with well mixed bits (2^64 / golden ratio).
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_WORD = 1 << 64
+_CHUNK = 1 << 18  # names hashed or decoded at a time
+
+
+class Vocabulary(Sequence[str]):
+    """Names of entities or relations; the position of a name is its id.
+
+    `blob` uint8 [bytes]: all names in UTF-8, one after the other.
+    `offsets` int64 [n + 1]: name `i` is `blob[offsets[i]:offsets[i + 1]]`.
+    `kind`: what the names are, for messages ("entity" or "relation").
+    """
+
+    def __init__(
+        self,
+        blob: NDArray[np.uint8],
+        offsets: NDArray[np.int64],
+        kind: str,
+        index: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None,
+    ) -> None:
+        self.blob = blob
+        self.offsets = offsets
+        self.kind = kind
+        if index is not None:
+            self.hash_index = index  # takes the place of the cached property
+
+    @classmethod
+    def from_names(cls, names: Iterable[str], kind: str) -> "Vocabulary":
+        """The vocabulary of these names, which must be distinct."""
+        encoded = [name.encode() for name in names]
+        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        vocabulary = cls(np.frombuffer(b"".join(encoded), np.uint8), offsets, kind)
+        vocabulary.check_distinct()
+        return vocabulary
+
+    @classmethod
+    def numbered(cls, count: int, kind: str) -> "Vocabulary":
+        """The vocabulary "0", "1", …, for graphs whose entities or relations have no names."""
+        return cls.from_names(map(str, range(count)), kind)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = int(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"there is no {self.kind} number {position} among {len(self)}")
+        return self._bytes(position % len(self)).decode()
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _CHUNK):
+            ends = self.offsets[start : start + _CHUNK + 1].tolist()
+            chunk = self.blob[ends[0] : ends[-1]].tobytes()
+            for left, right in itertools.pairwise(ends):
+                yield chunk[left - ends[0] : right - ends[0]].decode()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Vocabulary):
+            return NotImplemented
+        return np.array_equal(self.offsets, other.offsets) and np.array_equal(self.blob, other.blob)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} names, kind={self.kind!r})"
+
+    def get(self, name: str) -> int | None:
+        """The id of a name, or None."""
+        encoded = name.encode(errors="replace")
+        hashes, ids = self.hash_index
+        wanted = np.uint64(_hash(encoded))
+        position = int(np.searchsorted(hashes, wanted))
+        while position < len(hashes) and hashes[position] == wanted:
+            found = int(ids[position])
+            if self._bytes(found) == encoded:
+                return found
+            position += 1
+        return None
+
+    def index(self, name: str, *_: Any) -> int:
+        """The id of a name; an unknown one is an error that suggests the nearest names."""
+        found = self.get(name)
+        if found is None:
+            raise UnknownNameError(self.kind, name, self.nearest(name))
+        return found
+
+    def nearest(self, name: str, count: int = 3) -> list[str]:
+        """Known names that look like `name`, best first (for messages)."""
+        candidates: dict[str, str] = {}  # folded → as written
+        for candidate in self if len(self) <= 50_000 else self._sharing_start(name):
+            candidates.setdefault(candidate.casefold(), candidate)
+        matches = difflib.get_close_matches(name.casefold(), candidates, n=count, cutoff=0.6)
+        return [candidates[match] for match in matches]
+
+    @cached_property
+    def hash_index(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """The names' hashes in ascending order, uint64 [n], and the id of each, int64 [n]."""
+        hashes = np.empty(len(self), np.uint64)
+        for start in range(0, len(self), _CHUNK):
+            ends = self.offsets[start : start + _CHUNK + 1]
+            hashes[start : start + _CHUNK] = _hash_all(self.blob[ends[0] : ends[-1]], ends)
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], order
+
+    def check_distinct(self) -> None:
+        """Raise if a name stands twice."""
+        hashes, ids = self.hash_index
+        for position in np.flatnonzero(hashes[1:] == hashes[:-1]):
+            # Equal hashes of different names are possible; only equal names are an error.
+            run = ids[hashes == hashes[position]]
+            names = [self[i] for i in run.tolist()]
+            for name in names:
+                if names.count(name) > 1:
+                    first, second = sorted(i for i in run.tolist() if self[i] == name)[:2]
+                    raise InputError(
+                        f"{self.kind} {name!r} stands twice, as number {first} and {second}"
+                    )
+
+    def _bytes(self, index: int) -> bytes:
+        return self.blob[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    def _sharing_start(self, name: str, most: int = 50_000) -> Iterator[str]:
+        """Names with the first letters of `name` in them, whatever their case."""
+        pattern = re.compile(re.escape(name[:4].encode()), re.IGNORECASE)
+        seen = -1
+        for match in pattern.finditer(self.blob.data):
+            index = int(np.searchsorted(self.offsets, match.start(), side="right")) - 1
+            if index != seen:
+                yield self[index]
+                seen, most = index, most - 1
+            if not most:
+                return
+
+
+def _hash(name: bytes) -> int:
+    """Polynomial hash of one name modulo 2^64, the same as `_hash_all` gives."""
+    value, power = len(name), 1
+    for byte in name:
+        power = power * _MULTIPLIER % _WORD
+        value = (value + (byte + 1) * power) % _WORD
+    return value
+
+
+def _hash_all(blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Hashes of consecutive names: `blob` uint8 [bytes], `ends` int64 [n + 1] → uint64 [n]."""
+    lengths = np.diff(ends)
+    starts = ends[:-1] - ends[0]
+    powers = np.full(int(lengths.max(initial=0)) + 1, _MULTIPLIER, np.uint64).cumprod()
+    place = np.arange(len(blob)) - np.repeat(starts, lengths)
+    terms = (blob.astype(np.uint64) + np.uint64(1)) * powers[place]
+    # Sums of slices as differences of a running sum: wrapping keeps them exact.
+    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+    sums: NDArray[np.uint64] = running[starts + lengths] - running[starts]
+    return sums + lengths.astype(np.uint64)
