@@ -120,16 +120,18 @@ def load(
 ) -> Dataset:
     """The data set that `source` names.
 
-    A bundled name (`world`, `umls`), `family:PEOPLE`, a directory with train, valid and test
-    files, a saved graph, one file of triples, or the name of a directory in `$ONESHOT_DATA` or
-    in the cache. A single file is split at random under `seed`, `valid_share` and `test_share`
-    of its facts being held out, such that every entity and relation stays in train.
+    A bundled name (`world`, `umls`), `family:PEOPLE`, `random:ENTITIES:FACTS`, a directory with
+    train, valid and test files, a saved graph, one file of triples, or the name of a directory
+    in `$ONESHOT_DATA` or in the cache. A single file is split at random under `seed`, with
+    `valid_share` and `test_share` of its facts held out, such that every entity and relation
+    stays in train.
     """
     name = str(source)
     if name in bundled_names():
         return _load_directory(BUNDLED / name, name)
-    if name.startswith("family:"):
-        return _family_by_name(name)
+    for prefix, generate in GENERATED.items():
+        if name.startswith(prefix + ":"):
+            return generate(_numbers(name))
     path = _find(name)
     if path.is_dir():
         return _load_saved(path) if is_saved_graph(path) else _load_directory(path, path.name)
@@ -169,6 +171,28 @@ def family(people: int, generations: int = 6, seed: int = 0) -> Dataset:
         valid=torch.from_numpy(world.valid),
         test=torch.from_numpy(world.test),
         rules=world.rules,
+    )
+
+
+def uniform(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Dataset:
+    """A graph of facts drawn uniformly at random, for measuring speed; nothing can be learnt.
+
+    A hundredth of the facts each is held out for valid and test.
+    """
+    if entities < 2 or relations < 1 or facts < 100:
+        raise InputError("a random graph has at least 2 entities, 1 relation and 100 facts")
+    generator = np.random.default_rng(seed)
+    columns = [generator.integers(size, size=facts) for size in (entities, relations, entities)]
+    drawn = np.stack(columns, axis=1)
+    rows = first_occurrences(drawn, entities, relations)
+    held_out = len(rows) // 100
+    train, valid, test = np.split(drawn[rows], [len(rows) - 2 * held_out, len(rows) - held_out])
+    return Dataset(
+        name=f"random:{entities}:{facts}",
+        graph=KnowledgeGraph.from_facts(train, entities, relations),
+        valid=torch.from_numpy(valid),
+        test=torch.from_numpy(test),
+        duplicates=facts - len(rows),
     )
 
 
@@ -327,9 +351,25 @@ def _load_saved(path: Path) -> Dataset:
     )
 
 
-def _family_by_name(name: str) -> Dataset:
-    people = name.removeprefix("family:")
+def _numbers(name: str) -> list[int]:
+    """The numbers in the name of a generated data set, such as `family:1e6`."""
     try:
-        return family(int(float(people)))
-    except ValueError as error:
-        raise InputError(f"{name!r}: after 'family:' a number of people is expected") from error
+        return [int(float(part)) for part in name.split(":")[1:]]
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{name!r}: after the colon whole numbers are expected") from error
+
+
+def _family_by_numbers(numbers: list[int]) -> Dataset:
+    if len(numbers) != 1:
+        raise InputError("a family world is named family:PEOPLE, for example family:1000")
+    return family(numbers[0])
+
+
+def _uniform_by_numbers(numbers: list[int]) -> Dataset:
+    if len(numbers) != 2:
+        raise InputError("a random graph is named random:ENTITIES:FACTS")
+    return uniform(*numbers)
+
+
+# Data sets made on demand, by the first part of their name.
+GENERATED = {"family": _family_by_numbers, "random": _uniform_by_numbers}

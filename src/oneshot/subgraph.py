@@ -1,6 +1,7 @@
 """SubgraphBatch: what a sampler hands to the predictor, and how it is cut out of the graph."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,29 +89,33 @@ def extract(
     """
     edges = graph.edges
     count = graph.degree[entities]
+    start = edges.indptr[entities]
     # Row `i` of the candidates: the edges into entity `i`, then its identity edge. Walking
     # the rows in order gives edges sorted by target without a sort.
-    row = torch.arange(len(entities), device=graph.device).repeat_interleave(count + 1)
     first = (count + 1).cumsum(0) - (count + 1)
-    offset = torch.arange(len(row), device=graph.device) - first[row]
-    identity = offset == count[row]
-    # An identity edge has no place in the adjacency: any valid one will do, and is replaced.
-    place = (edges.indptr[entities][row] + offset).clamp(max=max(len(edges.source) - 1, 0))
-    if len(edges.source):
-        source, relation = edges.source[place].long(), edges.relation[place].long()
-    else:
-        source, relation = torch.zeros_like(row), torch.zeros_like(row)
+    total = int(first[-1] + count[-1]) + 1 if len(entities) else 0
+    places = torch.arange(len(entities), device=graph.device)
+    row = places.repeat_interleave(count + 1, output_size=total)
+    place = torch.arange(total, device=graph.device) + (start - first)[row]
+    identity = first + count
+    place[identity] = 0  # has no place in the adjacency; what stands there is replaced below
+    any_edge = len(edges.source) > 0
+    source = edges.source[place].long() if any_edge else torch.zeros_like(row)
+    relation = edges.relation[place].long() if any_edge else torch.zeros_like(row)
     local = _local_places(graph.num_entities, len(queries), entities, entity_query, row, source)
-    local = torch.where(identity, row, local)
-    relation = torch.where(identity, 2 * graph.num_relations, relation)
-    keep = local >= 0
-    row, local, relation, identity = row[keep], local[keep], relation[keep], identity[keep]
+    local[identity] = places
+    relation[identity] = 2 * graph.num_relations
+    kept = (local >= 0).nonzero().squeeze(1)
+    row, local, relation = row[kept], local[kept], relation[kept]
     query = entity_query[row]
-    facts_per_query = torch.bincount(query[~identity], minlength=len(queries))
+    facts_per_query = torch.bincount(query, minlength=len(queries)) - torch.bincount(
+        entity_query, minlength=len(queries)
+    )
     if bool((facts_per_query > edge_budget).any()):
         left, right = score[local], score[row]
         value = left * right if edge_score == "product" else left + right
-        keep = identity | _highest(value, query, ~identity, edge_budget)
+        is_fact = relation < 2 * graph.num_relations
+        keep = ~is_fact | _highest(value, query, is_fact, edge_budget)
         row, local, relation, query = row[keep], local[keep], relation[keep], query[keep]
     batch = SubgraphBatch(
         queries=queries,
@@ -125,6 +130,29 @@ def extract(
     return dataclasses.replace(batch, source=batch.find(queries[:, 0]))
 
 
+def concatenate(batches: Sequence[SubgraphBatch]) -> SubgraphBatch:
+    """One batch of the subgraphs of several, in their order."""
+    if len(batches) == 1:
+        return batches[0]
+    columns: dict[str, list[Tensor]] = {f.name: [] for f in dataclasses.fields(SubgraphBatch)}
+    queries = entities = 0
+    for batch in batches:
+        shift = torch.tensor([entities, 0, entities], device=batch.device)
+        columns["queries"].append(batch.queries)
+        columns["entities"].append(batch.entities)
+        columns["entity_query"].append(batch.entity_query + queries)
+        columns["source"].append(batch.source + entities)
+        columns["score"].append(batch.score)
+        columns["degree"].append(batch.degree)
+        columns["edges"].append(batch.edges + shift[:, None])
+        columns["edge_query"].append(batch.edge_query + queries)
+        queries += batch.num_queries
+        entities += batch.num_entities
+    return SubgraphBatch(
+        **{name: torch.cat(parts, dim=int(name == "edges")) for name, parts in columns.items()}
+    )
+
+
 def _local_places(
     num_entities: int,
     num_queries: int,
@@ -134,15 +162,16 @@ def _local_places(
     source: Tensor,
 ) -> Tensor:
     """Place in `entities` of each candidate edge's source within the same query, or -1. [C]"""
-    keys = entity_query * num_entities + entities
-    wanted = entity_query[row] * num_entities + source
+    base = entity_query * num_entities
+    keys = base + entities
+    wanted = base[row].add_(source)
     if num_queries * num_entities <= 16 * len(wanted):
         # A table over all (query, entity) pairs: one look-up an edge.
         table = torch.full((num_queries * num_entities,), -1, device=keys.device)
         table[keys] = torch.arange(len(keys), device=keys.device)
         return table[wanted]
     # The table would be mostly empty, and its cost would grow with the graph.
-    place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+    place = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
     return torch.where(keys[place] == wanted, place, -1)
 
 

@@ -1,5 +1,6 @@
 """Sampler: the contract that all samplers share."""
 
+import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from oneshot.graph import KnowledgeGraph
 from oneshot.ppr import check_entities
 from oneshot.samplers.budget import Budget, Count, Ratio
 from oneshot.samplers.choice import choose_highest, ranks_of
-from oneshot.subgraph import EdgeScore, SubgraphBatch, extract
+from oneshot.subgraph import EdgeScore, SubgraphBatch, concatenate, extract
 
 # Dense blocks [V, block] that live at the same time while a block of queries is scored.
 _LIVE_BLOCKS = 8
@@ -84,13 +85,26 @@ class Sampler(ABC):
         """
         queries = check_queries(graph, queries)
         selection = self.select(graph, queries, include)
-        return extract(
-            graph,
-            queries,
-            *selection,
-            edge_budget=self.budget.edge_counts(graph, queries[:, 1]),
-            edge_score=self.edge_score,
-        )
+        budget = self.budget.edge_counts(graph, queries[:, 1])
+        size = block_size(graph)
+        # A block at a time, so that the candidate edges stay in the processor's cache.
+        starts = torch.arange(0, len(queries) + size, size, device=graph.device)
+        ends = torch.searchsorted(selection.query, starts).tolist()
+        parts = []
+        for start, (left, right) in zip(starts.tolist(), itertools.pairwise(ends), strict=False):
+            part = slice(start, start + size)
+            parts.append(
+                extract(
+                    graph,
+                    queries[part],
+                    selection.entities[left:right],
+                    selection.query[left:right] - start,
+                    selection.score[left:right],
+                    budget[part],
+                    self.edge_score,
+                )
+            )
+        return concatenate(parts)
 
     def select(
         self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None

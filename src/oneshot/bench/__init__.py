@@ -1,0 +1,1 @@
+"""Benchmarks: our code against plain formulations of the same work, in the same run."""

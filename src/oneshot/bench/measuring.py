@@ -1,0 +1,136 @@
+"""How things are measured: time, memory, and the machine they were measured on."""
+
+import os
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from oneshot._version import __version__
+
+ResultT = TypeVar("ResultT")
+
+_PACKAGES = ("torch", "numpy", "scipy", "pyarrow", "networkx", "torch_geometric", "numba")
+
+
+@dataclass(frozen=True)
+class Measured(Generic[ResultT]):
+    """A result with what it cost. `peak_bytes`: memory at the peak above that at the start."""
+
+    result: ResultT
+    seconds: float
+    peak_bytes: int | None
+
+
+def measure(work: Callable[[], ResultT], device: torch.device | None = None) -> Measured[ResultT]:
+    """Run `work` once and measure time and peak memory (of the GPU, if the device is one)."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        started = time.perf_counter()
+        result = work()
+        torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - started
+        return Measured(result, seconds, torch.cuda.max_memory_allocated(device) - before)
+    with _PeakMemory() as memory:
+        started = time.perf_counter()
+        result = work()
+        seconds = time.perf_counter() - started
+    return Measured(result, seconds, memory.peak)
+
+
+def hardware(device: torch.device | None = None) -> dict[str, Any]:
+    """Processor, memory, GPU, versions, revision and date, to stand beside every figure."""
+    facts: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": round(_total_memory() / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "oneshot": __version__,
+        "versions": {name: found for name in _PACKAGES if (found := _version(name))},
+        "revision": _revision(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+    if device is not None and device.type == "cuda":
+        facts["gpu"] = torch.cuda.get_device_name(device)
+    return facts
+
+
+class _PeakMemory:
+    """Watches the resident memory of this process, 500 times a second; Linux only."""
+
+    peak: int | None = None
+
+    def __enter__(self) -> "_PeakMemory":
+        self._start = _resident()
+        self._done = threading.Event()
+        if self._start is not None:
+            self.peak = 0
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._start is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.002):
+            self.peak = max(self.peak or 0, (_resident() or 0) - (self._start or 0))
+
+
+def _resident() -> int | None:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _total_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, AttributeError, OSError):
+        return 0
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """The commit of the source tree this runs from, if it is one; "+" marks local changes."""
+    here = Path(__file__).resolve().parent
+    try:
+        run = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--exclude=*"]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
