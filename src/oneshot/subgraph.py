@@ -64,7 +64,9 @@ class SubgraphBatch:
 
     def find(self, entities: Tensor) -> Tensor:
         """Place of one entity per query, `entities` [n] global ids → [n]; -1 if not sampled."""
-        span = int(torch.stack([self.entities.max(), entities.max()]).max()) + 1
+        if not len(entities):
+            return entities
+        span = int(torch.maximum(self.entities.max(), entities.max())) + 1
         keys = self.entity_query * span + self.entities
         wanted = torch.arange(self.num_queries, device=self.device) * span + entities
         place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)

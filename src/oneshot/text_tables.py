@@ -5,7 +5,6 @@ by line, which either succeeds (odd but valid input) or names the line that is w
 """
 
 import csv
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +19,12 @@ COLUMN_NAMES = (
     frozenset({"tail", "t", "object", "obj", "o", "target", "to", "tail_entity"}),
 )
 
-# A comment: '#' alone, or followed by white space or another sign of a comment.
-_COMMENT = re.compile(rb"^#(?:[ #!][^\n]*|[^\t\n]*)(?:\n|\Z)", re.MULTILINE)
-_COMMENT_CSV = re.compile(rb"^#(?:[ #!][^\n]*|[^,\n]*)(?:\n|\Z)", re.MULTILINE)
+# A comment starts with '#' and holds no separator, or goes on with a space or another sign.
+_COMMENTS = {
+    "\t": re.compile(rb"^#(?:[ #!][^\n]*|[^\t\n]*)(?:\n|\Z)", re.MULTILINE),
+    ",": re.compile(rb"^#(?:[ #!][^\n]*|[^,\n]*)(?:\n|\Z)", re.MULTILINE),
+}
+_BLANK = " \t\r\n\v\f"  # a field or line of nothing else is empty
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -67,8 +69,11 @@ def _read_fast(data: bytes, separator: str) -> list[Any] | None:
     import pyarrow.csv
 
     data = data.removeprefix(_BYTE_ORDER_MARK)
-    if data.startswith(b"#") or b"\n#" in data:
-        data = (_COMMENT if separator == "\t" else _COMMENT_CSV).sub(b"", data)
+    if re.search(rb"(?:\A|[\r\n])#", data):
+        if separator == "," and b'"' in data:
+            return None  # the # may stand inside a quoted value
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        data = _COMMENTS[separator].sub(b"", data)
     if not data.strip():
         return None
     try:
@@ -92,7 +97,7 @@ def _read_fast(data: bytes, separator: str) -> list[Any] | None:
         order = header_order([column[0].as_py() for column in columns])
         if order is not None:
             columns = [columns[place].slice(1) for place in order]
-    blank = any(pc.any(pc.equal(pc.utf8_trim_whitespace(c), "")).as_py() for c in columns)
+    blank = any(pc.any(pc.equal(pc.utf8_trim(c, _BLANK), "")).as_py() for c in columns)
     return None if blank else columns
 
 
@@ -121,35 +126,46 @@ def _rows(data: bytes, path: Path, separator: str) -> Iterator[tuple[int, list[s
                 order = found
                 continue
         for place, name in enumerate(fields):
-            if not name.strip():
+            if not name.strip(_BLANK):
                 raise InputError(f"{path}, line {number}: column {place + 1} is empty")
         yield number, [fields[place] for place in order]
 
 
 def _split_lines(data: bytes, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
     """Line numbers and fields of the lines that are neither empty nor comments."""
-    data = data.removeprefix(_BYTE_ORDER_MARK)
+    lines = _decoded_lines(data.removeprefix(_BYTE_ORDER_MARK), path)
     if separator == ",":
-        # Quoted values may hold line ends, so that the csv module has to find the lines.
-        text = io.StringIO(_decoded_by_line(data, path), newline="")
-        reader = csv.reader(text, strict=True)
-        try:
-            for fields in reader:
-                if fields and not _is_comment(fields, separator):
-                    yield reader.line_num, fields
-        except csv.Error as error:
-            raise InputError(f"{path}, line {reader.line_num}: {error}") from error
+        yield from _split_csv(lines, path)
         return
-    for number, line in enumerate(io.BytesIO(data), 1):
-        text_line = _decoded(line.rstrip(b"\r\n"), path, number)
-        fields = text_line.split(separator)
-        if text_line.strip() and not _is_comment(fields, separator):
-            yield number, fields
+    for number, line in enumerate(lines, 1):
+        if line.strip(_BLANK) and not _is_comment(line, separator):
+            yield number, line.rstrip("\r\n").split(separator)
 
 
-def _is_comment(fields: list[str], separator: str) -> bool:
-    line = separator.join(fields)
-    return line.startswith("#") and (len(fields) == 1 or line[1:2] in (" ", "#", "!"))
+def _split_csv(lines: Iterator[str], path: Path) -> Iterator[tuple[int, list[str]]]:
+    """`_split_lines` where quoted values may hold separators and line ends."""
+    inside = False  # a row that began on an earlier line
+
+    def without_comments() -> Iterator[str]:
+        nonlocal inside
+        for line in lines:
+            skip = not inside and (not line.strip(_BLANK) or _is_comment(line, ","))
+            inside = True
+            yield "\n" if skip else line
+
+    reader = csv.reader(without_comments(), strict=True)
+    start = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield start, fields
+            start, inside = reader.line_num + 1, False
+    except csv.Error as error:
+        raise InputError(f"{path}, line {start}: {error}") from error
+
+
+def _is_comment(line: str, separator: str) -> bool:
+    return line.startswith("#") and (line[1:2] in (" ", "#", "!") or separator not in line)
 
 
 def _column_fault(fields: list[str], separator: str) -> str:
@@ -161,20 +177,13 @@ def _column_fault(fields: list[str], separator: str) -> str:
     return fault
 
 
-def _decoded_by_line(data: bytes, path: Path) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "".join(
-            _decoded(line, path, number) for number, line in enumerate(io.BytesIO(data), 1)
-        )
-
-
-def _decoded(line: bytes, path: Path, number: int) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at "
-            f"column {error.start + 1}); save the file as UTF-8"
-        ) from error
+def _decoded_lines(data: bytes, path: Path) -> Iterator[str]:
+    """The lines of a text with their ends, which may be LF, CRLF or CR."""
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at "
+                f"column {error.start + 1}); save the file as UTF-8"
+            ) from error

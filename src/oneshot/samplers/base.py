@@ -88,7 +88,7 @@ class Sampler(ABC):
         budget = self.budget.edge_counts(graph, queries[:, 1])
         size = block_size(graph)
         # A block at a time, so that the candidate edges stay in the processor's cache.
-        starts = torch.arange(0, len(queries) + size, size, device=graph.device)
+        starts = torch.arange(0, max(len(queries), 1) + size, size, device=graph.device)
         ends = torch.searchsorted(selection.query, starts).tolist()
         parts = []
         for start, (left, right) in zip(starts.tolist(), itertools.pairwise(ends), strict=False):
