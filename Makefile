@@ -22,7 +22,7 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
-	$(BIN)/mypy scripts benchmarks
+	MYPYPATH=src:benchmarks $(BIN)/mypy scripts/*.py benchmarks/*.py
 
 bench: $(VENV)/.all    ## the benchmarks, into benchmarks/results
 	$(BIN)/python benchmarks/run.py

@@ -267,11 +267,12 @@ def test_bad_queries_are_named():
 
 
 def test_auto_takes_push_only_where_it_wins(monkeypatch):
-    graph = random_graph(0)
-    sampler = PPRSampler(max_entities=5)
-    assert sampler.chosen_method(graph, 5) == "chebyshev"
-    monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LEAST_GRAPH", 10)
-    assert sampler.chosen_method(graph, 5) == "push"
-    monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LARGEST_HUB", 3)
-    assert sampler.chosen_method(graph, 5) == "chebyshev"
-    assert PPRSampler(method="power").chosen_method(graph, 5) == "power"
+    graph = random_graph(0, entities=600)
+    sampler = PPRSampler(max_entities=6)
+    assert sampler.chosen_method(graph, 6) == "chebyshev"
+    monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LEAST_GRAPH", 500)
+    assert sampler.chosen_method(graph, 6) == "push"
+    assert sampler.chosen_method(graph, 7) == "chebyshev"
+    monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LARGEST_HUB", 1)
+    assert sampler.chosen_method(graph, 6) == "chebyshev"
+    assert PPRSampler(method="power").chosen_method(graph, 6) == "power"

@@ -36,7 +36,7 @@ DataArgument = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout.")]
-SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of everything random.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
@@ -46,10 +46,6 @@ def main() -> None:
         app()
     except OneshotError as error:
         _fail(str(error))
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): not an error of anyone's.
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except MemoryError:
@@ -57,7 +53,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    console.stderr.print(f"error: {message}", markup=False, soft_wrap=True)
+    console.stderr.print(f"error: {message}", soft_wrap=True)
     sys.exit(2)
 
 
@@ -91,12 +87,15 @@ def data(
 ) -> None:
     """Show what is in a data set, or save it in a form that opens in milliseconds."""
     from oneshot.devices import find_device
+    from oneshot.storage import check_place
 
     find_device(device)
+    if save is not None:
+        check_place(save)
     dataset = _load(source, seed)
     summary = _summary(dataset)
     if save is not None:
-        with console.stderr.status(f"saving to {save}"):
+        with console.status(f"saving to {save}"):
             dataset.save(save)
         summary["saved"] = str(save)
     if json:
@@ -153,9 +152,12 @@ def coverage(
     if ratio is not None and max_entities is not None:
         raise InputError("give either --ratio or --max-entities, not both")
     if max_entities is not None:
-        budgets: list[float] = [_count(text, "--max-entities") for text in _parts(max_entities)]
+        budgets: list[float] = [
+            _count(text, "--max-entities") for text in _parts(max_entities, "--max-entities")
+        ]
     else:
-        budgets = [_ratio(text) for text in _parts(ratio or "0.1,0.2,0.5")]
+        shares = "0.1,0.2,0.5" if ratio is None else ratio
+        budgets = [_ratio(text) for text in _parts(shares, "--ratio")]
     if plot is not None:
         from oneshot.report.coverage import check_picture
 
@@ -241,8 +243,8 @@ def bench_sampler(
     entities = _drawn(graph.num_entities, size, seed).to(place)
     asked = torch.stack([entities, torch.zeros_like(entities)], dim=1)
     sampler = PPRSampler(ratio, max_entities=max_entities, method=method)  # type: ignore[arg-type]
-    names = [] if baselines == "none" else _parts(baselines)
-    with console.stderr.status("measuring"):
+    names = [] if baselines == "none" else _parts(baselines, "--with")
+    with console.status("measuring"):
         result = sampler_bench.bench_sampler(graph, sampler, asked, names, note=console.note)
     result = {"data": dataset.name, **result}
     if out is not None:
@@ -275,7 +277,7 @@ _SHARES = ("coverage", "reachable")
 def _load(source: str, seed: int) -> "Dataset":
     from oneshot.datasets import load
 
-    with console.stderr.status(f"reading {source}"):
+    with console.status(f"reading {source}"):
         return load(source, seed=seed)
 
 
@@ -295,20 +297,20 @@ def _summary(dataset: "Dataset") -> dict[str, Any]:
     }
 
 
-def _parts(text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",")]
-    return [part for part in parts if part]
+def _parts(text: str, option: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise InputError(f"{option} is empty; give one value or several, separated by commas")
+    return parts
 
 
 def _names(text: str) -> list[str]:
     from oneshot.samplers import SAMPLERS
 
-    names = _parts(text)
+    names = _parts(text, "--sampler")
     for name in names:
         if name not in SAMPLERS:
             raise UnknownNameError("sampler", name, SAMPLERS)
-    if not names:
-        raise InputError(f"--sampler is empty; known are {', '.join(SAMPLERS)}")
     return names
 
 
@@ -323,8 +325,9 @@ def _ratio(text: str) -> float:
 
 
 def _count(text: str, option: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"{option}: {text!r} is not a whole number of at least 1")
+    # Longer numbers do not fit 64 bits; no graph has as many entities.
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
+        raise InputError(f"{option}: {text!r} is not a whole number from 1 to 10^18")
     return int(text)
 
 

@@ -7,15 +7,24 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
-stdout = Console(highlight=False)
-stderr = Console(stderr=True, highlight=False)
+# Names of files and entities are printed as they are: [x] is no markup, :x: no emoji.
+stdout = Console(highlight=False, markup=False, emoji=False)
+stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
     """One JSON value on stdout and nothing else."""
-    stdout.file.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(stdout.encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(value, allow_nan=False)
+    stdout.file.write(text + "\n")
+    stdout.file.flush()
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -30,7 +39,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 def note(message: str) -> None:
     """A remark for people, on stderr."""
-    stderr.print(message, style="dim", markup=False)
+    stderr.print(message, style="dim")
+
+
+def status(message: str) -> Status:
+    """A sign on stderr that something takes a while, gone when the block ends."""
+    return stderr.status(Text(message))
 
 
 @contextmanager

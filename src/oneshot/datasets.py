@@ -4,7 +4,9 @@
 (split automatically), a saved graph, or a name looked up in `$ONESHOT_DATA` and the cache.
 """
 
+import contextlib
 import difflib
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +23,8 @@ from oneshot import family as family_world
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.family import Rule
 from oneshot.graph import KnowledgeGraph, first_occurrences
-from oneshot.reading import FORMATS, RawFacts, format_of, numbered, read_facts, read_names
+from oneshot.numbering import numbered
+from oneshot.reading import FORMATS, RawFacts, format_of, read_facts, read_names
 from oneshot.storage import is_saved_graph, open_graph, save_graph
 from oneshot.vocabulary import Vocabulary
 
@@ -88,14 +91,12 @@ class Dataset:
     @cached_property
     def overlaps(self) -> dict[str, int]:
         """Number of facts shared by each pair of splits."""
-        facts = np.concatenate([self.facts(split).numpy() for split in SPLITS])
-        _, which = np.unique(facts, axis=0, return_inverse=True)
-        sizes = [len(self.facts(split)) for split in SPLITS]
-        parts = np.split(which.ravel(), np.cumsum(sizes)[:-1])
-        pairs = ((0, 1), (0, 2), (1, 2))
-        return {
-            f"{SPLITS[a]}-{SPLITS[b]}": len(np.intersect1d(parts[a], parts[b])) for a, b in pairs
-        }
+        counts = {}
+        for one, other in itertools.combinations(SPLITS, 2):
+            both = torch.cat([self.facts(one), self.facts(other)]).cpu().numpy()
+            distinct = first_occurrences(both, len(self.entities), len(self.relations))
+            counts[f"{one}-{other}"] = len(both) - len(distinct)
+        return counts
 
     def save(self, path: str | Path) -> None:
         """Write a memory-mapped form that `load` opens in milliseconds."""
@@ -179,8 +180,11 @@ def uniform(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Da
 
     A hundredth of the facts each is held out for valid and test.
     """
-    if entities < 2 or relations < 1 or facts < 100:
-        raise InputError("a random graph has at least 2 entities, 1 relation and 100 facts")
+    if not (2 <= entities <= 10**8 and relations >= 1 and 100 <= facts <= 10**9):
+        raise InputError(
+            "a random graph has 2 to 100,000,000 entities, 100 to 1,000,000,000 facts and at "
+            "least 1 relation"
+        )
     generator = np.random.default_rng(seed)
     columns = [generator.integers(size, size=facts) for size in (entities, relations, entities)]
     drawn = np.stack(columns, axis=1)
@@ -204,12 +208,14 @@ def data_directories() -> list[Path]:
 
 
 def _find(name: str) -> Path:
-    path = Path(name).expanduser()
-    if path.exists():
+    path = Path(name)
+    with contextlib.suppress(RuntimeError):  # there is no such user
+        path = path.expanduser()
+    if _exists(path):
         return path
     if "/" not in name and "\\" not in name:
         for directory in data_directories():
-            if (directory / name).exists():
+            if _exists(directory / name):
                 return directory / name
     known = bundled_names()
     for directory in data_directories():
@@ -223,6 +229,13 @@ def _find(name: str) -> Path:
         f"({', '.join(bundled_names())}) and not in "
         f"{' or '.join(map(str, data_directories()))}{hint}"
     )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long, or with a null in it
+        return False
 
 
 def _load_directory(path: Path, name: str) -> Dataset:
@@ -254,10 +267,10 @@ def _split_file(path: Path, split: str) -> Path:
 
 
 def _names_file(path: Path, name: str, kind: str) -> Vocabulary | None:
-    for file in (path / name, path / f"{name}.gz"):
-        if file.exists():
-            return read_names(file, kind)
-    return None
+    found = [file for file in (path / name, path / f"{name}.gz") if file.exists()]
+    if len(found) > 1:
+        raise InputError(f"{path}: both {name} and {name}.gz are there")
+    return read_names(found[0], kind) if found else None
 
 
 def _assemble(
@@ -315,11 +328,13 @@ def split_facts(
     For each entity and relation a random fact stays in train; the held-out facts are drawn from
     the others. → train, valid, test, each in the order of `facts`.
     """
-    if min(valid_share, test_share) < 0 or valid_share + test_share >= 1:
+    if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
         raise InputError(
             f"the shares held out must be at least 0 and below 1 together, not {valid_share} "
             f"and {test_share}"
         )
+    if seed < 0:
+        raise InputError(f"the seed must not be negative, not {seed}")
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(facts))
     shuffled = facts[order]
@@ -340,15 +355,18 @@ def split_facts(
 
 def _load_saved(path: Path) -> Dataset:
     graph, splits, about = open_graph(path)
-    return Dataset(
-        name=about["name"],
-        graph=graph,
-        valid=splits["valid"],
-        test=splits["test"],
-        duplicates=about["duplicates"],
-        notes=about["notes"],
-        rules=tuple(Rule(head, tuple(body)) for head, body in about["rules"]),
-    )
+    try:
+        return Dataset(
+            name=about["name"],
+            graph=graph,
+            valid=splits["valid"],
+            test=splits["test"],
+            duplicates=about["duplicates"],
+            notes=about["notes"],
+            rules=tuple(Rule(head, tuple(body)) for head, body in about["rules"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a whole saved data set ({error})") from error
 
 
 def _numbers(name: str) -> list[int]:

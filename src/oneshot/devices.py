@@ -17,4 +17,6 @@ def find_device(name: str) -> torch.device:
         raise InputError(f"device {name!r} is not supported; use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("there is no CUDA device on this machine; use --device cpu or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"there is no device {name!r}: {torch.cuda.device_count()} are there")
     return device

@@ -11,7 +11,11 @@ from types import ModuleType
 
 
 class OneshotError(Exception):
-    """Base of all errors raised on purpose by this package."""
+    """Base of all errors raised on purpose by this package; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        # Messages of other libraries, which we pass on, may have several lines.
+        super().__init__(" ".join(line.strip() for line in message.splitlines()))
 
 
 class InputError(OneshotError):

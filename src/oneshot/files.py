@@ -4,8 +4,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from oneshot.errors import InputError
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well."""
+    path = path.resolve()  # what a link points to is replaced, not the link
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: exists and is not a file; choose another place")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
@@ -30,16 +34,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing_directory(path: Path, marker: str) -> Iterator[Path]:
+def replacing_directory(path: Path, marker: str, others: Collection[str]) -> Iterator[Path]:
     """A temporary directory that takes the place of `path` when the block ends well.
 
-    An existing directory is replaced only if it is empty or holds the file `marker`, the sign
-    that it was written by us; anything else there is an error and stays.
+    An existing directory is replaced only if it is empty, or holds the file `marker` and beside
+    it only files whose names fit one of the patterns `others`: the sign that all of it was
+    written by us. Anything else there is an error and stays.
     """
-    if path.exists() and not (
-        path.is_dir() and ((path / marker).is_file() or not any(path.iterdir()))
-    ):
-        raise InputError(f"{path}: exists and was not written by oneshot; choose another place")
+    path = path.resolve()
+    check_replaceable(path, marker, others)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     old = temporary.with_name(temporary.name + ".old")
@@ -47,20 +50,44 @@ def replacing_directory(path: Path, marker: str) -> Iterator[Path]:
         yield temporary
         for file in temporary.iterdir():
             sync(file)
+        sync(temporary)
         temporary.chmod(0o777 & ~_umask())
         if path.exists():
             path.replace(old)
-        temporary.replace(path)
+        try:
+            temporary.replace(path)
+        except BaseException:
+            if old.exists():
+                old.replace(path)
+            raise
         sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
+def check_replaceable(path: Path, marker: str, others: Collection[str]) -> None:
+    """Raise unless `path` is free or may be replaced (see `replacing_directory`)."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise InputError(f"{path}: exists and is not a directory; choose another place")
+    names = sorted(entry.name for entry in path.iterdir())
+    if names and marker not in names:
+        raise InputError(f"{path}: exists and was not written by oneshot; choose another place")
+    for name in names:
+        if name != marker and not any(fnmatchcase(name, pattern) for pattern in others):
+            raise InputError(
+                f"{path}: exists and holds {name!r}, which was not written by oneshot; choose "
+                "another place"
+            )
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write one JSON value, readably."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
 
 
 def sync(path: Path) -> None:

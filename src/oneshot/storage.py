@@ -1,6 +1,6 @@
 """Saved graphs: memory-mapped arrays that open in milliseconds, whatever their size.
 
-A saved graph is a directory with `graph.json` (format version, counts, fingerprint) and one
+A saved graph is a directory with `oneshot-graph.json` (format version, counts, fingerprint) and one
 `.npy` file an array. Opening maps the files; pages are read when they are touched.
 """
 
@@ -14,15 +14,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.files import replacing_directory
+from oneshot.files import check_replaceable, replacing_directory
 from oneshot.graph import Edges, KnowledgeGraph, Neighbours
 from oneshot.vocabulary import Vocabulary
 
 FORMAT = 1
-MARKER = "graph.json"
+MARKER = "oneshot-graph.json"
 
 _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")
+
+
+def check_place(path: Path) -> None:
+    """Raise if no graph can be saved there; for a look before the long work starts."""
+    check_replaceable(path, MARKER, ("*.npy",))
 
 
 def save_graph(
@@ -35,7 +40,7 @@ def save_graph(
         "splits": list(splits),
         "about": about,
     }
-    with replacing_directory(path, MARKER) as directory:
+    with replacing_directory(path, MARKER, ("*.npy",)) as directory:
         for name in _EDGES:
             _save(directory / f"edges_{name}.npy", getattr(graph.edges, name))
         for name in _NEIGHBOURS:
@@ -52,7 +57,7 @@ def save_graph(
             arrays |= {"hashes": hashes, "hash_ids": ids}
             for name, array in arrays.items():
                 np.save(directory / f"{vocabulary.kind}_{name}.npy", array)
-        (directory / MARKER).write_text(json.dumps(meta, indent=2, ensure_ascii=False))
+        (directory / MARKER).write_text(json.dumps(meta, indent=2), encoding="utf-8")
 
 
 def is_saved_graph(path: Path) -> bool:
@@ -62,23 +67,23 @@ def is_saved_graph(path: Path) -> bool:
 def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str, Any]]:
     """A saved graph, its further splits, and what was noted about it."""
     try:
-        meta = json.loads((path / MARKER).read_text())
+        meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
             raise InputError(
                 f"{path}: saved in format {meta['format']}, this version reads {FORMAT}; save it "
                 "again with `oneshot data SOURCE --save DIR`"
             )
         entities, relations = (_open_vocabulary(path, kind) for kind in ("entity", "relation"))
-        graph = KnowledgeGraph(_open(path / "facts.npy"), entities, relations)
+        graph = KnowledgeGraph(_open(path / "facts.npy", dimensions=2), entities, relations)
         graph.edges = Edges(*(_open(path / f"edges_{name}.npy") for name in _EDGES))
         graph.neighbours = Neighbours(
             *(_open(path / f"neighbours_{name}.npy") for name in _NEIGHBOURS)
         )
         graph.fingerprint = meta["fingerprint"]
-        splits = {name: _open(path / f"{name}.npy") for name in meta["splits"]}
-        _check_lengths(path, graph)
-        return graph, splits, meta["about"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
+        _check_lengths(path, graph, splits)
+        return graph, splits, dict(meta["about"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a whole saved graph ({error})") from error
 
 
@@ -86,14 +91,16 @@ def _save(path: Path, tensor: Tensor) -> None:
     np.save(path, tensor.cpu().numpy())
 
 
-def _map(path: Path) -> NDArray[Any]:
+def _map(path: Path, dimensions: int = 1) -> NDArray[Any]:
     # Copy-on-write: torch wants writable memory, the file is never changed.
     array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    if array.ndim != dimensions or array.dtype.kind not in "iu":
+        raise ValueError(f"{path.name} holds {array.dtype} {list(array.shape)}")
     return array
 
 
-def _open(path: Path) -> Tensor:
-    return torch.from_numpy(_map(path))
+def _open(path: Path, dimensions: int = 1) -> Tensor:
+    return torch.from_numpy(_map(path, dimensions))
 
 
 def _open_vocabulary(path: Path, kind: str) -> Vocabulary:
@@ -103,14 +110,25 @@ def _open_vocabulary(path: Path, kind: str) -> Vocabulary:
     return Vocabulary(blob, offsets, kind, (hashes, ids))
 
 
-def _check_lengths(path: Path, graph: KnowledgeGraph) -> None:
+def _check_lengths(path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
     """Arrays of different graphs, mixed by a partial copy, must not be taken for one."""
-    edges = 2 * graph.num_facts
+    edges, neighbours = graph.edges, graph.neighbours
     consistent = (
-        len(graph.edges.indptr) == graph.num_entities + 1
-        and len(graph.neighbours.indptr) == graph.num_entities + 1
-        and len(graph.edges.source) == edges
-        and len(graph.neighbours.pair) == edges
+        len(edges.indptr) == len(neighbours.indptr) == graph.num_entities + 1
+        and int(neighbours.indptr[-1]) == len(neighbours.index)
+        and all(facts.shape[1] == 3 for facts in (graph.facts, *splits.values()))
+        and all(
+            len(array) == 2 * graph.num_facts
+            for array in (edges.source, edges.relation, edges.fact, neighbours.pair)
+        )
+        and all(
+            len(array) == len(names)
+            for names in (graph.entities, graph.relations)
+            for array in names.hash_index
+        )
+        and all(
+            int(names.offsets[-1]) == len(names.blob) for names in (graph.entities, graph.relations)
+        )
     )
     if not consistent:
         raise InputError(f"{path}: the arrays of this saved graph do not fit each other")

@@ -24,6 +24,9 @@ _COMMENTS = {
     "\t": re.compile(rb"^#(?:[ #!][^\n]*|[^\t\n]*)(?:\n|\Z)", re.MULTILINE),
     ",": re.compile(rb"^#(?:[ #!][^\n]*|[^,\n]*)(?:\n|\Z)", re.MULTILINE),
 }
+# A quoted CSV value between separators, and the start of one that is not closed as it should.
+_QUOTED = re.compile(rb'"(?<![^,\r\n]")[^"]*(?:""[^"]*)*"(?![^,\r\n])')
+_QUOTE_LEFT = re.compile(rb'"(?<![^,\r\n]")')
 _BLANK = " \t\r\n\v\f"  # a field or line of nothing else is empty
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -69,12 +72,18 @@ def _read_fast(data: bytes, separator: str) -> list[Any] | None:
     import pyarrow.csv
 
     data = data.removeprefix(_BYTE_ORDER_MARK)
-    if re.search(rb"(?:\A|[\r\n])#", data):
-        if separator == "," and b'"' in data:
-            return None  # the # may stand inside a quoted value
+    has_comments = data.startswith(b"#") or b"\n#" in data or b"\r#" in data
+    if separator == "," and b'"' in data:
+        # A # at the start of a line may be part of a value; and a quote that is never closed
+        # must be an error, not a name that holds the rest of the file.
+        if has_comments or _QUOTE_LEFT.search(_QUOTED.sub(b"", data)):
+            return None
+    elif has_comments:
+        if not _is_utf8(data):
+            return None
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         data = _COMMENTS[separator].sub(b"", data)
-    if not data.strip():
+    if not data.strip() or data.startswith(_BYTE_ORDER_MARK):
         return None
     try:
         table = pyarrow.csv.read_csv(
@@ -187,3 +196,11 @@ def _decoded_lines(data: bytes, path: Path) -> Iterator[str]:
                 f"{path}, line {number}: not valid UTF-8 (byte 0x{line[error.start]:02x} at "
                 f"column {error.start + 1}); save the file as UTF-8"
             ) from error
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -7,7 +7,6 @@ a sorted array of 64-bit hashes, verified against the bytes: no dictionary is ev
 
 import difflib
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, overload
@@ -21,6 +20,7 @@ from oneshot.errors import InputError, UnknownNameError
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _WORD = 1 << 64
 _CHUNK = 1 << 18  # names hashed or decoded at a time
+_COMPARED = 2_000  # names compared letter by letter when one is not found
 
 
 class Vocabulary(Sequence[str]):
@@ -47,7 +47,10 @@ class Vocabulary(Sequence[str]):
     @classmethod
     def from_names(cls, names: Iterable[str], kind: str) -> "Vocabulary":
         """The vocabulary of these names, which must be distinct."""
-        encoded = [name.encode() for name in names]
+        try:
+            encoded = [name.encode() for name in names]
+        except UnicodeEncodeError as error:
+            raise InputError(f"{kind} {error.object!r} cannot be written in UTF-8") from error
         lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         vocabulary = cls(np.frombuffer(b"".join(encoded), np.uint8), offsets, kind)
@@ -96,7 +99,8 @@ class Vocabulary(Sequence[str]):
 
     def get(self, name: str) -> int | None:
         """The id of a name, or None."""
-        encoded = name.encode(errors="replace")
+        # What cannot be encoded becomes invalid UTF-8, which no known name is equal to.
+        encoded = name.encode(errors="surrogatepass")
         hashes, ids = self.hash_index
         wanted = np.uint64(_hash(encoded))
         position = int(np.searchsorted(hashes, wanted))
@@ -117,7 +121,7 @@ class Vocabulary(Sequence[str]):
     def nearest(self, name: str, count: int = 3) -> list[str]:
         """Known names that look like `name`, best first (for messages)."""
         candidates: dict[str, str] = {}  # folded → as written
-        for candidate in self if len(self) <= 50_000 else self._sharing_start(name):
+        for candidate in self if len(self) <= _COMPARED else self._sharing_letters(name):
             candidates.setdefault(candidate.casefold(), candidate)
         matches = difflib.get_close_matches(name.casefold(), candidates, n=count, cutoff=0.6)
         return [candidates[match] for match in matches]
@@ -149,17 +153,34 @@ class Vocabulary(Sequence[str]):
     def _bytes(self, index: int) -> bytes:
         return self.blob[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
-    def _sharing_start(self, name: str, most: int = 50_000) -> Iterator[str]:
-        """Names with the first letters of `name` in them, whatever their case."""
-        pattern = re.compile(re.escape(name[:4].encode()), re.IGNORECASE)
-        seen = -1
-        for match in pattern.finditer(self.blob.data):
-            index = int(np.searchsorted(self.offsets, match.start(), side="right")) - 1
-            if index != seen:
-                yield self[index]
-                seen, most = index, most - 1
-            if not most:
-                return
+    def _sharing_letters(self, name: str) -> list[str]:
+        """The names that share most pairs of neighbouring letters with `name`."""
+        letters = np.frombuffer(name.encode(errors="replace").lower(), np.uint8)
+        wanted = np.zeros(1 << 16, bool)
+        wanted[_letter_pairs(letters)] = True
+        likeness = np.empty(len(self), np.float32)
+        for start in range(0, len(self), _CHUNK):
+            ends = self.offsets[start : start + _CHUNK + 1]
+            shared = wanted[_letter_pairs(_lowered(self.blob[ends[0] : ends[-1]]))]
+            running = np.concatenate([np.zeros(1, np.int64), np.cumsum(shared)])
+            first, last = ends[:-1] - ends[0], ends[1:] - ends[0] - 1
+            count = running[np.maximum(first, last)] - running[first]
+            likeness[start : start + _CHUNK] = 2 * count / (np.diff(ends) + len(letters) + 1)
+        best = np.argpartition(likeness, -_COMPARED)[-_COMPARED:]
+        return [self[i] for i in np.sort(best).tolist()]
+
+
+def _lowered(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """UTF-8 text [n] with ASCII letters in lower case. → uint8 [n]"""
+    capital = (text >= ord("A")) & (text <= ord("Z"))
+    return text | (capital * np.uint8(32))
+
+
+def _letter_pairs(text: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """Each byte of a text [n] together with the next one, the last with 0. → uint16 [n]"""
+    pairs = text.astype(np.uint16) * np.uint16(256)
+    pairs[:-1] |= text[1:]
+    return pairs
 
 
 def _hash(name: bytes) -> int:

@@ -127,6 +127,8 @@ def _version(package: str) -> str | None:
 
 def _revision() -> str | None:
     """The commit of the source tree this runs from, if it is one; "+" marks local changes."""
+    if chosen := os.environ.get("ONESHOT_REVISION"):  # for copies without a history
+        return chosen
     here = Path(__file__).resolve().parent
     try:
         run = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--exclude=*"]

@@ -1,0 +1,43 @@
+"""What the benchmark scripts share: where results go and what they stand beside."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from oneshot.bench.measuring import hardware
+from oneshot.datasets import data_directories
+from oneshot.files import write_json
+
+RESULTS = Path(__file__).with_name("results")
+
+
+def write_result(name: str, value: dict[str, Any]) -> None:
+    """Write a result with the machine it was measured on."""
+    write_json(RESULTS / f"{name}.json", {**value, "hardware": hardware()})
+    print(f"wrote {RESULTS / name}.json", file=sys.stderr)
+
+
+def find(name: str) -> Path:
+    """The directory of a named data set; ends the script with a word if it is not here."""
+    for directory in data_directories():
+        if (directory / name).is_dir():
+            return directory / name
+    sys.exit(f"skipped: {name} is in none of {', '.join(map(str, data_directories()))}")
+
+
+def in_own_process(code: str, *arguments: str) -> dict[str, Any]:
+    """Run Python code that prints a JSON object; adds `peak_gb`, the peak memory it needed.
+
+    A process of its own, because peak memory can only be read for a whole process.
+    """
+    tail = "\nimport resource as _r, json as _j\n" + (
+        "print(_j.dumps({**result, 'peak_gb': "
+        "round(_r.getrusage(_r.RUSAGE_SELF).ru_maxrss / 2**20, 3)}))"
+    )
+    command = [sys.executable, "-c", code + tail, *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ)
+    value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return value

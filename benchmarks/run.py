@@ -1,0 +1,21 @@
+"""All benchmarks, one after the other; results go to `benchmarks/results`.
+
+Data sets are looked for in `$ONESHOT_DATA` and the cache; what is not there is skipped.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS = ("reading", "coverage", "sampler", "push", "large_graph")
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or SCRIPTS
+    for script in chosen:
+        print(f"== {script}", flush=True)
+        subprocess.run([sys.executable, Path(__file__).with_name(f"{script}.py")], check=False)
+
+
+if __name__ == "__main__":
+    main()
