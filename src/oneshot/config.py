@@ -1,0 +1,268 @@
+"""Configuration: frozen dataclasses, read from and written to TOML. Imports no torch.
+
+One dataclass a part, each option documented where it stands. Unknown keys and values of the
+wrong type are errors that name the key and, for a typing slip, the nearest one.
+"""
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from oneshot.errors import InputError
+
+FORMAT = 1
+
+ConfigT = TypeVar("ConfigT")
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """How the subgraph of a question is chosen; see `oneshot.samplers`."""
+
+    # "ppr", "bfs", "random_walk", "pagerank" or "random"
+    name: str = "ppr"
+    # share of the entities, or a table by relation name with "default"; 0.1 unless max_entities
+    entity_ratio: float | dict[str, float] | None = None
+    # share of the facts, both directions counted; likewise
+    edge_ratio: float | dict[str, float] | None = None
+    max_entities: int | dict[str, int] | None = None
+    max_edges: int | dict[str, int] | None = None
+    # keep entities that no path leads to, so that there are exactly as many as the budget says
+    keep_unreachable: bool = False
+    # PPR: probability of jumping back to the question's entity
+    restart: float = 0.15
+    # PPR: "auto", "chebyshev", "power" or "push"
+    method: str = "auto"
+
+
+@dataclass(frozen=True)
+class PredictorConfig:
+    """The shape of the network; see `oneshot.predictor`."""
+
+    message: Literal["redgnn", "nbfnet", "drum"] = "redgnn"
+    # how a message joins entity and relation; "rotate" for nbfnet only
+    compose: Literal["multiply", "add", "rotate"] = "multiply"
+    aggregate: Literal["sum", "mean", "max", "pna"] = "sum"
+    activation: Literal["identity", "relu", "tanh"] = "relu"
+    num_layers: int = 6
+    dim: int = 64
+    # width of the attention of redgnn
+    attention_dim: int = 8
+    dropout: float = 0.0
+    # the state of the question's entity at the start: ones, or the embedding of the relation
+    initial: Literal["binary", "relational"] = "relational"
+    # add the state before a layer to that after it
+    shortcut: bool = False
+    # a GRU over the layers, shared by all of them
+    gate: bool = True
+    # entities the gate keeps at zero: those whose state sums to zero, or those not yet reached
+    gate_mask: Literal["nonzero", "reached"] = "nonzero"
+    # read the answer off all layers instead of the last one
+    concat: bool = False
+    readout: Literal["linear", "dot"] = "linear"
+
+    def __post_init__(self) -> None:
+        _at_least(self, num_layers=1, dim=1, attention_dim=1, dropout=0)
+        if self.dropout >= 1:
+            raise InputError(f"dropout must be below 1, not {self.dropout}")
+        if self.compose == "rotate" and (self.message != "nbfnet" or self.dim % 2):
+            raise InputError('compose "rotate" needs message "nbfnet" and an even dim')
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How the predictor is trained; see `oneshot.training`."""
+
+    epochs: int = 20
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    # share of the training facts that are seen in an epoch; the others are asked
+    fact_ratio: float = 0.9
+    # what the sampler sees: the observation facts, or (official code) all training facts
+    sample_from: Literal["observation", "train"] = "observation"
+    loss: Literal["softmax", "bce"] = "softmax"
+    # softmax against all entities (those not sampled count as score 0) or the sampled ones
+    softmax_over: Literal["all", "sampled"] = "all"
+    schedule: Literal["constant", "plateau", "cosine"] = "cosine"
+    # epochs over which the learning rate rises from zero
+    warmup_epochs: float = 0.0
+    # plateau: the learning rate is halved at that many epochs in a row without a better result
+    plateau_patience: int = 3
+    # largest norm of the gradient; 0 for no limit
+    clip: float = 0.0
+    # epochs without a better validation MRR before training stops; 0 for never
+    patience: int = 0
+    # "auto" takes bfloat16 on a GPU that has it
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    # batches whose gradients are added up before a step
+    accumulate: int = 1
+    # share of the query facts that are asked in an epoch
+    query_share: float = 1.0
+    # validation queries asked after each epoch, drawn with the seed; 0 for all
+    valid_limit: int = 0
+    # epochs between validations
+    valid_every: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least(self, epochs=1, batch_size=1, accumulate=1, plateau_patience=1, valid_every=1)
+        _at_least(self, weight_decay=0, warmup_epochs=0, clip=0, patience=0, valid_limit=0)
+        for name in ("fact_ratio", "query_share"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise InputError(f"{name} must be above 0 and at most 1, not {value}")
+        if self.fact_ratio == 1:
+            raise InputError("fact_ratio must be below 1: some facts have to be asked")
+        if not self.learning_rate > 0:
+            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that a run needs beside its data."""
+
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    predictor: PredictorConfig = field(default_factory=PredictorConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+def read_config(path: Path, settings: Sequence[str] = ()) -> Config:
+    """The configuration in a TOML file, changed by settings such as `predictor.dim=32`."""
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from error
+    version = table.pop("format", FORMAT)
+    if version != FORMAT:
+        raise InputError(f"{path}: format {version!r} is not known, this version reads {FORMAT}")
+    return from_table(table, settings, str(path))
+
+
+def from_table(
+    table: Mapping[str, Any], settings: Sequence[str] = (), where: str = "configuration"
+) -> Config:
+    """The configuration of a nested table, changed by settings `section.key=value`."""
+    merged = {
+        section: dict(values) if isinstance(values, Mapping) else values
+        for section, values in table.items()
+    }
+    for setting in settings:
+        path, separator, text = setting.partition("=")
+        section, _, key = path.strip().partition(".")
+        if not separator or not key:
+            raise InputError(
+                f"setting {setting!r}: write section.key=value, for example predictor.dim=32"
+            )
+        part = merged.setdefault(section, {})
+        if isinstance(part, dict):
+            part[key] = _parse_value(text.strip())
+    return _build(Config, merged, where)
+
+
+def to_toml(config: Config) -> str:
+    """The whole configuration as TOML, defaults included; unset options are left out."""
+    lines = [f"format = {FORMAT}"]
+    for section in dataclasses.fields(config):
+        part = getattr(config, section.name)
+        lines += ["", f"[{section.name}]"]
+        for option in dataclasses.fields(part):
+            value = getattr(part, option.name)
+            if value is not None:
+                lines.append(f"{option.name} = {_as_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _build(kind: type[ConfigT], table: Mapping[str, Any], where: str, prefix: str = "") -> ConfigT:
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if key not in hints:
+            near = difflib.get_close_matches(key, hints, 1)
+            hint = f"; did you mean {prefix}{near[0]!s}?" if near else ""
+            raise InputError(f"{where}: there is no option {name}{hint}")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{where}: {name} must be a table of options")
+            values[key] = _build(hints[key], value, where, f"{name}.")
+        else:
+            values[key] = _checked(value, hints[key], f"{where}: {name}")
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise InputError(f"{where}: {prefix}{error}") from error
+
+
+def _checked(value: Any, hint: Any, what: str) -> Any:
+    """The value, if it is of the type that the hint asks for; whole numbers pass as float."""
+    if get_origin(hint) in (Union, types.UnionType):
+        for choice in get_args(hint):
+            try:
+                return _checked(value, choice, what)
+            except InputError:
+                continue
+    elif get_origin(hint) is Literal:
+        if value in get_args(hint):
+            return value
+        choices = get_args(hint)
+        near = difflib.get_close_matches(str(value), choices, 1)
+        extra = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{what} must be one of {', '.join(choices)}, not {value!r}{extra}")
+    elif get_origin(hint) is dict:
+        if isinstance(value, Mapping):
+            inner = get_args(hint)[1]
+            return {str(key): _checked(item, inner, f"{what}.{key}") for key, item in value.items()}
+    elif hint is float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    elif hint is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif isinstance(value, hint):
+        return value
+    raise InputError(f"{what} must be {_type_name(hint)}, not {value!r}")
+
+
+def _type_name(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_type_name(h) for h in get_args(hint) if h is not type(None))
+    return "a table by relation name" if get_origin(hint) is dict else names.get(hint, str(hint))
+
+
+def _parse_value(text: str) -> Any:
+    """A value as TOML would read it; a bare word is a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_quoted(k)} = {_as_toml(v)}" for k, v in value.items()) + " }"
+    return repr(value)
+
+
+def _quoted(text: str) -> str:
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return '"' + "".join(escapes.get(letter, letter) for letter in text) + '"'
+
+
+def _at_least(config: Any, **limits: float) -> None:
+    for name, least in limits.items():
+        if getattr(config, name) < least:
+            raise InputError(f"{name} must be at least {least}, not {getattr(config, name)}")
