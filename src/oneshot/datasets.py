@@ -127,7 +127,18 @@ def load(
     `valid_share` and `test_share` of its facts held out, such that every entity and relation
     stays in train.
     """
+    options = {"seed": seed, "valid_share": valid_share, "test_share": test_share}
     name = str(source)
+    data = _load(name, seed, valid_share, test_share)
+    own = name in bundled_names() or name.split(":")[0] in GENERATED
+    data.graph.origin = {
+        "source": name if own else str(_find(name).resolve()),
+        "options": options,
+    }
+    return data
+
+
+def _load(name: str, seed: int, valid_share: float, test_share: float) -> Dataset:
     if name in bundled_names():
         return _load_directory(BUNDLED / name, name)
     for prefix, generate in GENERATED.items():
@@ -222,7 +233,7 @@ def _find(name: str) -> Path:
         if directory.is_dir():
             known += sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
     near = difflib.get_close_matches(name.casefold(), [k.casefold() for k in known], 3)
-    nearest = [k for k in known if k.casefold() in near]
+    nearest = [k for k in dict.fromkeys(known) if k.casefold() in near]
     hint = f"; did you mean {', '.join(map(repr, nearest))}?" if nearest else ""
     raise InputError(
         f"no data set {name!r}: it is no file or directory, not bundled "

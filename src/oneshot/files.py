@@ -83,11 +83,15 @@ def check_replaceable(path: Path, marker: str, others: Collection[str]) -> None:
             )
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text in UTF-8."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write one JSON value, readably."""
-    with replacing(path) as temporary:
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def sync(path: Path) -> None:

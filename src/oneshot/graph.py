@@ -10,14 +10,14 @@ import hashlib
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from oneshot.errors import InputError
+from oneshot.errors import InputError, UnknownNameError
 from oneshot.vocabulary import Vocabulary
 
 INVERSE_MARK = "⁻¹"
@@ -65,6 +65,7 @@ class KnowledgeGraph:
     """Facts between named entities, with the adjacency that samplers walk on.
 
     `facts` [F, 3] integers: (head, relation, tail), distinct rows.
+    `origin`: how to read it again, {"source": …, "options": …}, if it was read from somewhere.
     Immutable; `subset` and `to` give new graphs.
     """
 
@@ -72,6 +73,7 @@ class KnowledgeGraph:
         self.facts = facts
         self.entities = entities
         self.relations = relations
+        self.origin: dict[str, Any] | None = None
         self._normalized: dict[torch.dtype, Tensor] = {}
 
     @classmethod
@@ -245,7 +247,24 @@ class KnowledgeGraph:
         graph = KnowledgeGraph(self.facts.to(device), self.entities, self.relations)
         graph.edges = _moved(self.edges, device)
         graph.neighbours = _moved(self.neighbours, device)
+        graph.origin = self.origin
         return graph
+
+    def with_relations(self, relations: Vocabulary) -> "KnowledgeGraph":
+        """This graph with its relations numbered as in another vocabulary, matched by name."""
+        if relations == self.relations:
+            return self
+        used = np.unique(self.facts[:, 1].cpu().numpy()).tolist()
+        new_id = torch.zeros(max(self.num_relations, 1), dtype=self.facts.dtype)
+        for relation in used:
+            name = self.relations[relation]
+            found = relations.get(name)
+            if found is None:
+                raise UnknownNameError("relation", name, relations.nearest(name), where="graph")
+            new_id[relation] = found
+        facts = self.facts.clone()
+        facts[:, 1] = new_id.to(self.device)[facts[:, 1].long()]
+        return KnowledgeGraph(facts, self.entities, relations)
 
     def _edge_target(self) -> Tensor:
         """The target of each edge, [2F]."""
@@ -319,14 +338,14 @@ def _normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> Tensor:
     return sparse_csr(indptr, index, values, len(degree))
 
 
-def sparse_csr(indptr: Tensor, index: Tensor, values: Tensor, size: int) -> Tensor:
-    """A square sparse matrix from its rows; `index` is what torch's products are fastest with."""
-    small = max(size, len(index)) < 2**31
-    kind = torch.int32 if small else torch.int64
+def sparse_csr(indptr: Tensor, index: Tensor, values: Tensor, num_columns: int) -> Tensor:
+    """A sparse matrix from its rows, with the indices that torch's products are fastest with."""
+    shape = (len(indptr) - 1, num_columns)
+    kind = torch.int32 if max(*shape, len(index)) < 2**31 else torch.int64
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # "sparse CSR is in beta state"
         return torch.sparse_csr_tensor(
-            indptr.to(kind), index.to(kind), values, (size, size), check_invariants=False
+            indptr.to(kind), index.to(kind), values, shape, check_invariants=False
         )
 
 

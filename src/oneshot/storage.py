@@ -83,7 +83,7 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
         splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
         _check_lengths(path, graph, splits)
         return graph, splits, dict(meta["about"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a whole saved graph ({error})") from error
 
 
@@ -92,8 +92,11 @@ def _save(path: Path, tensor: Tensor) -> None:
 
 
 def _map(path: Path, dimensions: int = 1) -> NDArray[Any]:
-    # Copy-on-write: torch wants writable memory, the file is never changed.
-    array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    try:
+        # Copy-on-write: torch wants writable memory, the file is never changed.
+        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="c")
+    except Exception as error:  # a damaged header can fail in tokenize, ast, mmap or numpy
+        raise ValueError(f"{path.name}: {error}") from error
     if array.ndim != dimensions or array.dtype.kind not in "iu":
         raise ValueError(f"{path.name} holds {array.dtype} {list(array.shape)}")
     return array

@@ -64,12 +64,16 @@ class SubgraphBatch:
 
     def find(self, entities: Tensor) -> Tensor:
         """Place of one entity per query, `entities` [n] global ids → [n]; -1 if not sampled."""
-        if not len(entities):
-            return entities
+        return self.find_pairs(torch.arange(self.num_queries, device=self.device), entities)
+
+    def find_pairs(self, query: Tensor, entities: Tensor) -> Tensor:
+        """Place of each entity in the subgraph of its query: both [m] → [m]; -1 if not sampled."""
+        if not len(entities) or not self.num_entities:
+            return torch.full_like(entities, -1)
         span = int(torch.maximum(self.entities.max(), entities.max())) + 1
         keys = self.entity_query * span + self.entities
-        wanted = torch.arange(self.num_queries, device=self.device) * span + entities
-        place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+        wanted = query * span + entities
+        place = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
         return torch.where(keys[place] == wanted, place, -1)
 
 

@@ -25,6 +25,8 @@ def check_picture(path: Path) -> None:
         raise InputError(f"{path}: a picture ends in {', '.join(PICTURE_FORMATS)}")
     if path.is_dir():
         raise InputError(f"{path}: is a directory")
+    if any(parent.is_file() for parent in path.parents):
+        raise InputError(f"{path}: what should be its directory is a file")
     require("matplotlib", "plot", "drawing a picture")
 
 

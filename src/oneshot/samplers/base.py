@@ -76,15 +76,21 @@ class Sampler(ABC):
         """
 
     def sample(
-        self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
+        self,
+        graph: KnowledgeGraph,
+        queries: Tensor,
+        include: Tensor | None = None,
+        edges_from: KnowledgeGraph | None = None,
     ) -> SubgraphBatch:
         """The subgraphs of `queries` int64 [n, 2] (entity, relation; inverse = relation + R).
 
         `include` int64 [n, c] forces entities into the subgraph of each query, -1 for none;
-        they take places of the `K`, which grows if they are more.
+        they take places of the `K`, which grows if they are more. `edges_from`: another graph of
+        the same entities that the edges are taken from, while `graph` decides on the entities.
         """
         queries = check_queries(graph, queries)
         selection = self.select(graph, queries, include)
+        graph = graph if edges_from is None else edges_from
         budget = self.budget.edge_counts(graph, queries[:, 1])
         size = block_size(graph)
         # A block at a time, so that the candidate edges stay in the processor's cache.

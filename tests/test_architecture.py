@@ -1,0 +1,158 @@
+"""The rules of the code: who may import whom, and what is imported when."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import oneshot
+
+ROOT = Path(oneshot.__file__).parent
+
+# Each part may import those before it in a line, never those after it.
+ORDER = (
+    ("graph", "ppr", "push", "subgraph", "samplers", "coverage"),
+    ("subgraph", "predictor"),
+    ("ranking", "reasoner", "training", "search"),
+    ("ranking", "reasoner", "evaluation", "search"),
+    ("search", "cli"),
+    ("search", "serve"),
+    ("search", "report"),
+)
+# The paper's decoupling: only the reasoner knows both.
+STRANGERS = (("samplers", "predictor"), ("predictor", "samplers"))
+
+CORE_PACKAGES = {"numpy", "scipy", "torch", "safetensors", "rich", "typer", "oneshot"}
+FORBIDDEN_NAMES = {"utils", "helpers", "misc", "util", "common"}
+
+
+class Import(NamedTuple):
+    module: str
+    line: int
+    top_level: bool
+
+
+def modules() -> dict[str, Path]:
+    """The modules of the package by name, without the leading `oneshot.`."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports_in(tree: ast.AST, top_level: bool = True) -> Iterator[Import]:
+    """All imports in a piece of code; those inside functions are not top-level."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, top_level) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield Import("." * node.level + (node.module or ""), node.lineno, top_level)
+            for alias in node.names:
+                yield Import(f"{node.module}.{alias.name}", node.lineno, top_level)
+        else:
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from imports_in(node, top_level and not inside)
+
+
+IMPORTS = {name: list(imports_in(ast.parse(path.read_text()))) for name, path in MODULES.items()}
+
+
+def own_module(imported: str) -> str | None:
+    """The module of ours that an import is from, or None for other packages."""
+    parts = imported.split(".")
+    if parts[0] != "oneshot":
+        return None
+    for end in range(len(parts), 1, -1):
+        if ".".join(parts[1:end]) in MODULES:
+            return ".".join(parts[1:end])
+    return ""
+
+
+def reached_from(name: str) -> dict[str, str]:
+    """Modules that a module imports, itself or through others, with the way there."""
+    ways = {name: name}
+    waiting = [name]
+    while waiting:
+        current = waiting.pop()
+        for found in IMPORTS[current]:
+            target = own_module(found.module)
+            if target and target not in ways:
+                ways[target] = f"{ways[current]} → {target}"
+                waiting.append(target)
+    return ways
+
+
+def is_in(module: str, part: str) -> bool:
+    return module == part or module.startswith(part + ".")
+
+
+def forbidden_pairs() -> list[tuple[str, str]]:
+    pairs = dict.fromkeys(STRANGERS)
+    for line in ORDER:
+        for place, lower in enumerate(line):
+            pairs |= dict.fromkeys((lower, higher) for higher in line[place + 1 :])
+    return list(pairs)
+
+
+@pytest.mark.parametrize(("lower", "higher"), forbidden_pairs())
+def test_the_order_of_the_parts(lower: str, higher: str) -> None:
+    for module in (name for name in MODULES if is_in(name, lower)):
+        for target, way in reached_from(module).items():
+            assert not is_in(target, higher), f"{lower} must not import {higher}: {way}"
+
+
+def test_the_order_is_checked_on_modules_that_exist() -> None:
+    assert {"graph", "ppr", "push", "subgraph", "samplers", "samplers.ppr", "cli"} <= set(MODULES)
+    assert "graph" in reached_from("samplers.ppr")
+    assert "errors" in reached_from("graph")
+
+
+def test_only_the_entry_point_imports_the_command_line() -> None:
+    users = [name for name in MODULES if any(own_module(i.module) == "cli" for i in IMPORTS[name])]
+    assert users == ["__main__"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_are_absolute_and_of_core_packages(name: str) -> None:
+    allowed = CORE_PACKAGES | sys.stdlib_module_names
+    for found in IMPORTS[name]:
+        package = found.module.split(".")[0]
+        place = f"{name}, line {found.line}: {found.module}"
+        assert package, f"relative import in {place}"
+        assert not found.top_level or package in allowed, f"must be imported where used: {place}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name])
+def test_names_of_modules_say_what_is_inside(name: str) -> None:
+    assert not FORBIDDEN_NAMES & set(name.split("."))
+
+
+@pytest.mark.parametrize("module", ["oneshot", "oneshot.cli", "oneshot.errors"])
+def test_torch_is_not_loaded_before_it_is_needed(module: str) -> None:
+    code = (
+        f"import sys, {module}; print(sorted({{'torch', 'pyarrow', 'scipy'}} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_public_names_are_there_and_stay_functions() -> None:
+    code = (
+        "import oneshot, oneshot.coverage, oneshot.ppr, types\n"
+        "things = [getattr(oneshot, name) for name in oneshot.__all__]\n"
+        "assert callable(oneshot.coverage) and callable(oneshot.ppr)\n"
+        "assert sorted(dir(oneshot)) == sorted(oneshot.__all__)\n"
+        "assert [t.__name__ for t in things if isinstance(t, types.ModuleType)] == "
+        "['oneshot.datasets']\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,144 @@
+"""Tests of the command line: exit codes, what goes to stdout, and messages without tracebacks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Result, Run, listing
+
+import oneshot
+from oneshot.datasets import load
+
+FACTS = "".join(f"n {i % 13}\tr{i % 3}\tn {i * i % 11}\n" for i in range(120))
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Path:
+    (tmp_path / "facts.tsv").write_text(FACTS)
+    return tmp_path / "facts.tsv"
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version") == Result(0, f"{oneshot.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [(), ("data",), ("coverage",), ("bench", "sampler")])
+def test_help(run: Run, command: tuple[str, ...]) -> None:
+    result = run(*command, "--help")
+    assert result.code == 0
+    assert "Usage" in result.out
+
+
+def test_data_as_json(run: Run, facts: Path) -> None:
+    value = run("data", facts, "--json", "--device", "cpu").json
+    distinct = len(set(FACTS.splitlines()))
+    assert value["name"] == "facts.tsv"
+    assert (value["entities"], value["relations"]) == (13, 3)
+    assert value["train"] + value["valid"] + value["test"] == distinct
+    assert value["duplicates"] == 120 - distinct
+    assert value["unseen_entities"] == 0
+    assert value["overlaps"] == {"train-valid": 0, "train-test": 0, "valid-test": 0}
+    assert value["fingerprint"] == load(facts).graph.fingerprint
+    assert run("data", facts, "--json", "--seed", 1).json["fingerprint"] != value["fingerprint"]
+
+
+def test_data_as_a_table(run: Run, tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.tsv").write_text(FACTS)
+    result = run("data", tmp_path)
+    assert result.code == 0
+    assert "unseen entities" in result.out
+    assert "facts stand in both splits of train-valid" in result.err
+
+
+@pytest.mark.parametrize("name", ["[bold]x.tsv", "[/b].tsv", ":bug: x.tsv", "ü 日本.tsv"])
+def test_names_are_printed_as_they_are(run: Run, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(FACTS)
+    assert path.name in run("data", path).out
+    assert run("data", path, "--json").json["name"] == path.name
+    path.write_text("x\n")
+    assert str(path) in run("data", path).err
+
+
+def test_json_is_in_ascii_where_the_terminal_is(
+    facts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (facts.parent / "ü.tsv").write_text(FACTS)
+    command = [sys.executable, "-m", "oneshot", "data", "ü.tsv", "--json"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"}
+    done = subprocess.run(command, cwd=facts.parent, env=environment, capture_output=True)
+    assert json.loads(done.stdout.decode("ascii"))["name"] == "ü.tsv"
+
+
+def test_data_is_saved_and_opened_again(run: Run, facts: Path, tmp_path: Path) -> None:
+    original = run("data", facts, "--json", "--save", tmp_path / "new" / "saved").json
+    assert original.pop("saved") == str(tmp_path / "new" / "saved")
+    assert run("data", tmp_path / "new" / "saved", "--json").json == original
+    assert listing(tmp_path / "new")[0] == "saved"
+    result = run("data", facts, "--save", tmp_path / "new" / "saved")
+    assert (result.code, "saved: " in result.err) == (0, True)
+
+
+def test_coverage_as_json(run: Run) -> None:
+    names = "ppr,bfs,random_walk,pagerank,random"
+    result = run("coverage", "family:150", "--sampler", names, "--ratio", "0.1, 0.5,1", "--json")
+    rows = result.json["rows"]
+    assert [row["sampler"] for row in rows] == names.split(",")
+    data = load("family:150")
+    for row in rows:
+        assert list(row["coverage"]) == list(row["reachable"]) == ["0.1", "0.5", "1"]
+        assert row["coverage"]["1"] == 1.0
+        assert row["queries"] == 2 * len(data.test)
+        assert row["seconds"] >= 0
+    assert rows[0]["coverage"]["0.1"] > rows[4]["coverage"]["0.1"]
+
+
+def test_coverage_options(run: Run) -> None:
+    value = run(
+        "coverage", "family:150", "--max-entities", "5,150", "--split", "valid", "--limit", 7,
+        "--json",
+    ).json  # fmt: skip
+    assert value["split"] == "valid"
+    assert value["rows"][0]["queries"] == 7
+    assert value["rows"][0]["coverage"]["150"] == 1.0
+    result = run("coverage", "family:150", "--ratio", "0.25", "--limit", 3)
+    assert (result.code, "0.25" in result.out) == (0, True)
+
+
+def test_coverage_as_a_picture(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+    picture = tmp_path / "sub" / "coverage.svg"
+    value = run("coverage", "family:150", "--limit", 5, "--plot", picture, "--json").json
+    assert value["picture"] == str(picture)
+    assert "<svg" in picture.read_text()
+    assert listing(tmp_path) == ["sub", "sub/coverage.svg"]
+
+
+def test_the_installed_command(facts: Path) -> None:
+    command = [str(Path(sys.executable).with_name("oneshot")), "data", "facts.tsv", "--json"]
+    done = subprocess.run(command, cwd=facts.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["entities"] == 13
+
+
+def test_bad_input_in_a_process_of_its_own(facts: Path) -> None:
+    facts.write_text("a\tr\n")
+    command = [sys.executable, "-m", "oneshot", "data", "facts.tsv", "--json"]
+    done = subprocess.run(command, cwd=facts.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: facts.tsv, line 1: expected 3 tab-separated columns")
+
+
+def test_a_reader_that_goes_away_is_no_traceback(facts: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "oneshot", "data", str(facts), "--json"]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert done.stderr == ""

@@ -1,0 +1,211 @@
+"""Tests of saved graphs: they open by memory map and equal what was saved."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oneshot import datasets
+from oneshot.datasets import Dataset, load
+from oneshot.errors import InputError
+from oneshot.graph import KnowledgeGraph
+from oneshot.storage import MARKER, check_place, is_saved_graph
+from oneshot.vocabulary import Vocabulary
+
+
+def small(names: tuple[str, ...] = ("ann", "bob", "Zoë Ünïcode")) -> Dataset:
+    entities = Vocabulary.from_names(names, "entity")
+    relations = Vocabulary.from_names(["knows", "likes"], "relation")
+    graph = KnowledgeGraph.from_facts([[0, 0, 1], [1, 1, 2], [2, 0, 2]], entities, relations)
+    valid, test = torch.tensor([[0, 1, 2]]), torch.empty(0, 3, dtype=torch.long)
+    return Dataset("small", graph, valid, test, duplicates=4, notes=["a note: 日本"])
+
+
+def assert_equal(one: Dataset, other: Dataset) -> None:
+    assert (one.name, one.duplicates) == (other.name, other.duplicates)
+    assert list(one.notes) == list(other.notes)
+    assert list(one.rules) == list(other.rules)
+    assert one.entities == other.entities
+    assert one.relations == other.relations
+    assert one.graph.fingerprint == other.graph.fingerprint
+    for split in ("train", "valid", "test"):
+        assert torch.equal(one.facts(split), other.facts(split))
+    for part in ("edges", "neighbours"):
+        for name, tensor in vars(getattr(one.graph, part)).items():
+            assert torch.equal(tensor, getattr(getattr(other.graph, part), name)), name
+    assert (one.unseen_entities, one.overlaps) == (other.unseen_entities, other.overlaps)
+
+
+def test_a_saved_graph_equals_the_original(tmp_path: Path) -> None:
+    for data in (small(), datasets.family(150)):
+        data.save(tmp_path / "saved")
+        assert_equal(data, load(tmp_path / "saved"))
+        # Saved from its own memory map, over itself.
+        load(tmp_path / "saved").save(tmp_path / "saved")
+        again = load(tmp_path / "saved")
+        assert_equal(data, again)
+        assert again.entities.index(data.entities[2]) == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["saved"]
+
+
+facts = st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=facts.filter(bool))
+def test_any_names_come_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any-names"
+    entities = Vocabulary.from_names({x for h, _, t in rows for x in (h, t)}, "entity")
+    relations = Vocabulary.from_names({r for _, r, _ in rows}, "relation")
+    ids = [[entities.index(h), relations.index(r), entities.index(t)] for h, r, t in rows]
+    graph = KnowledgeGraph.from_facts(ids, entities, relations)
+    Dataset("any", graph, graph.facts.long(), graph.facts.long()[:0]).save(path)
+    data = load(path)
+    named = [(data.entities[h], data.relations[r], data.entities[t]) for h, r, t in data.train]
+    assert named == list(dict.fromkeys(rows))
+    assert torch.equal(data.valid, data.train)
+
+
+def test_a_saved_graph_is_mapped_not_read(tmp_path: Path) -> None:
+    small().save(tmp_path)
+    data = load(tmp_path)
+    data.graph.facts[0, 0] = 2  # a private copy of the page
+    assert isinstance(data.entities.blob, np.memmap)
+    assert load(tmp_path).graph.facts[0, 0] == 0
+
+
+def test_only_a_directory_with_the_marker_is_a_saved_graph(tmp_path: Path) -> None:
+    assert not is_saved_graph(tmp_path)
+    (tmp_path / "graph.json").write_text("{}")
+    assert not is_saved_graph(tmp_path)
+    small().save(tmp_path / "saved")
+    assert is_saved_graph(tmp_path / "saved")
+    check_place(tmp_path / "saved")
+    with pytest.raises(InputError, match="was not written by oneshot"):
+        check_place(tmp_path)
+
+
+def test_a_name_that_is_not_text_can_be_saved(tmp_path: Path) -> None:
+    data = small()
+    Dataset("bad\udcff.tsv", data.graph, data.valid, data.test).save(tmp_path)
+    assert load(tmp_path).name == "bad\udcff.tsv"
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    small().save(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+ARRAYS = sorted(
+    ["facts", "valid", "test"]
+    + [f"edges_{name}" for name in ("indptr", "source", "relation", "fact")]
+    + [f"neighbours_{name}" for name in ("indptr", "index", "pair")]
+    + [
+        f"{kind}_{name}"
+        for kind in ("entity", "relation")
+        for name in ("blob", "offsets", "hashes", "hash_ids")
+    ]
+)
+
+
+def npy(array: np.ndarray, **options: bool) -> bytes:
+    target = io.BytesIO()
+    np.save(target, array, **options)
+    return target.getvalue()
+
+
+def test_the_files_are_those_that_are_broken_below(saved: Path) -> None:
+    assert sorted(file.stem for file in saved.glob("*.npy")) == ARRAYS
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_broken_array_is_an_error(saved: Path, name: str) -> None:
+    file = saved / f"{name}.npy"
+    whole = file.read_bytes()
+    zipped = io.BytesIO()
+    np.savez(zipped, np.arange(3))
+    broken = {
+        "empty": b"",
+        "cut": whole[:-1] if name != "test" else whole[:-40],
+        "header cut": whole[:50],
+        "garbage": b"\0\xff" * 100,
+        "floats": npy(np.zeros(3)),
+        "number": npy(np.array(3)),
+        "cube": npy(np.zeros((2, 2, 2), int)),
+        "pickle": npy(np.array([None]), allow_pickle=True),
+        "archive": zipped.getvalue(),
+        "header": whole.replace(b"descr", b"des(r"),
+        "dtype": whole.replace(b"'<", b"'?", 1) if b"'<" in whole else b"x",
+    }
+    for content in broken.values():
+        file.write_bytes(content)
+        with pytest.raises(InputError, match="not a whole saved graph"):
+            load(saved)
+    file.unlink()
+    with pytest.raises(InputError, match=rf"not a whole saved graph.*{name}"):
+        load(saved)
+
+
+@pytest.mark.parametrize("name", [name for name in ARRAYS if name not in ("valid", "test")])
+def test_arrays_of_another_graph_are_noticed(saved: Path, tmp_path: Path, name: str) -> None:
+    datasets.family(150).save(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / f"{name}.npy", saved)
+    with pytest.raises(InputError, match="do not fit each other"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not a whole saved graph"),
+        ("{", "not a whole saved graph"),
+        ("[]", "not a whole saved graph"),
+        ("3", "not a whole saved graph"),
+        ('"format"', "not a whole saved graph"),
+        ("{}", "not a whole saved graph"),
+        ('{"format": 99}', "saved in format 99, this version reads 1; save it again"),
+    ],
+)
+def test_a_broken_marker_is_an_error(saved: Path, content: str, message: str) -> None:
+    (saved / MARKER).write_text(content)
+    with pytest.raises(InputError, match=message):
+        load(saved)
+
+
+@pytest.mark.parametrize("key", ["name", "duplicates", "notes", "rules"])
+def test_missing_remarks_are_an_error(saved: Path, key: str) -> None:
+    meta = json.loads((saved / MARKER).read_text())
+    del meta["about"][key]
+    (saved / MARKER).write_text(json.dumps(meta))
+    with pytest.raises(InputError, match=f"not a whole saved data set .*{key}"):
+        load(saved)
+
+
+def test_a_changed_header_is_read_or_refused(saved: Path) -> None:
+    outcomes = set()
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.sampled_from(ARRAYS), st.integers(0, 127), st.integers(0, 255))
+    def check(name: str, place: int, byte: int) -> None:
+        file = saved / f"{name}.npy"
+        whole = file.read_bytes()
+        file.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+        try:
+            outcomes.add(type(load(saved)))
+        except InputError:
+            outcomes.add(InputError)
+        finally:
+            file.write_bytes(whole)
+
+    check()
+    assert InputError in outcomes
+    assert outcomes <= {Dataset, InputError}
