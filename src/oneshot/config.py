@@ -90,6 +90,8 @@ class TrainingConfig:
     loss: Literal["softmax", "bce"] = "softmax"
     # softmax against all entities (those not sampled count as score 0) or the sampled ones
     softmax_over: Literal["all", "sampled"] = "all"
+    # other known answers of a query are no rivals of the one that is asked
+    mask_known: bool = False
     schedule: Literal["constant", "plateau", "cosine"] = "cosine"
     # epochs over which the learning rate rises from zero
     warmup_epochs: float = 0.0
@@ -101,12 +103,14 @@ class TrainingConfig:
     patience: int = 0
     # "auto" takes bfloat16 on a GPU that has it
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    # batches whose gradients are added up before a step
+    # parts that a batch is computed in, to need less memory; the result is the same
     accumulate: int = 1
     # share of the query facts that are asked in an epoch
     query_share: float = 1.0
     # validation queries asked after each epoch, drawn with the seed; 0 for all
     valid_limit: int = 0
+    # validation queries answered at once; 0 for batch_size
+    valid_batch_size: int = 0
     # epochs between validations
     valid_every: int = 1
     seed: int = 0
@@ -114,6 +118,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _at_least(self, epochs=1, batch_size=1, accumulate=1, plateau_patience=1, valid_every=1)
         _at_least(self, weight_decay=0, warmup_epochs=0, clip=0, patience=0, valid_limit=0)
+        _at_least(self, valid_batch_size=0)
         for name in ("fact_ratio", "query_share"):
             value = getattr(self, name)
             if not 0 < value <= 1:

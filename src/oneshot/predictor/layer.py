@@ -1,0 +1,62 @@
+"""Layer: one round of messages, and the gate that joins the rounds."""
+
+from torch import Tensor, nn
+
+from oneshot.config import PredictorConfig
+from oneshot.predictor.aggregation import AGGREGATES
+from oneshot.predictor.messages import MESSAGES, Query
+from oneshot.predictor.rows import EdgePlan
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "identity": nn.Identity,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+}
+
+
+class Layer(nn.Module):
+    """`z = ACT(W · AGG{MESS(h_x, r, h_o)})`, with a shortcut `z + h` if wanted."""
+
+    def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
+        super().__init__()
+        self.message = MESSAGES[config.message](config, num_relations, layer)
+        self.aggregate, width = AGGREGATES[config.aggregate]
+        self.linear = nn.Linear(width * config.dim, config.dim, bias=False)
+        self.activation = ACTIVATIONS[config.activation]()
+        self.shortcut = config.shortcut
+
+    def forward(
+        self, state: Tensor, plan: EdgePlan, query: Query, edge_weight: Tensor | None = None
+    ) -> Tensor:
+        """`state` [N, d] → [N, d]; `edge_weight` [E] scales the messages (for explanations)."""
+        messages = self.message(state, plan, query)
+        if edge_weight is not None:
+            messages = messages * edge_weight[:, None]
+        new: Tensor = self.activation(self.linear(self.aggregate(messages, plan)))
+        return new + state if self.shortcut else new
+
+
+class Gate(nn.Module):
+    """A GRU over the layers, the same for all; entities without a message stay at zero.
+
+    `mask`: "nonzero" keeps at zero the entities whose new state sums to zero (as the official
+    code), "reached" those farther from `u` than the number of layers so far.
+    """
+
+    def __init__(self, config: PredictorConfig) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(config.dim, config.dim)
+        self.mask = config.gate_mask
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, new: Tensor, old: Tensor, reached: Tensor | None) -> Tensor:
+        """`new` [N, d] from the layer, `old` [N, d] from the gate before it → [N, d]."""
+        live = new.sum(dim=-1) != 0 if reached is None else reached
+        gated: Tensor = self.cell(self.dropout(new), old)
+        return gated * live[:, None]
+
+
+def reached_next(reached: Tensor, plan: EdgePlan) -> Tensor:
+    """The entities within one hop more: bool [N] → bool [N]."""
+    arrives = reached.index_select(0, plan.source.index).float()[:, None]
+    return plan.target.sum_without_gradient(arrives).squeeze(1) > 0

@@ -1,0 +1,128 @@
+"""Messages: what an edge `(x, r, o)` carries from `x` to `o`, given the query relation `q`."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from oneshot.config import PredictorConfig
+from oneshot.predictor.rows import EdgePlan
+
+
+@dataclass(frozen=True)
+class Query:
+    """What messages may know of the queries of a batch.
+
+    `relation` int64 [n]: the query relations; `embedding` [n, d] or None: their embeddings;
+    `layer_weights` [L, n · (2R + 1), d] or None: weights that `DRUMWeights` made of them.
+    """
+
+    relation: Tensor
+    embedding: Tensor | None
+    layer_weights: Tensor | None
+
+
+class Message(nn.Module, ABC):
+    """The messages of one layer; a new one implements `forward`."""
+
+    needs_query_embedding = False
+
+    def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
+        super().__init__()
+        self.compose = config.compose
+        self.layer = layer
+        self.kinds = 2 * num_relations + 1  # relations, inverses, identity
+
+    @abstractmethod
+    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+        """`state` [N, d] of the entities → messages [E, d]."""
+
+    def composed(self, entity: Tensor, relation: Tensor) -> Tensor:
+        """`entity ∘ relation`, both [E, d]."""
+        if self.compose == "multiply":
+            return entity * relation
+        if self.compose == "add":
+            return entity + relation
+        # Rotation: the two halves of a row are the real and imaginary parts.
+        a, b = entity.chunk(2, dim=-1)
+        c, d = relation.chunk(2, dim=-1)
+        return torch.cat([a * c - b * d, a * d + b * c], dim=-1)
+
+
+class RedGNNMessage(Message):
+    """`a · (h_x ∘ h_r)` with the attention `a = σ(w · ReLU(W_s h_x + W_r h_r + W_q h_q))`.
+
+    `h_r` and `h_q` are rows of the layer's own relation table. The terms of the attention are
+    computed for each entity, relation and query before they are gathered to the edges.
+    """
+
+    def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
+        super().__init__(config, num_relations, layer)
+        self.relation = nn.Embedding(self.kinds, config.dim)
+        self.from_source = nn.Linear(config.dim, config.attention_dim, bias=False)
+        self.from_relation = nn.Linear(config.dim, config.attention_dim, bias=False)
+        self.from_query = nn.Linear(config.dim, config.attention_dim)
+        self.attention = nn.Linear(config.attention_dim, 1)
+
+    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+        table = self.relation.weight
+        hidden = plan.source.pick(self.from_source(state))
+        hidden = hidden + plan.relation.pick(self.from_relation(table))
+        asked = self.from_query(table.index_select(0, query.relation))
+        hidden = hidden + plan.query.pick(asked)
+        attention: Tensor = self.attention(hidden.relu()).sigmoid()
+        return attention * self.composed(plan.source.pick(state), plan.relation.pick(table))
+
+
+class NBFNetMessage(Message):
+    """`h_x ∘ w_q(r)`: the relation's weights are linear in the embedding of the query."""
+
+    needs_query_embedding = True
+
+    def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
+        super().__init__(config, num_relations, layer)
+        self.dim = config.dim
+        self.weights = nn.Linear(config.dim, self.kinds * config.dim)
+
+    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+        assert query.embedding is not None
+        table = self.weights(query.embedding).reshape(-1, self.dim)
+        return self.composed(plan.source.pick(state), plan.query_relation.pick(table))
+
+
+class DRUMMessage(Message):
+    """`h_x` weighted channel by channel; the weights come from `DRUMWeights`."""
+
+    needs_query_embedding = True
+
+    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+        assert query.layer_weights is not None
+        return plan.source.pick(state) * plan.query_relation.pick(query.layer_weights[self.layer])
+
+
+class DRUMWeights(nn.Module):
+    """Weights between 0 and 1 for each layer, relation and channel, from the query.
+
+    A bidirectional LSTM reads the query's embedding once a layer, so that the weight of a
+    relation in one layer can depend on what the other layers look for.
+    """
+
+    def __init__(self, config: PredictorConfig, num_relations: int) -> None:
+        super().__init__()
+        self.num_layers, self.dim = config.num_layers, config.dim
+        self.lstm = nn.LSTM(config.dim, config.dim, bidirectional=True)
+        self.weights = nn.Linear(2 * config.dim, (2 * num_relations + 1) * config.dim)
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        """`embedding` [n, d] → weights [L, n · (2R + 1), d]."""
+        steps, _ = self.lstm(embedding.expand(self.num_layers, -1, -1))
+        weights: Tensor = self.weights(steps).sigmoid()
+        return weights.reshape(self.num_layers, -1, self.dim)
+
+
+MESSAGES: dict[str, type[Message]] = {
+    "redgnn": RedGNNMessage,
+    "nbfnet": NBFNetMessage,
+    "drum": DRUMMessage,
+}

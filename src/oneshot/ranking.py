@@ -1,0 +1,165 @@
+"""Ranking: the place of the true answer among all entities, filtered by what is known.
+
+Other true answers of a query are left out (filtered). Equal scores share their places: the
+optimistic rank puts the answer first among its equals, the pessimistic one last, the realistic
+one in the middle. Entities outside the subgraph have no score: they come after all sampled ones
+and are equal among themselves (`uncovered="below"`), or have score 0 as in the official code
+(`uncovered="zero"`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oneshot.errors import OneshotError
+from oneshot.subgraph import SubgraphBatch
+
+Uncovered = Literal["below", "zero"]
+
+
+class KnownFacts:
+    """All known answers of every query, both directions, for filtering.
+
+    `facts` int64 [n, 3]: the facts of all splits, repeated ones allowed.
+    """
+
+    def __init__(self, facts: Tensor, num_entities: int, num_relations: int) -> None:
+        head, relation, tail = facts.long().unbind(1)
+        self.num_entities = num_entities
+        self.num_queries = num_entities * 2 * num_relations
+        asked = torch.cat([head, tail]) * (2 * num_relations)
+        asked += torch.cat([relation, relation + num_relations])
+        key = (asked * num_entities + torch.cat([tail, head])).unique()
+        self._query = torch.div(key, num_entities, rounding_mode="floor")
+        self._answer = key - self._query * num_entities
+        self._kinds = 2 * num_relations
+
+    def to(self, device: torch.device | str) -> "KnownFacts":
+        """These facts with their tensors on a device."""
+        moved = object.__new__(KnownFacts)
+        moved.__dict__.update(self.__dict__)
+        moved._query, moved._answer = self._query.to(device), self._answer.to(device)
+        return moved
+
+    def answers(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Known answers of `queries` [n, 2]: (row of the query [m], entity [m]), sorted."""
+        key = queries[:, 0] * self._kinds + queries[:, 1]
+        start = torch.searchsorted(self._query, key)
+        count = torch.searchsorted(self._query, key, right=True) - start
+        row = torch.arange(len(key), device=key.device).repeat_interleave(count)
+        offset = torch.arange(len(row), device=key.device) - (count.cumsum(0) - count)[row]
+        return row, self._answer[start[row] + offset]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks from 1 of the answers of some queries; all [n].
+
+    `optimistic`, `pessimistic` int64; `realistic` float64, the mean of the two;
+    `covered` bool: whether the answer was sampled.
+    """
+
+    optimistic: Tensor
+    pessimistic: Tensor
+    covered: Tensor
+
+    @property
+    def realistic(self) -> Tensor:
+        return (self.optimistic + self.pessimistic).double() / 2
+
+
+def filtered_ranks(
+    batch: SubgraphBatch,
+    scores: Tensor,
+    answers: Tensor,
+    known: KnownFacts | None,
+    num_entities: int,
+    uncovered: Uncovered = "below",
+) -> Ranks:
+    """Ranks of `answers` [n] among all entities, given `scores` [N] of the sampled ones."""
+    if not bool(torch.isfinite(scores).all()):
+        raise OneshotError("the predictor gave scores that are not finite; training has diverged")
+    count = batch.num_queries
+    others = torch.ones(batch.num_entities, dtype=torch.bool, device=batch.device)
+    outside = num_entities - torch.bincount(batch.entity_query, minlength=count)
+    place = batch.find(answers)
+    covered = place >= 0
+    if known is not None:
+        row, entity = known.answers(batch.queries)
+        rest = entity != answers[row]
+        row, entity = row[rest], entity[rest]
+        at = batch.find_pairs(row, entity)
+        others[at[at >= 0]] = False
+        outside = outside - torch.bincount(row[at < 0], minlength=count)
+    others[place[covered]] = False
+    outside = outside - (~covered).long()  # the answer is not its own competitor
+    mine = torch.where(covered, scores[place.clamp(min=0)], 0.0)
+    against = mine[batch.entity_query]
+    if uncovered == "below":
+        against = torch.where(covered[batch.entity_query], against, -torch.inf)
+    higher = _count(others & (scores > against), batch)
+    equal = _count(others & (scores == against), batch)
+    if uncovered == "below":
+        equal = equal + torch.where(covered, 0, outside)
+    else:
+        higher = higher + torch.where(mine < 0, outside, 0)
+        equal = equal + torch.where(mine == 0, outside, 0)
+    return Ranks(1 + higher, 1 + higher + equal, covered)
+
+
+def candidate_ranks(scores: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Optimistic and pessimistic ranks, [n] each, of `scores` [n] among `candidates` [n, c]."""
+    higher = (candidates > scores[:, None]).sum(1)
+    equal = (candidates == scores[:, None]).sum(1)
+    return 1 + higher, 1 + higher + equal
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Means over queries of the usual functions of the rank."""
+
+    mrr: float
+    hits_at_1: float
+    hits_at_3: float
+    hits_at_10: float
+    mean_rank: float
+
+    def as_dict(self) -> dict[str, float]:
+        return {
+            "mrr": self.mrr,
+            "hits@1": self.hits_at_1,
+            "hits@3": self.hits_at_3,
+            "hits@10": self.hits_at_10,
+            "mean_rank": self.mean_rank,
+        }
+
+
+def metrics(ranks: Tensor) -> Metrics:
+    """MRR, Hits@1/3/10 and mean rank of `ranks` [n] (realistic ranks may be halves)."""
+    ranks = ranks.double()
+    hit_1, hit_3, hit_10 = (float((ranks <= k).double().mean()) for k in (1, 3, 10))
+    return Metrics(float((1 / ranks).mean()), hit_1, hit_3, hit_10, float(ranks.mean()))
+
+
+def bootstrap_interval(
+    ranks: Tensor, seed: int = 0, samples: int = 1000, share: float = 0.95
+) -> Sequence[float]:
+    """A bootstrap interval for the MRR of `ranks` [n]: (low, high)."""
+    generator = torch.Generator().manual_seed(seed)
+    inverse = 1 / ranks.cpu().double()
+    means = torch.stack(
+        [
+            inverse[torch.randint(len(inverse), (len(inverse),), generator=generator)].mean()
+            for _ in range(samples)
+        ]
+    )
+    tail = (1 - share) / 2
+    return torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+
+
+def _count(mask: Tensor, batch: SubgraphBatch) -> Tensor:
+    """Number of marked entities of each query: bool [N] → int64 [n]."""
+    return torch.bincount(batch.entity_query[mask], minlength=batch.num_queries)
