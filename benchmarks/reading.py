@@ -13,7 +13,8 @@ READ = """
 import sys, time
 from pathlib import Path
 import oneshot
-from oneshot.reading import numbered, read_facts
+from oneshot.numbering import numbered
+from oneshot.reading import read_facts
 started = time.perf_counter()
 (facts,), entities, relations = numbered([read_facts(Path(sys.argv[1]))], None, None)
 result = {"seconds": round(time.perf_counter() - started, 3), "lines": len(facts),
