@@ -94,6 +94,8 @@ def data(
         check_place(save)
     dataset = _load(source, seed)
     summary = _summary(dataset)
+    if json:
+        summary["fingerprint"] = dataset.graph.fingerprint  # takes a sort of all facts
     if save is not None:
         with console.status(f"saving to {save}"):
             dataset.save(save)
@@ -292,7 +294,6 @@ def _summary(dataset: "Dataset") -> dict[str, Any]:
         "duplicates": dataset.duplicates,
         "unseen_entities": dataset.unseen_entities,
         "overlaps": dataset.overlaps,
-        "fingerprint": dataset.graph.fingerprint,
         "notes": list(dataset.notes),
     }
 

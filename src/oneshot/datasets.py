@@ -6,114 +6,35 @@
 
 import contextlib
 import difflib
-import itertools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from oneshot import family as family_world
-from oneshot.errors import InputError, UnknownNameError
+from oneshot.dataset import SPLITS, Dataset, both_directions
+from oneshot.errors import InputError
 from oneshot.family import Rule
+from oneshot.generated import family, generated, is_generated, uniform
 from oneshot.graph import KnowledgeGraph, first_occurrences
 from oneshot.numbering import numbered
 from oneshot.reading import FORMATS, RawFacts, format_of, read_facts, read_names
-from oneshot.storage import is_saved_graph, open_graph, save_graph
+from oneshot.splitting import split_facts
+from oneshot.storage import is_saved_graph, open_graph
 from oneshot.vocabulary import Vocabulary
 
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+__all__ = [
+    "SPLITS",
+    "Dataset",
+    "both_directions",
+    "bundled_names",
+    "data_directories",
+    "family",
+    "load",
+    "split_facts",
+    "uniform",
+]
 
 BUNDLED = Path(__file__).with_name("bundled")
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A graph with held-out facts.
-
-    `graph`: the training facts, with all entities of all splits.
-    `valid`, `test`: int64 [n, 3] facts (head, relation, tail).
-    `duplicates`: facts that stood more than once in a split and are kept once.
-    `notes`: what a user should know about how it was read.
-    `rules`: for generated worlds, the rules that the held-out facts follow.
-    """
-
-    name: str
-    graph: KnowledgeGraph
-    valid: Tensor
-    test: Tensor
-    duplicates: int = 0
-    notes: Sequence[str] = ()
-    rules: Sequence[Rule] = field(default=(), repr=False)
-
-    @property
-    def entities(self) -> Vocabulary:
-        return self.graph.entities
-
-    @property
-    def relations(self) -> Vocabulary:
-        return self.graph.relations
-
-    @cached_property
-    def train(self) -> Tensor:
-        """The facts of the graph, int64 [n, 3]."""
-        return self.graph.facts.long()
-
-    @cached_property
-    def known(self) -> Tensor:
-        """The facts of all splits, int64 [n, 3], for filtered ranking."""
-        return torch.cat([self.train, self.valid, self.test])
-
-    def facts(self, split: str) -> Tensor:
-        """The facts of a split, int64 [n, 3]."""
-        if split not in SPLITS:
-            raise UnknownNameError("split", split, SPLITS)
-        facts: Tensor = getattr(self, split)
-        return facts
-
-    def queries(self, split: str) -> tuple[Tensor, Tensor]:
-        """All questions of a split in both directions: (queries [2n, 2], answers [2n])."""
-        return both_directions(self.facts(split), self.graph.num_relations)
-
-    @cached_property
-    def unseen_entities(self) -> int:
-        """Number of entities of valid and test that occur in no training fact."""
-        held_out = torch.cat([self.valid, self.test])[:, [0, 2]].unique()
-        return int((self.graph.degree[held_out] == 0).sum())
-
-    @cached_property
-    def overlaps(self) -> dict[str, int]:
-        """Number of facts shared by each pair of splits."""
-        counts = {}
-        for one, other in itertools.combinations(SPLITS, 2):
-            both = torch.cat([self.facts(one), self.facts(other)]).cpu().numpy()
-            distinct = first_occurrences(both, len(self.entities), len(self.relations))
-            counts[f"{one}-{other}"] = len(both) - len(distinct)
-        return counts
-
-    def save(self, path: str | Path) -> None:
-        """Write a memory-mapped form that `load` opens in milliseconds."""
-        about = {"name": self.name, "duplicates": self.duplicates, "notes": list(self.notes)}
-        about["rules"] = [[rule.head, list(rule.body)] for rule in self.rules]
-        save_graph(Path(path), self.graph, {"valid": self.valid, "test": self.test}, about)
-
-
-def both_directions(facts: Tensor, num_relations: int) -> tuple[Tensor, Tensor]:
-    """The two questions of each fact: `facts` [n, 3] → (queries [2n, 2], answers [2n]).
-
-    First all `(h, r, ?)`, then all `(t, r⁻¹, ?)`.
-    """
-    head, relation, tail = facts.unbind(1)
-    forward = torch.stack([head, relation], dim=1)
-    backward = torch.stack([tail, relation + num_relations], dim=1)
-    return torch.cat([forward, backward]), torch.cat([tail, head])
 
 
 def load(
@@ -130,7 +51,7 @@ def load(
     options = {"seed": seed, "valid_share": valid_share, "test_share": test_share}
     name = str(source)
     data = _load(name, seed, valid_share, test_share)
-    own = name in bundled_names() or name.split(":")[0] in GENERATED
+    own = name in bundled_names() or is_generated(name)
     data.graph.origin = {
         "source": name if own else str(_find(name).resolve()),
         "options": options,
@@ -141,9 +62,8 @@ def load(
 def _load(name: str, seed: int, valid_share: float, test_share: float) -> Dataset:
     if name in bundled_names():
         return _load_directory(BUNDLED / name, name)
-    for prefix, generate in GENERATED.items():
-        if name.startswith(prefix + ":"):
-            return generate(_numbers(name))
+    if is_generated(name):
+        return generated(name, seed)
     path = _find(name)
     if path.is_dir():
         return _load_saved(path) if is_saved_graph(path) else _load_directory(path, path.name)
@@ -153,62 +73,6 @@ def _load(name: str, seed: int, valid_share: float, test_share: float) -> Datase
 def bundled_names() -> list[str]:
     """The data sets that come with the package."""
     return sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())
-
-
-def family(people: int, generations: int = 6, seed: int = 0) -> Dataset:
-    """A synthetic world of people, in which held-out facts follow from the visible ones.
-
-    100 to 20 million people in families over some generations; `rules` names the rules, for
-    example that the mother of one's mother is a grandmother.
-    """
-    try:
-        world = family_world.generate(people, generations, seed)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    chunk = 1_000_000
-    blobs, lengths = [], []
-    for start in range(0, people, chunk):
-        names = [name.encode() for name in world.names(start, min(start + chunk, people))]
-        blobs.append(b"".join(names))
-        lengths.append(np.fromiter(map(len, names), np.int64, len(names)))
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
-    entities = Vocabulary(np.frombuffer(b"".join(blobs), np.uint8), offsets, "entity")
-    relations = Vocabulary.from_names(world.relations, "relation")
-    # The generator gives valid, distinct facts: no need to check and sort them again.
-    small = 2 * len(world.train) < 2**31
-    facts = torch.from_numpy(world.train.astype(np.int32) if small else world.train)
-    return Dataset(
-        name=f"family:{people}",
-        graph=KnowledgeGraph(facts, entities, relations),
-        valid=torch.from_numpy(world.valid),
-        test=torch.from_numpy(world.test),
-        rules=world.rules,
-    )
-
-
-def uniform(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Dataset:
-    """A graph of facts drawn uniformly at random, for measuring speed; nothing can be learnt.
-
-    A hundredth of the facts each is held out for valid and test.
-    """
-    if not (2 <= entities <= 10**8 and relations >= 1 and 100 <= facts <= 10**9):
-        raise InputError(
-            "a random graph has 2 to 100,000,000 entities, 100 to 1,000,000,000 facts and at "
-            "least 1 relation"
-        )
-    generator = np.random.default_rng(seed)
-    columns = [generator.integers(size, size=facts) for size in (entities, relations, entities)]
-    drawn = np.stack(columns, axis=1)
-    rows = first_occurrences(drawn, entities, relations)
-    held_out = len(rows) // 100
-    train, valid, test = np.split(drawn[rows], [len(rows) - 2 * held_out, len(rows) - held_out])
-    return Dataset(
-        name=f"random:{entities}:{facts}",
-        graph=KnowledgeGraph.from_facts(train, entities, relations),
-        valid=torch.from_numpy(valid),
-        test=torch.from_numpy(test),
-        duplicates=facts - len(rows),
-    )
 
 
 def data_directories() -> list[Path]:
@@ -296,11 +160,9 @@ def _assemble(
         rows = first_occurrences(facts, len(entities), len(relations))
         duplicates += len(facts) - len(rows)
         distinct.append(facts if len(rows) == len(facts) else facts[rows])
-    small = max(len(entities), 2 * len(distinct[0])) < 2**31
-    train = torch.from_numpy(distinct[0].astype(np.int32) if small else distinct[0])
     return Dataset(
         name=name,
-        graph=KnowledgeGraph(train, entities, relations),
+        graph=KnowledgeGraph.from_distinct(distinct[0], entities, relations),
         valid=torch.from_numpy(distinct[1]),
         test=torch.from_numpy(distinct[2]),
         duplicates=duplicates,
@@ -323,45 +185,12 @@ def _load_single_file(path: Path, seed: int, valid_share: float, test_share: flo
         )
     return Dataset(
         name=path.name,
-        graph=KnowledgeGraph.from_facts(train, entities, relations),
+        graph=KnowledgeGraph.from_distinct(train, entities, relations),
         valid=torch.from_numpy(valid),
         test=torch.from_numpy(test),
         duplicates=duplicates,
         notes=notes,
     )
-
-
-def split_facts(
-    facts: NDArray[np.int64], seed: int, valid_share: float = 0.1, test_share: float = 0.1
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """A random split of `facts` [n, 3] that keeps every entity and relation in train.
-
-    For each entity and relation a random fact stays in train; the held-out facts are drawn from
-    the others. → train, valid, test, each in the order of `facts`.
-    """
-    if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
-        raise InputError(
-            f"the shares held out must be at least 0 and below 1 together, not {valid_share} "
-            f"and {test_share}"
-        )
-    if seed < 0:
-        raise InputError(f"the seed must not be negative, not {seed}")
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(facts))
-    shuffled = facts[order]
-    needed = np.zeros(len(facts), bool)
-    ends = np.concatenate([shuffled[:, 0], shuffled[:, 2]])
-    needed[np.unique(ends, return_index=True)[1] % max(len(facts), 1)] = True
-    needed[np.unique(shuffled[:, 1], return_index=True)[1]] = True
-    free = order[~needed]
-    num_valid, num_test = int(valid_share * len(facts)), int(test_share * len(facts))
-    if num_valid + num_test > len(free):
-        num_valid = len(free) * num_valid // (num_valid + num_test)
-        num_test = len(free) - num_valid
-    part = np.zeros(len(facts), np.int8)
-    part[free[:num_valid]] = 1
-    part[free[num_valid : num_valid + num_test]] = 2
-    return facts[part == 0], facts[part == 1], facts[part == 2]
 
 
 def _load_saved(path: Path) -> Dataset:
@@ -378,27 +207,3 @@ def _load_saved(path: Path) -> Dataset:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: not a whole saved data set ({error})") from error
-
-
-def _numbers(name: str) -> list[int]:
-    """The numbers in the name of a generated data set, such as `family:1e6`."""
-    try:
-        return [int(float(part)) for part in name.split(":")[1:]]
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{name!r}: after the colon whole numbers are expected") from error
-
-
-def _family_by_numbers(numbers: list[int]) -> Dataset:
-    if len(numbers) != 1:
-        raise InputError("a family world is named family:PEOPLE, for example family:1000")
-    return family(numbers[0])
-
-
-def _uniform_by_numbers(numbers: list[int]) -> Dataset:
-    if len(numbers) != 2:
-        raise InputError("a random graph is named random:ENTITIES:FACTS")
-    return uniform(*numbers)
-
-
-# Data sets made on demand, by the first part of their name.
-GENERATED = {"family": _family_by_numbers, "random": _uniform_by_numbers}

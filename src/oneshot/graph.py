@@ -7,7 +7,9 @@ entity they point to, because that is the order in which messages are summed.
 
 import dataclasses
 import hashlib
+import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -106,9 +108,16 @@ class KnowledgeGraph:
         for column, names in ((0, entities), (1, relations), (2, entities)):
             check_ids(array[:, column], names)
         array = array[first_occurrences(array, len(entities), len(relations))]
-        small = max(len(entities), 2 * len(relations) + 1, 2 * len(array)) < 2**31
-        facts = torch.from_numpy(np.ascontiguousarray(array, np.int32 if small else np.int64))
-        return cls(facts, entities, relations)
+        return cls.from_distinct(array, entities, relations)
+
+    @classmethod
+    def from_distinct(
+        cls, facts: NDArray[np.integer], entities: Vocabulary, relations: Vocabulary
+    ) -> "KnowledgeGraph":
+        """The graph of `facts` [F, 3] that are known to be valid ids and distinct."""
+        small = max(len(entities), 2 * len(relations) + 1, 2 * len(facts)) < 2**31
+        kept = np.ascontiguousarray(facts, np.int32 if small else np.int64)
+        return cls(torch.from_numpy(kept), entities, relations)
 
     @property
     def num_entities(self) -> int:
@@ -153,8 +162,11 @@ class KnowledgeGraph:
         target = np.concatenate([tail, head])
         source = np.concatenate([head, tail])
         label = np.concatenate([relation, relation + np.asarray(self.num_relations, head.dtype)])
-        order = _lexicographic_order(
-            [target, source, label], [self.num_entities, self.num_entities, 2 * self.num_relations]
+        order = np.argsort(
+            combined_key(
+                np.stack([target, source, label], axis=1),
+                (self.num_entities, self.num_entities, 2 * self.num_relations),
+            )
         )
         counts = np.bincount(target, minlength=self.num_entities)
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -286,31 +298,30 @@ def first_occurrences(
     facts: NDArray[np.integer], num_entities: int, num_relations: int
 ) -> NDArray[np.int64]:
     """Rows of `facts` [n, 3] that did not occur before, ascending, int64 [m]."""
-    order = _lexicographic_order(
-        [facts[:, 0], facts[:, 1], facts[:, 2]], [num_entities, num_relations, num_entities]
-    )
-    ordered = facts[order]
+    key = combined_key(facts, (num_entities, num_relations, num_entities))
+    order = np.argsort(key)
+    ordered = key[order]
     new = np.ones(len(facts), bool)
-    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    new[1:] = ordered[1:] != ordered[:-1]
     if new.all():
         return np.arange(len(facts))
     # Equal facts stand together in `order`; the smallest row of each group came first.
     return np.sort(np.minimum.reduceat(order, np.flatnonzero(new)))
 
 
-def _lexicographic_order(keys: list[NDArray[np.integer]], sizes: list[int]) -> NDArray[np.int64]:
-    """Rows sorted by the keys, the first one counting most; `keys[i] < sizes[i]`. → int64 [n]."""
-    span = 1
-    for size in sizes:
-        span *= max(size, 1)
-    if span >= 2**63:
-        return np.lexsort(keys[::-1])
-    # One 64-bit key is far faster to sort than three columns.
-    combined = keys[0].astype(np.int64)
-    for key, size in zip(keys[1:], sizes[1:], strict=True):
-        combined *= size
-        combined += key
-    return np.argsort(combined)
+def combined_key(rows: NDArray[np.integer], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """One number for each row of `rows` [n, k], `rows[:, i] < sizes[i]`, in the order of rows.
+
+    Where the numbers would not fit into 64 bits, the rows are ranked instead.
+    """
+    if math.prod(max(size, 1) for size in sizes) >= 2**63:
+        _, rank = np.unique(rows, axis=0, return_inverse=True)
+        return np.asarray(rank, np.int64).ravel()
+    key = rows[:, 0].astype(np.int64)
+    for column, size in enumerate(sizes[1:], 1):
+        key *= size
+        key += rows[:, column]
+    return key
 
 
 def _compress_indptr(indptr: Tensor, keep: Tensor) -> Tensor:
