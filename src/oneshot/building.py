@@ -1,0 +1,65 @@
+"""Building: from a configuration to the parts it names, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from oneshot.config import Config, SamplerConfig
+from oneshot.errors import InputError, UnknownNameError
+from oneshot.graph import KnowledgeGraph
+from oneshot.predictor import Predictor
+from oneshot.reasoner import Reasoner
+from oneshot.samplers import SAMPLERS, PPRSampler, Sampler
+
+
+def build_sampler(config: SamplerConfig, seed: int = 0) -> Sampler:
+    """The sampler that a configuration describes."""
+    if config.name not in SAMPLERS:
+        raise UnknownNameError("sampler", config.name, SAMPLERS)
+    options: dict[str, Any] = {
+        "entity_ratio": config.entity_ratio,
+        "edge_ratio": config.edge_ratio,
+        "max_entities": config.max_entities,
+        "max_edges": config.max_edges,
+        "keep_unreachable": config.keep_unreachable,
+        "seed": seed,
+    }
+    if config.name == "ppr":
+        options |= {"restart": config.restart, "method": config.method}
+    return SAMPLERS[config.name](**options)
+
+
+def sampler_config(sampler: Sampler) -> SamplerConfig:
+    """The configuration that describes a sampler."""
+    if sampler.name not in SAMPLERS or type(sampler) is not SAMPLERS[sampler.name]:
+        raise InputError(
+            f"a sampler of type {type(sampler).__name__} has no name in a configuration, so that "
+            "a reasoner with it cannot be saved"
+        )
+    budget = sampler.budget
+    return SamplerConfig(
+        name=sampler.name,
+        entity_ratio=_plain(budget.entity_ratio),
+        edge_ratio=_plain(budget.edge_ratio),
+        max_entities=_plain(budget.max_entities),
+        max_edges=_plain(budget.max_edges),
+        keep_unreachable=sampler.keep_unreachable,
+        restart=sampler.restart if isinstance(sampler, PPRSampler) else SamplerConfig.restart,
+        method=sampler.method if isinstance(sampler, PPRSampler) else SamplerConfig.method,
+    )
+
+
+def build_reasoner(
+    graph: KnowledgeGraph, config: Config, device: torch.device | str = "cpu"
+) -> Reasoner:
+    """A reasoner with a fresh predictor, whose first parameters follow the training's seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.training.seed)
+        predictor = Predictor(config.predictor, graph.num_relations)
+    sampler = build_sampler(config.sampler, config.training.seed)
+    return Reasoner(graph.to(device), sampler, predictor.to(device))
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value

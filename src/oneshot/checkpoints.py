@@ -1,0 +1,77 @@
+"""Checkpoints: the whole state of a training in one file, without pickle.
+
+A checkpoint is one safetensors file, replaced as a whole: parameters and the optimizer's
+moments as tensors, everything else (epoch, schedule, best result) as JSON in its header. Random
+numbers need no state: every step draws from a generator seeded by (seed, epoch, step).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from oneshot.errors import InputError
+from oneshot.files import replacing
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write tensors and a JSON value to one file, which is whole or not there."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        save_file(plain, temporary, metadata={"about": json.dumps(about)})
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the JSON value of a file written by `save_tensors`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = json.loads((file.metadata() or {}).get("about", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+    return tensors, about
+
+
+def load_parameters(path: Path, module: torch.nn.Module) -> None:
+    """Fill a module from a file; a file of another shape is an error that names the tensor."""
+    tensors, _ = load_tensors(path)
+    check_shapes(path, tensors, module.state_dict())
+    module.load_state_dict(tensors)
+
+
+def check_shapes(path: Path, found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """Raise unless two sets of tensors have the same names and shapes."""
+    for name in sorted(wanted.keys() | found.keys()):
+        here = list(found[name].shape) if name in found else "missing"
+        there = list(wanted[name].shape) if name in wanted else "not expected"
+        if here != there:
+            raise InputError(
+                f"{path}: the tensor {name} is {here} in the file, the configuration makes it "
+                f"{there}; it belongs to another configuration or another set of relations"
+            )
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of Adam as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"optimizer.{index}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for index, values in state.items()
+        for key, value in values.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = tensor
+    whole = optimizer.state_dict()
+    whole["state"] = state
+    optimizer.load_state_dict(whole)

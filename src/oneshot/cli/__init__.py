@@ -1,0 +1,61 @@
+"""The command line: parse, call the library, print."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from oneshot import console
+from oneshot._version import __version__
+from oneshot.cli import bench, data, reason
+from oneshot.errors import OneshotError
+
+app = typer.Typer(
+    name="oneshot",
+    help="Link prediction on large knowledge graphs: one small subgraph per question.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+benches = typer.Typer(no_args_is_help=True, help="Time our code against plain formulations.")
+
+for command in (data.data, data.coverage, reason.train, reason.evaluate, reason.predict):
+    app.command()(command)
+app.add_typer(benches, name="bench")
+benches.command()(bench.sampler)
+
+
+def main() -> None:
+    """Run the command line; bad input ends with a message and exit code 2, not a traceback."""
+    try:
+        app()
+    except OneshotError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except MemoryError:
+        _fail("the memory of this machine is too small for this; take a smaller graph or budget")
+
+
+def _fail(message: str) -> None:
+    console.stderr.print(f"error: {message}", soft_wrap=True)
+    sys.exit(2)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.stdout.print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Options of the command itself."""

@@ -1,0 +1,194 @@
+"""The commands about data: what is in it, and how well samplers cover it."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oneshot import console
+from oneshot.cli.options import (
+    DataArgument,
+    DeviceOption,
+    JsonOption,
+    SeedOption,
+    count,
+    drawn,
+    load_data,
+    parts,
+)
+from oneshot.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from oneshot.datasets import Dataset
+
+_SHARES = ("coverage", "reachable")
+
+
+def data(
+    source: DataArgument,
+    save: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Save as a memory-mapped graph.")
+    ] = None,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Show what is in a data set, or save it in a form that opens in milliseconds."""
+    from oneshot.devices import find_device
+    from oneshot.storage import check_place
+
+    find_device(device)
+    if save is not None:
+        check_place(save)
+    dataset = load_data(source, seed)
+    summary = _summary(dataset)
+    if json:
+        summary["fingerprint"] = dataset.graph.fingerprint  # takes a sort of all facts
+    if save is not None:
+        with console.status(f"saving to {save}"):
+            dataset.save(save)
+        summary["saved"] = str(save)
+    if json:
+        console.print_json(summary)
+        return
+    console.print_table(
+        f"{dataset.name}",
+        ("", "count"),
+        [
+            (key.replace("_", " "), f"{value:,}")
+            for key, value in summary.items()
+            if isinstance(value, int)
+        ],
+    )
+    for pair, shared in summary["overlaps"].items():
+        if shared:
+            console.note(f"{shared:,} facts stand in both splits of {pair}")
+    for remark in dataset.notes:
+        console.note(remark)
+    if save is not None:
+        console.note(f"saved: {save}")
+
+
+def coverage(
+    source: DataArgument,
+    sampler: Annotated[
+        str, typer.Option(help="ppr, bfs, random_walk, pagerank, random; comma-separated.")
+    ] = "ppr",
+    ratio: Annotated[
+        str | None, typer.Option(help="Shares of the entities, comma-separated. [0.1,0.2,0.5]")
+    ] = None,
+    max_entities: Annotated[
+        str | None, typer.Option(help="Counts of entities instead of shares, comma-separated.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Ask only so many queries, drawn with the seed.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw coverage against budget.")
+    ] = None,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Measure how often the answer is in a sampler's subgraph, in both query directions."""
+    from oneshot.coverage import coverage as measure
+    from oneshot.devices import find_device
+    from oneshot.samplers import SAMPLERS
+
+    place = find_device(device)
+    names = _names(sampler)
+    if ratio is not None and max_entities is not None:
+        raise InputError("give either --ratio or --max-entities, not both")
+    if max_entities is not None:
+        budgets: list[float] = [
+            count(text, "--max-entities") for text in parts(max_entities, "--max-entities")
+        ]
+    else:
+        shares = "0.1,0.2,0.5" if ratio is None else ratio
+        budgets = [_ratio(text) for text in parts(shares, "--ratio")]
+    if plot is not None:
+        from oneshot.report.coverage import check_picture
+
+        check_picture(plot)
+    dataset = load_data(source, seed)
+    queries, answers = dataset.queries(split)
+    if limit is not None:
+        chosen = drawn(len(queries), limit, seed)
+        queries, answers = queries[chosen], answers[chosen]
+    graph = dataset.graph.to(place)
+    largest = max(budgets)
+    size: Any = {"max_entities" if isinstance(largest, int) else "entity_ratio": largest}
+    rows = []
+    with console.progress_bar() as progress:
+        for name in names:
+            task = progress.add_task(name, total=len(queries))
+            rows.append(
+                measure(
+                    SAMPLERS[name](**size, seed=seed),
+                    graph,
+                    queries,
+                    answers,
+                    budgets,
+                    lambda done, task=task: progress.advance(task, done),  # type: ignore[misc]
+                )
+            )
+    if plot is not None:
+        from oneshot.report.coverage import plot_coverage
+
+        plot_coverage(rows, f"{dataset.name}, {split} split", plot)
+    if json:
+        as_text = [
+            asdict(row)
+            | {key: {f"{b:g}": v for b, v in getattr(row, key).items()} for key in _SHARES}
+            for row in rows
+        ]
+        value: dict[str, Any] = {"data": dataset.name, "split": split, "rows": as_text}
+        console.print_json(value | ({"picture": str(plot)} if plot else {}))
+        return
+    console.print_table(
+        f"Coverage on {dataset.name}, {split} split, {rows[0].queries:,} queries",
+        ("sampler", *(f"{budget:g}" for budget in budgets), "seconds"),
+        [
+            (row.sampler, *(f"{row.coverage[b]:.4f}" for b in budgets), f"{row.seconds:.1f}")
+            for row in rows
+        ],
+    )
+    if plot is not None:
+        console.note(f"picture: {plot}")
+
+
+def _summary(dataset: "Dataset") -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "entities": len(dataset.entities),
+        "relations": len(dataset.relations),
+        "train": dataset.graph.num_facts,
+        "valid": len(dataset.valid),
+        "test": len(dataset.test),
+        "duplicates": dataset.duplicates,
+        "unseen_entities": dataset.unseen_entities,
+        "overlaps": dataset.overlaps,
+        "notes": list(dataset.notes),
+    }
+
+
+def _names(text: str) -> list[str]:
+    from oneshot.samplers import SAMPLERS
+
+    names = parts(text, "--sampler")
+    for name in names:
+        if name not in SAMPLERS:
+            raise UnknownNameError("sampler", name, SAMPLERS)
+    return names
+
+
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"--ratio: {text!r} is not a number") from None
+    if not 0 < value <= 1:
+        raise InputError(f"--ratio: {text} must be above 0 and at most 1")
+    return value

@@ -1,0 +1,66 @@
+"""What the commands share: arguments, options, and how they are read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oneshot import console
+from oneshot.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from oneshot.datasets import Dataset
+
+DataArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A bundled name (world, umls), family:PEOPLE, random:ENTITIES:FACTS, a directory "
+        "with train, valid and test files, a saved graph, one file of triples, or a name in "
+        "$ONESHOT_DATA.",
+    ),
+]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run directory, as `oneshot train` writes it.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of everything random.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change an option; may be repeated."),
+]
+
+
+def load_data(source: str, seed: int) -> "Dataset":
+    """The data set of a name, with a sign while it is read."""
+    from oneshot.datasets import load
+
+    with console.status(f"reading {source}"):
+        return load(source, seed=seed)
+
+
+def parts(text: str, option: str) -> list[str]:
+    """The values of a comma-separated list, of which there must be one."""
+    values = [part.strip() for part in text.split(",") if part.strip()]
+    if not values:
+        raise InputError(f"{option} is empty; give one value or several, separated by commas")
+    return values
+
+
+def count(text: str, option: str) -> int:
+    """A whole number of at least 1."""
+    # Longer numbers do not fit 64 bits; no graph has as many entities.
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
+        raise InputError(f"{option}: {text!r} is not a whole number from 1 to 10^18")
+    return int(text)
+
+
+def drawn(total: int, limit: int, seed: int) -> "Tensor":
+    """A seeded sample of at most `limit` of `total` rows, ascending."""
+    import torch
+
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+    return order[:limit].sort().values

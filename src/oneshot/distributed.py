@@ -1,0 +1,43 @@
+"""Team: the processes that train together under `torchrun`, or the only one."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Team:
+    """The processes of this training; a single process is a team of one.
+
+    Under `torchrun` (environment variables RANK and WORLD_SIZE) the process group is started on
+    first use: nccl where there is a GPU, else gloo.
+    """
+
+    def __init__(self) -> None:
+        wanted = int(os.environ.get("WORLD_SIZE", "1"))
+        if wanted > 1 and not dist.is_initialized():
+            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        together = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if together else 0
+        self.size = dist.get_world_size() if together else 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over all processes."""
+        if self.size > 1:
+            values = values.clone()
+            if dist.get_backend() == "nccl":
+                values = values.cuda()
+            dist.all_reduce(values)
+            values = values.cpu()
+        return values
+
+    def share(self, value: float) -> float:
+        """The first process's value, for all of them."""
+        if self.size == 1:
+            return value
+        return float(self.sum(torch.tensor(value if self.is_first else 0.0, dtype=torch.float64)))

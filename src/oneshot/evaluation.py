@@ -1,0 +1,201 @@
+"""Evaluation: how well a reasoner answers held-out facts, by filtered ranking."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oneshot.coverage import components
+from oneshot.datasets import both_directions
+from oneshot.errors import InputError
+from oneshot.ranking import (
+    KnownFacts,
+    Metrics,
+    Uncovered,
+    bootstrap_interval,
+    candidate_ranks,
+    filtered_ranks,
+    metrics,
+)
+from oneshot.reasoner import Reasoner
+from oneshot.subgraph import SubgraphBatch
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an evaluation found; ranks are realistic unless said otherwise.
+
+    `coverage`: share of queries whose answer was sampled. `no_path`: share whose answer cannot be
+    reached by any path. `interval`: bootstrap 95 % interval of the MRR. `per_relation`: by name,
+    inverse directions apart (⁻¹).
+    """
+
+    metrics: Metrics
+    optimistic: Metrics
+    pessimistic: Metrics
+    coverage: float
+    no_path: float
+    interval: tuple[float, float]
+    queries: int
+    seconds: float
+    per_relation: dict[str, dict[str, float]] = field(repr=False)
+    per_direction: dict[str, dict[str, float]] = field(repr=False)
+
+    @property
+    def mrr(self) -> float:
+        return self.metrics.mrr
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, under the names of the command line's JSON."""
+        return {
+            **self.metrics.as_dict(),
+            "mrr_interval": list(self.interval),
+            "optimistic": self.optimistic.as_dict(),
+            "pessimistic": self.pessimistic.as_dict(),
+            "coverage": self.coverage,
+            "no_path": self.no_path,
+            "queries": self.queries,
+            "seconds": self.seconds,
+            "per_direction": self.per_direction,
+            "per_relation": self.per_relation,
+        }
+
+    def __str__(self) -> str:
+        m = self.metrics
+        return (
+            f"MRR {m.mrr:.4f}  Hits@1 {m.hits_at_1:.4f}  Hits@3 {m.hits_at_3:.4f}  "
+            f"Hits@10 {m.hits_at_10:.4f}  mean rank {m.mean_rank:.1f}  "
+            f"coverage {self.coverage:.4f}  ({self.queries:,} queries, {self.seconds:.1f} s)"
+        )
+
+
+def evaluate(
+    reasoner: Reasoner,
+    facts: Tensor,
+    known: Tensor | KnownFacts | None = None,
+    *,
+    batch_size: int = 16,
+    limit: int | None = None,
+    seed: int = 0,
+    uncovered: Uncovered = "below",
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Filtered ranking of `facts` int64 [n, 3], each asked in both directions.
+
+    `known`: the facts to filter by, [m, 3], of all splits; the graph's if not given. `limit`:
+    ask only so many queries, drawn with the seed. `progress` is called with queries done.
+    """
+    graph = reasoner.graph
+    queries, answers = both_directions(facts.to(graph.device), graph.num_relations)
+    if limit is not None and limit < len(queries):
+        order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
+        chosen = order[:limit].sort().values.to(graph.device)
+        queries, answers = queries[chosen], answers[chosen]
+    if not len(queries):
+        raise InputError("there are no facts to evaluate on")
+    if not isinstance(known, KnownFacts):
+        everything = graph.facts.long() if known is None else known
+        known = KnownFacts(everything, graph.num_entities, graph.num_relations)
+    known = known.to(graph.device)
+    started = time.perf_counter()
+    best, worst, covered = [], [], []
+    for part in range(0, len(queries), batch_size):
+        step = slice(part, part + batch_size)
+        batch, scores = reasoner.reason(queries[step])
+        ranks = filtered_ranks(batch, scores, answers[step], known, graph.num_entities, uncovered)
+        best.append(ranks.optimistic)
+        worst.append(ranks.pessimistic)
+        covered.append(ranks.covered)
+        if progress is not None:
+            progress(len(ranks.covered))
+    part_of = components(graph)
+    no_path = part_of[queries[:, 0]] != part_of[answers]
+    return _report(
+        reasoner,
+        queries[:, 1],
+        torch.cat(best),
+        torch.cat(worst),
+        torch.cat(covered),
+        no_path,
+        seed,
+        time.perf_counter() - started,
+    )
+
+
+def evaluate_candidates(
+    reasoner: Reasoner,
+    queries: Tensor,
+    answers: Tensor,
+    negatives: Tensor,
+    *,
+    batch_size: int = 16,
+) -> tuple[Tensor, Tensor]:
+    """Scores for ranking against given negatives, as the OGB benchmarks do it.
+
+    `queries` [n, 2], `answers` [n], `negatives` [n, c]: all candidates are put into the subgraph.
+    → (scores of the answers [n], of the negatives [n, c]), which OGB's evaluator takes as they
+    are, or `candidate_ranks`.
+    """
+    positive, negative = [], []
+    for part in range(0, len(queries), batch_size):
+        step = slice(part, part + batch_size)
+        candidates = torch.cat([answers[step, None], negatives[step]], dim=1)
+        candidates = candidates.to(reasoner.device)
+        batch, scores = reasoner.reason(queries[step].to(reasoner.device), candidates)
+        found = scores[_candidate_places(batch, candidates)]
+        positive.append(found[:, 0])
+        negative.append(found[:, 1:])
+    return torch.cat(positive), torch.cat(negative)
+
+
+def candidate_metrics(positive: Tensor, negative: Tensor) -> Metrics:
+    """Metrics of realistic ranks against candidates: `positive` [n], `negative` [n, c]."""
+    best, worst = candidate_ranks(positive, negative)
+    return metrics((best + worst).double() / 2)
+
+
+def _candidate_places(batch: SubgraphBatch, candidates: Tensor) -> Tensor:
+    row = torch.arange(len(candidates), device=batch.device)[:, None].expand_as(candidates)
+    return batch.find_pairs(row.reshape(-1), candidates.reshape(-1)).reshape(candidates.shape)
+
+
+def _report(
+    reasoner: Reasoner,
+    relation: Tensor,
+    best: Tensor,
+    worst: Tensor,
+    covered: Tensor,
+    no_path: Tensor,
+    seed: int,
+    seconds: float,
+) -> Report:
+    graph = reasoner.graph
+    ranks = (best + worst).double() / 2
+
+    def part(mask: Tensor) -> dict[str, float]:
+        return {
+            **metrics(ranks[mask]).as_dict(),
+            "coverage": float(covered[mask].double().mean()),
+            "queries": int(mask.sum()),
+        }
+
+    forward = relation < graph.num_relations
+    directions = {"forward": forward, "inverse": ~forward}
+    low, high = bootstrap_interval(ranks, seed)
+    return Report(
+        metrics=metrics(ranks),
+        optimistic=metrics(best),
+        pessimistic=metrics(worst),
+        coverage=float(covered.double().mean()),
+        no_path=float(no_path.double().mean()),
+        interval=(low, high),
+        queries=len(ranks),
+        seconds=seconds,
+        per_relation={
+            graph.relation_name(r): part(relation == r) for r in relation.unique().tolist()
+        },
+        per_direction={name: part(mask) for name, mask in directions.items() if bool(mask.any())},
+    )

@@ -1,0 +1,89 @@
+"""Progress: what a training shows while it runs."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from oneshot import console
+from oneshot.training import Trainer
+
+
+class ProgressDisplay:
+    """A line an epoch, and a bar for the epoch that runs; all on stderr."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeRemainingColumn(),
+            console=console.stderr,
+            transient=True,
+        )
+
+    def __enter__(self) -> "ProgressDisplay":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def started(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        if trainer.team.is_first:
+            console.note(
+                f"{trainer.predictor.num_parameters:,} parameters, "
+                f"{trainer.queries_per_epoch:,} queries an epoch, on {trainer.reasoner.device}"
+            )
+        self._task = self._bar.add_task(
+            f"epoch {trainer.state.epoch + 1}/{trainer.config.epochs}",
+            total=trainer.queries_per_epoch,
+            detail="",
+        )
+        self._begun = time.perf_counter()
+
+    def stepped(self, queries: int, loss: float) -> None:
+        speed = (self._bar.tasks[0].completed + queries) / (time.perf_counter() - self._begun)
+        self._bar.update(
+            self._task, advance=queries, detail=f"loss {loss:.3f}, {speed:,.0f} queries/s"
+        )
+
+    def validating(self, queries: int) -> None:
+        self._bar.update(self._task, detail=f"validating on {queries:,} queries")
+
+    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+        if not trainer.team.is_first:
+            return
+        state, valid = trainer.state, record.get("valid")
+        left = (trainer.config.epochs - state.epoch) * state.seconds / state.epoch
+        quality = f"valid MRR {valid['mrr']:.4f}{' best' if is_best else ''}, " if valid else ""
+        console.note(
+            f"epoch {state.epoch}/{trainer.config.epochs}: loss {record['loss']:.4f}, "
+            f"covered {record['covered']:.3f}, {quality}"
+            f"{record['queries_per_second']:,.0f} queries/s, {_duration(left)} left"
+        )
+        self._bar.reset(
+            self._task,
+            description=f"epoch {state.epoch + 1}/{trainer.config.epochs}",
+            total=trainer.queries_per_epoch,
+            detail="",
+            visible=not state.finished,
+        )
+        self._begun = time.perf_counter()
+
+    def evaluating(self, split: str, queries: int) -> Callable[[int], None]:
+        """A bar for the evaluation of a split. → what to call with the queries done"""
+        task = self._bar.add_task(f"evaluating {split}", total=queries, detail="")
+        return lambda done: self._bar.advance(task, done)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return (
+        f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+        if minutes >= 60
+        else f"{minutes}:{rest:02d}"
+    )

@@ -1,0 +1,124 @@
+"""Run directories: a reasoner on disk, with all that is needed to ask, judge and resume it.
+
+config.toml              the whole configuration
+relations.txt            the relations the predictor knows, in its order
+predictor.safetensors    its parameters (of the best epoch)
+graph.json               where the graph came from, and its fingerprint
+graph/                   the graph itself, if it came from no file
+calibration.json         from scores to probabilities
+metrics.jsonl            one record an epoch
+checkpoint/              for resuming
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from oneshot.building import build_reasoner, sampler_config
+from oneshot.checkpoints import load_parameters, save_tensors
+from oneshot.config import Config, read_config, to_toml
+from oneshot.datasets import Dataset, load
+from oneshot.errors import InputError
+from oneshot.files import replacing_directory, write_json, write_text
+from oneshot.graph import KnowledgeGraph
+from oneshot.reading import read_names
+from oneshot.reasoner import Calibration, Reasoner
+from oneshot.storage import is_saved_graph, open_graph, save_graph
+
+CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"
+GRAPH, CALIBRATION, METRICS = "graph.json", "calibration.json", "metrics.jsonl"
+RESULT = "result.json"
+OURS = (RELATIONS, PREDICTOR, GRAPH, CALIBRATION, METRICS, RESULT, "graph", "checkpoint")
+
+
+def save_reasoner(reasoner: Reasoner, path: Path) -> None:
+    """Write a run directory for a reasoner made in Python."""
+    config = Config(sampler=sampler_config(reasoner.sampler), predictor=reasoner.predictor.config)
+    with replacing_directory(path, CONFIG, OURS) as directory:
+        start_run(directory, config, reasoner.graph)
+        save_tensors(directory / PREDICTOR, reasoner.predictor.state_dict(), {})
+        if reasoner.calibration is not None:
+            write_json(directory / CALIBRATION, calibration_values(reasoner.calibration))
+
+
+def start_run(path: Path, config: Config, graph: KnowledgeGraph) -> None:
+    """Write what a run is about, before it has a predictor."""
+    path.mkdir(parents=True, exist_ok=True)
+    about: dict[str, Any] = {"fingerprint": graph.fingerprint, "origin": graph.origin}
+    if graph.origin is None:
+        save_graph(path / "graph", graph.to("cpu"), {}, {})
+    write_json(path / GRAPH, about)
+    write_text(path / RELATIONS, "".join(f"{name}\n" for name in graph.relations))
+    write_text(path / CONFIG, to_toml(config))
+
+
+def load_reasoner(
+    path: Path, graph: KnowledgeGraph | None = None, settings: list[str] | None = None
+) -> Reasoner:
+    """The reasoner in a run directory, on its own graph or on another one.
+
+    `settings`, such as `sampler.entity_ratio=0.2`, change the saved configuration.
+    """
+    config = run_config(path, settings)
+    relations = read_names(path / RELATIONS, "relation")
+    if graph is None:
+        graph = run_graph(path)
+    graph = graph.with_relations(relations)
+    reasoner = build_reasoner(graph, config)
+    if not (path / PREDICTOR).is_file():
+        raise InputError(f"{path}: there is no trained predictor in this run yet")
+    load_parameters(path / PREDICTOR, reasoner.predictor)
+    if (path / CALIBRATION).is_file():
+        values = json.loads((path / CALIBRATION).read_text())
+        reasoner.calibration = Calibration(**values)
+    return reasoner
+
+
+def run_config(path: Path, settings: list[str] | None = None) -> Config:
+    """The configuration of a run; anything that is not a run is an error."""
+    if not (path / CONFIG).is_file():
+        raise InputError(f"{path}: is not a run (it holds no {CONFIG})")
+    return read_config(path / CONFIG, settings or [])
+
+
+def run_graph(path: Path, graph: KnowledgeGraph | None = None) -> KnowledgeGraph:
+    """The graph of a run (read anew if not given), which must not have changed since."""
+    about = read_json(path / GRAPH)
+    if graph is not None:
+        pass
+    elif about.get("origin") is None:
+        if not is_saved_graph(path / "graph"):
+            raise InputError(f"{path}: its graph is missing; give a data set to answer on")
+        graph, _, _ = open_graph(path / "graph")
+    else:
+        graph = run_data(path).graph
+    if graph.fingerprint != about.get("fingerprint"):
+        raise InputError(
+            f"{path}: the graph has changed since this run was made (it was read from "
+            f"{(about.get('origin') or {}).get('source', 'memory')}); to answer on the changed "
+            "graph name it as the data set, or train again"
+        )
+    return graph
+
+
+def run_data(path: Path) -> Dataset:
+    """The data set that a run was trained on."""
+    origin = read_json(path / GRAPH).get("origin")
+    if origin is None:
+        raise InputError(f"{path}: was made from a graph in memory; name a data set")
+    return load(origin["source"], **origin["options"])
+
+
+def calibration_values(calibration: Calibration) -> dict[str, float]:
+    """A calibration as JSON."""
+    return asdict(calibration)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a run."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    return value
