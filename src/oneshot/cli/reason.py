@@ -58,7 +58,8 @@ def train(
 def evaluate(
     run: RunArgument,
     data: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Another data set than the run's own.")
+        str | None,
+        typer.Option("--data", metavar="DATA", help="Another data set than the run's own."),
     ] = None,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     limit: Annotated[
@@ -111,7 +112,7 @@ def predict(
         bool, typer.Option("--exclude-known", help="Leave out facts of the graph.")
     ] = False,
     data: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Another graph than the run's own.")
+        str | None, typer.Option("--data", metavar="DATA", help="Another graph than the run's own.")
     ] = None,
     settings: SetOption = None,
     json: JsonOption = False,

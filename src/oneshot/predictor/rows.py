@@ -15,6 +15,9 @@ from torch import Tensor
 from oneshot.graph import sparse_csr
 from oneshot.subgraph import SubgraphBatch
 
+_LONG_ROWS = 64  # edges a row, on average, from which rows are added up in pieces
+_PIECE = 256
+
 
 class Rows:
     """For each edge a row of some table: `index` int64 [E], each below `size`."""
@@ -23,7 +26,7 @@ class Rows:
         self.index = index
         self.size = size
         self._is_sorted = is_sorted
-        self._matrices: dict[torch.dtype, Tensor] = {}
+        self._matrices: dict[torch.dtype, list[Tensor]] = {}
 
     def pick(self, table: Tensor) -> Tensor:
         """The row of each edge: `table` [size, …] → [E, …]."""
@@ -52,20 +55,43 @@ class Rows:
             return torch.arange(len(self.index), device=self.index.device)
         return self.index.argsort(stable=True)
 
-    def matrix(self, dtype: torch.dtype) -> Tensor:
-        """Sparse [size, E] with a one where an edge belongs to a row."""
+    def matrices(self, dtype: torch.dtype) -> list[Tensor]:
+        """Sparse matrices of ones that add edges up into rows, to be applied one by one.
+
+        One [size, E] matrix; where rows are long (a relation with very many edges), a first one
+        adds up pieces of rows and a second one the pieces, so that the work is evenly spread.
+        """
         if dtype not in self._matrices:
-            indptr = torch.cat([self.count.new_zeros(1), self.count.cumsum(0)])
-            ones = torch.ones(len(self.index), dtype=dtype, device=self.index.device)
-            self._matrices[dtype] = sparse_csr(indptr, self._order, ones, len(self.index))
+            count, order = self.count, self._order
+            ends = torch.cat([count.new_zeros(1), count.cumsum(0)])
+            if len(order) < _LONG_ROWS * self.size:
+                self._matrices[dtype] = [_ones(ends, order, dtype, len(order))]
+            else:
+                pieces = (count + _PIECE - 1) // _PIECE
+                row = torch.arange(self.size, device=count.device).repeat_interleave(pieces)
+                first = pieces.cumsum(0) - pieces
+                places = torch.arange(len(row), device=count.device)
+                starts = ends[row] + (places - first[row]) * _PIECE
+                piece_ends = torch.cat([starts, ends[-1:]])
+                self._matrices[dtype] = [
+                    _ones(piece_ends, order, dtype, len(order)),
+                    _ones(torch.cat([first, pieces.sum()[None]]), places, dtype, len(row)),
+                ]
         return self._matrices[dtype]
 
     def sum_without_gradient(self, values: Tensor) -> Tensor:
         """`add` for tensors of any number of dimensions, in at least float32."""
         # Sparse products know no bfloat16 on every device, and sums want the precision anyway.
         dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
-        flat = values.reshape(len(values), -1).to(dtype)
-        return (self.matrix(dtype) @ flat).to(values.dtype).reshape(self.size, *values.shape[1:])
+        total = values.flatten(1).to(dtype)
+        for matrix in self.matrices(dtype):
+            total = matrix @ total
+        return total.to(values.dtype).reshape(self.size, *values.shape[1:])
+
+
+def _ones(indptr: Tensor, index: Tensor, dtype: torch.dtype, num_columns: int) -> Tensor:
+    ones = torch.ones(len(index), dtype=dtype, device=index.device)
+    return sparse_csr(indptr, index, ones, num_columns)
 
 
 class _Pick(torch.autograd.Function):

@@ -1,0 +1,86 @@
+"""Train variants of the shipped configurations side by side and compare them on validation.
+
+    python benchmarks/recipes.py VARIANTS.json OUT [--jobs 8]
+
+VARIANTS: a list of {"name", "config", "data", "set": [...], "test_data"?}. Each becomes a run in
+OUT/name; `OUT/summary.json` has the validation MRR of each, by which to choose, and the figures
+of the test split (for inductive data: of the other graph), which are not for choosing.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("variants", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    variants = json.loads(options.variants.read_text())
+    summary: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for row in pool.map(lambda v: train(v, options.out, options.device), variants):
+            summary.append(row)
+            (options.out / "summary.json").write_text(json.dumps(summary, indent=1))
+    print(f"{'variant':44s} {'valid':>7s} {'best/epochs':>12s} {'seconds':>8s}")
+    for row in summary:
+        if "error" in row:
+            print(f"{row['name']:44s} {row['error']}")
+            continue
+        epochs = f"{row['best_epoch']}/{row['epochs']}"
+        print(f"{row['name']:44s} {row['valid']:7.4f} {epochs:>12s} {row['seconds']:8.1f}")
+
+
+def train(variant: dict[str, Any], out: Path, device: str) -> dict[str, Any]:
+    """One run in a process of its own, and its evaluation on another graph if there is one."""
+    run = out / variant["name"]
+    command = ["train", variant["data"], "--out", run, "--config", variant["config"], "--json"]
+    command += ["--device", device, "--resume"]
+    for setting in variant.get("set", []):
+        command += ["--set", setting]
+    started = time.perf_counter()
+    result, error = oneshot(command, out / f"{variant['name']}.log")
+    if result is None:
+        return {"name": variant["name"], "error": error}
+    row = {
+        "name": variant["name"],
+        "set": variant.get("set", []),
+        "valid": result["valid"]["mrr"],
+        "best_epoch": result["best_epoch"],
+        "epochs": result["epochs"],
+        "seconds": result["seconds"],
+        "wall_seconds": time.perf_counter() - started,
+        "test": {k: result["test"][k] for k in ("mrr", "hits@1", "hits@10")},
+    }
+    if "test_data" in variant:
+        command = ["evaluate", run, "--data", variant["test_data"], "--json", "--device", device]
+        command += ["--batch-size", "64"]
+        other, error = oneshot(command, out / f"{variant['name']}.test.log")
+        if other is None:
+            return {**row, "test": error}
+        row["test"] = {k: other[k] for k in ("mrr", "hits@1", "hits@10")}
+    return row
+
+
+def oneshot(command: list[Any], log: Path) -> tuple[dict[str, Any] | None, str]:
+    """Run the command line. → (its JSON, or None; the last line of its log)"""
+    call = [sys.executable, "-m", "oneshot", *map(str, command)]
+    with log.open("w") as errors:
+        done = subprocess.run(call, stdout=subprocess.PIPE, stderr=errors, text=True, check=False)
+    if done.returncode:
+        return None, (log.read_text().strip().splitlines() or ["no message"])[-1]
+    value: dict[str, Any] = json.loads(done.stdout)
+    return value, ""
+
+
+if __name__ == "__main__":
+    main()
