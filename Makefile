@@ -19,6 +19,7 @@ test-slow: $(VENV)/.test  ## the checks that take minutes
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/write_tables.py --check
 
 types: $(VENV)/.test
 	$(BIN)/mypy
@@ -28,7 +29,7 @@ bench: $(VENV)/.all    ## the benchmarks, into benchmarks/results
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) build dist demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist demo src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 # One stamp a set of extras, renewed when the requirements change.
 $(VENV)/.all: EXTRAS := [all]

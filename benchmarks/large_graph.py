@@ -58,7 +58,8 @@ for query in queries[order][:16].split(4):
     for i in range(len(query)):
         best = exact[i].topk(5000).indices
         hits.append(float(torch.isin(chosen.entities[chosen.query == i], best).float().mean()))
-result = {"seconds": round(row.seconds, 1), "queries": row.queries, "coverage": row.coverage[5000],
+result = {"seconds": round(row.seconds, 1), "queries": row.queries,
+          "max_entities": 5000, "coverage": row.coverage[5000],
           "method": sampler.chosen_method(data.graph, 5000),
           "recall": round(sum(hits) / len(hits), 5), "least_recall": round(min(hits), 5)}
 """

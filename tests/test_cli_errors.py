@@ -78,7 +78,7 @@ def bad_input(tmp_path: Path) -> Path:
         ("coverage facts.tsv --split tst --json", "unknown split 'tst'; did you mean"),
         ("coverage facts.tsv --plot x.txt", "x.txt: a picture ends in .png"),
         ("coverage facts.tsv --plot columns.tsv/x.png", "columns.tsv/x.png: what should be"),
-        ("coverage facts.tsv", "coverage needs at least one query"),
+        ("coverage facts.tsv", "the test split of facts.tsv is empty"),
         ("coverage columns.tsv --plot x.png", "columns.tsv, line 2"),
     ],
 )

@@ -3,7 +3,7 @@ import torch
 from graphs import as_networkx, random_graph, random_queries
 from networkx import node_connected_component
 
-from oneshot.coverage import components, coverage
+from oneshot.coverage import budget_label, components, coverage
 from oneshot.errors import InputError
 from oneshot.samplers import SAMPLERS, PPRSampler
 
@@ -56,3 +56,17 @@ def test_bad_budgets_are_named(budget):
 def test_no_queries_is_an_error():
     with pytest.raises(InputError, match="at least one query"):
         coverage(PPRSampler(), random_graph(0), torch.empty(0, 2), torch.empty(0), [0.5])
+
+
+def test_answers_must_fit_the_queries():
+    graph, query = random_graph(0), torch.tensor([[0, 0]])
+    for answers, message in ((torch.tensor([1, 2]), "2 answers"), (torch.tensor([99]), "id 99")):
+        with pytest.raises(InputError, match=message):
+            coverage(PPRSampler(), graph, query, answers, [0.5])
+
+
+def test_labels_of_budgets_tell_them_apart():
+    budgets = [0.1, 0.1234567, 0.12345671, 1_000_000, 1_000_001, 1.0]
+    labels = [budget_label(budget) for budget in budgets]
+    assert labels[:1] + labels[3:] == ["0.1", "1000000", "1000001", "1"]
+    assert len(set(labels)) == 6

@@ -108,6 +108,14 @@ def test_from_facts_names_what_is_wrong(facts, message):
         KnowledgeGraph.from_facts(facts, 3, 2)
 
 
+def test_names_may_be_given_in_several_ways():
+    graph = KnowledgeGraph.from_facts([[0, 0, 1]], ["a", "b"], ["likes"])
+    assert (graph.entities.index("b"), graph.relations[0]) == (1, "likes")
+    assert KnowledgeGraph.from_facts([[0, 0, 1]], np.int64(5)).num_entities == 5
+    with pytest.raises(InputError, match="at least 0"):
+        KnowledgeGraph.from_facts([[0, 0, 1]], -1)
+
+
 def test_first_occurrences_without_a_key_of_64_bits_gives_the_same():
     facts = np.random.default_rng(0).integers(5, size=(200, 3))
     assert np.array_equal(first_occurrences(facts, 5, 5), first_occurrences(facts, 2**40, 5))

@@ -84,6 +84,27 @@ def test_truncated_series_gives_zero_beyond_its_steps_and_only_there():
     assert (scores[8:] == 0).all()
 
 
+@pytest.mark.parametrize("restart", [0.15, 0.5, 0.85, 0.95])
+def test_default_steps_choose_the_exact_entities(restart):
+    graph = family(2000).graph
+    entities = torch.arange(0, 2000, 100)
+    exact = ppr(graph, entities, restart, 1e-14, 300, dtype=torch.float64)
+    ours = ppr_chebyshev(graph, entities, restart)
+    for row in range(len(entities)):
+        best = exact[row].topk(200).indices
+        assert torch.isin(ours[row].topk(200).indices, best).float().mean() >= 0.97
+
+
+def test_the_papers_scores_converge_by_their_own_change():
+    hub = KnowledgeGraph.from_facts([[0, 0, i] for i in range(1, 1500)])
+    entity = torch.tensor([0])
+    exact = ppr(
+        hub, entity, tolerance=1e-14, max_steps=500, transition="paper", dtype=torch.float64
+    )
+    ours = ppr(hub, entity, tolerance=1e-6, max_steps=500, transition="paper", dtype=torch.float64)
+    assert float((exact - ours).abs().sum()) < 1e-5
+
+
 def test_pagerank_equals_networkx():
     graph = random_graph(11, 50, 300)
     whole = as_networkx(graph)

@@ -257,13 +257,70 @@ def test_bad_settings_are_named(options, message):
         PPRSampler(**options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_entities": 10**30},
+        {"max_edges": 10**30},
+    ],
+)
+def test_budgets_beyond_the_graph_mean_all_of_it(options):
+    graph = random_graph(0)
+    batch = PPRSampler(1.0, **options).sample(graph, torch.tensor([[0, 0]]))
+    assert batch.num_entities == 30
+
+
+@pytest.mark.parametrize("value", [float("inf"), "3", True, float("nan"), 2.5])
+def test_budgets_that_are_no_numbers_are_named(value):
+    for field in ("max_entities", "entity_ratio"):
+        with pytest.raises(InputError, match=field):
+            PPRSampler(**{field: value})
+
+
+@pytest.mark.parametrize("method", ["chebyshev", "push"])
+def test_bad_entities_to_include_are_named(method):
+    graph = random_graph(0)
+    sampler = PPRSampler(0.2, method=method)
+    query = torch.tensor([[0, 0]])
+    for include, message in (([[99]], "entity id 99"), ([[-2]], "entity id -2"), ([1], "shape")):
+        with pytest.raises(InputError, match=message):
+            sampler.sample(graph, query, torch.tensor(include))
+    assert 9 in sampler.sample(graph, query, [[9]]).entities
+
+
+def test_what_is_not_there_is_not_found():
+    batch = PPRSampler(1.0).sample(random_graph(0), torch.tensor([[0, 0], [1, 0], [2, 0]]))
+    assert batch.find(torch.tensor([-1, -1, -1])).tolist() == [-1, -1, -1]
+    assert batch.find(torch.tensor([99, 5, 99])).tolist() == [-1, 35, -1]
+
+
+def test_an_interrupted_push_does_not_spoil_the_next(monkeypatch):
+    graph = random_graph(3, 300, 900)
+    query = torch.tensor([[7, 0]])
+    sampler = PPRSampler(0.1, method="push")
+    expected = sampler.sample(graph, query)
+    calls = []
+
+    def interrupted(*_):
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("oneshot.push._distinct", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sampler.sample(graph, query)
+    assert calls
+    assert torch.equal(sampler.sample(graph, query).entities, expected.entities)
+
+
 def test_bad_queries_are_named():
     graph = random_graph(0)
     for query, message in (([[99, 0]], "entity id 99"), ([[0, 6]], "relation id 6")):
         with pytest.raises(InputError, match=message):
             PPRSampler().sample(graph, torch.tensor(query))
-    with pytest.raises(InputError, match="shape"):
-        PPRSampler().sample(graph, torch.tensor([0, 1]))
+    for query in ([0, 1], [[0.5, 0.0]]):
+        with pytest.raises(InputError, match="shape"):
+            PPRSampler().sample(graph, torch.tensor(query))
 
 
 def test_auto_takes_push_only_where_it_wins(monkeypatch):

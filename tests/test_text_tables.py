@@ -36,7 +36,7 @@ TWO = [("ann", "knows", "bob"), ("bob", "knows", "eve")]
         "\ufeffann\tknows\tbob\nbob\tknows\teve\n",
         "\n\nann\tknows\tbob\n\n\nbob\tknows\teve\n\n",
         "ann\tknows\tbob\n   \n\t\t\nbob\tknows\teve\n \t ",
-        "# a comment\nann\tknows\tbob\n#another\n##\tx\nbob\tknows\teve\n# end",
+        "# a comment\nann\tknows\tbob\n#another\n## x\nbob\tknows\teve\n# end",
         "# with\ttabs\tinside\r\nann\tknows\tbob\r\n#!x\r\nbob\tknows\teve\r\n",
         "# old line ends\rann\tknows\tbob\r# more\rbob\tknows\teve\r",
         "ann\tknows\tbob\n# mixed line ends\rbob\tknows\teve\n",

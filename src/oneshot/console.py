@@ -39,7 +39,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 def note(message: str) -> None:
     """A remark for people, on stderr."""
-    stderr.print(message, style="dim")
+    stderr.print(message, style="dim", soft_wrap=True)
 
 
 def status(message: str) -> Status:
@@ -56,5 +56,6 @@ def progress_bar() -> Iterator[Progress]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=stderr, transient=True) as progress:
+    hidden = not stderr.is_terminal
+    with Progress(*columns, console=stderr, transient=True, disable=hidden) as progress:
         yield progress

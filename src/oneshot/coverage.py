@@ -16,6 +16,7 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
+from oneshot.ppr import check_entities
 from oneshot.samplers import Sampler
 from oneshot.samplers.base import check_queries
 
@@ -57,7 +58,9 @@ def coverage(
     counts = [entity_count(graph, budget) for budget in budgets]
     started = time.perf_counter()
     queries = check_queries(graph, queries)
-    answers = torch.as_tensor(answers, device=graph.device)
+    answers = check_entities(graph, answers)
+    if len(answers) != len(queries):
+        raise InputError(f"there are {len(queries)} queries, but {len(answers)} answers")
     # Questions about the same entity are scored once if they stand in the same step.
     order = queries[:, 0].argsort(stable=True)
     queries, answers = queries[order], answers[order]
@@ -82,6 +85,11 @@ def coverage(
         queries=len(queries),
         seconds=time.perf_counter() - started,
     )
+
+
+def budget_label(budget: float) -> str:
+    """A budget as it is shown: `0.1`, `5000`; different budgets have different labels."""
+    return str(budget) if isinstance(budget, int) else f"{budget:.15g}"
 
 
 def entity_count(graph: KnowledgeGraph, budget: float) -> int:

@@ -178,10 +178,11 @@ def _load_single_file(path: Path, seed: int, valid_share: float, test_share: flo
     train, valid, test = split_facts(facts[rows], seed, valid_share, test_share)
     notes = [*raw.notes, f"split at random with seed {seed}; every entity and relation is in train"]
     wanted = int(valid_share * len(rows)) + int(test_share * len(rows))
-    if len(valid) + len(test) < wanted:
+    held_out = len(valid) + len(test)
+    if held_out < wanted or not (len(valid) and len(test)):
         notes.append(
-            f"only {len(valid) + len(test):,} facts could be held out, {wanted:,} were wanted: "
-            "the others are needed to keep every entity and relation in train"
+            f"only {held_out:,} of {len(rows):,} facts are held out: one fact of every entity and "
+            "relation stays in train"
         )
     return Dataset(
         name=path.name,

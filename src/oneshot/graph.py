@@ -8,11 +8,12 @@ entity they point to, because that is the order in which messages are summed.
 import dataclasses
 import hashlib
 import math
+import operator
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -82,13 +83,13 @@ class KnowledgeGraph:
     def from_facts(
         cls,
         facts: ArrayLike | Tensor,
-        entities: Vocabulary | int | None = None,
-        relations: Vocabulary | int | None = None,
+        entities: Vocabulary | Sequence[str] | int | None = None,
+        relations: Vocabulary | Sequence[str] | int | None = None,
     ) -> "KnowledgeGraph":
         """The graph of these facts; repeated facts count once.
 
-        `facts` [F, 3] ids. `entities` and `relations` are vocabularies, or counts (then the
-        names are the numbers), or None (then the largest id gives the count).
+        `facts` [F, 3] ids. `entities` and `relations` are names, or counts (then the names are
+        the numbers), or None (then the largest id gives the count).
         """
         array = np.asarray(facts.cpu() if isinstance(facts, Tensor) else facts)
         if array.size == 0:
@@ -97,14 +98,8 @@ class KnowledgeGraph:
             raise InputError(
                 f"facts must be integers of shape [n, 3], not {array.dtype} {list(array.shape)}"
             )
-        if entities is None:
-            entities = int(array[:, [0, 2]].max(initial=-1)) + 1
-        if relations is None:
-            relations = int(array[:, 1].max(initial=-1)) + 1
-        if isinstance(entities, int):
-            entities = Vocabulary.numbered(entities, "entity")
-        if isinstance(relations, int):
-            relations = Vocabulary.numbered(relations, "relation")
+        entities = _vocabulary(entities, array[:, [0, 2]], "entity")
+        relations = _vocabulary(relations, array[:, 1], "relation")
         for column, names in ((0, entities), (1, relations), (2, entities)):
             check_ids(array[:, column], names)
         array = array[first_occurrences(array, len(entities), len(relations))]
@@ -284,12 +279,26 @@ class KnowledgeGraph:
         return entities.repeat_interleave(self.degree)
 
 
+def _vocabulary(
+    names: Vocabulary | Sequence[str] | int | None, ids: NDArray[np.integer], kind: str
+) -> Vocabulary:
+    """Names given in one of the ways of `from_facts`, as a vocabulary."""
+    if isinstance(names, Vocabulary):
+        return names
+    if names is not None and not hasattr(names, "__index__"):
+        return Vocabulary.from_names(names, kind)
+    count = int(ids.max(initial=-1)) + 1 if names is None else operator.index(cast(int, names))
+    if count < 0:
+        raise InputError(f"the number of names must be at least 0, not {count}")
+    return Vocabulary.numbered(count, kind)
+
+
 def check_ids(ids: NDArray[np.integer], names: Vocabulary, where: str = "facts") -> None:
     """Raise unless every id, [n], is one of the vocabulary's."""
     bad = np.flatnonzero((ids < 0) | (ids >= len(names)))
     if len(bad):
         raise InputError(
-            f"{where}: row {bad[0]} has {names.kind} id {ids[bad[0]]}, "
+            f"{where}: fact {bad[0] + 1} has {names.kind} id {ids[bad[0]]}, "
             f"but the ids go from 0 to {len(names) - 1}"
         )
 

@@ -126,6 +126,6 @@ def _numbers_used(
         path = next(s.path for s in splits for p in places if largest in s.columns[p])
         raise InputError(
             f"{path}: {kind} id {largest} is far beyond what {used:,} facts can need; ids count "
-            f"from 0, and with larger gaps a {names_file} has to stand beside the file"
+            f"from 0; with larger gaps use a directory of splits with the names in {names_file}"
         )
     return Vocabulary.numbered(max(largest + 1, 1), kind)

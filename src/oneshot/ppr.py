@@ -23,8 +23,11 @@ from oneshot.graph import KnowledgeGraph
 
 Transition = Literal["walk", "paper"]
 
-# The largest error, relative to the score of `u`, that the accelerated iteration leaves.
+# The largest error, relative to the score of `u`, that the accelerated iteration leaves, and the
+# least number of steps: with a high restart the error is small at once, but entities farther away
+# than there are steps would all have the score 0.
 CHEBYSHEV_ERROR = 1e-5
+CHEBYSHEV_LEAST_STEPS = 20
 
 
 def ppr(
@@ -50,10 +53,13 @@ def ppr(
     z = torch.zeros(graph.num_entities, len(entities), dtype=dtype, device=graph.device)
     jump = restart / root[entities]
     z[entities, columns] = 1 / root[entities]
+    # From z to the scores whose change is measured (see `_unscaled`), as one product.
+    back = root if transition == "walk" else 1 / root
+    scale = 1.0 if transition == "walk" else root[entities].square()
     for _ in range(max_steps):
         new = (matrix @ z).mul_(1 - restart)
         new[entities, columns] += jump
-        change = (root @ z.sub_(new).abs_()).max() if len(entities) else 0.0
+        change = ((back @ z.sub_(new).abs_()) * scale).max() if len(entities) else 0.0
         z = new
         if change < tolerance:
             break
@@ -77,8 +83,8 @@ def ppr_chebyshev(
         restart · (I − a S)⁻¹ = restart / s · (I + 2 Σ_k ρ^k T_k(S)).
 
     The error falls by ρ = 0.56 a step where power iteration's falls by 0.85 (`restart` 0.15).
-    By default there are as many steps as bring it below 1e-5. Entities that a walk of `steps`
-    steps can reach have a positive score, all others exactly 0.
+    By default there are as many steps as bring it below 1e-5, at least 20. Entities that a walk
+    of `steps` steps can reach have a positive score, all others exactly 0.
     """
     entities = check_entities(graph, entities)
     _check(restart, transition)
@@ -102,6 +108,7 @@ def chebyshev(
     rate = (1 - scale) / follow
     if steps is None:
         steps = math.ceil(math.log(CHEBYSHEV_ERROR) / math.log(rate))
+        steps = max(steps, CHEBYSHEV_LEAST_STEPS)
     columns = torch.arange(len(places), device=matrix.device)
     previous = torch.zeros(matrix.shape[0], len(places), dtype=values.dtype, device=matrix.device)
     previous[places, columns] = restart / scale * values
@@ -130,6 +137,8 @@ def pagerank(
     An entity without neighbours keeps its share 1 / V.
     """
     _check(restart, "walk")
+    if not graph.num_entities:
+        return torch.zeros(0, dtype=dtype, device=graph.device)
     matrix = graph.normalized_adjacency(dtype)
     root = _root_degree(graph, dtype)[:, None]
     jump = restart / graph.num_entities / root

@@ -48,6 +48,8 @@ def ppr_push(
     """
     neighbours = graph.neighbours
     ball = grow_ball(neighbours, entity, restart, ball_size, workspace)
+    if len(ball) == 1:
+        return ball, torch.ones(1, device=ball.device)
     row, reached = _expand(neighbours, ball)
     # Edges inside the ball, in local numbers.
     workspace.mark[ball] = torch.arange(len(ball), device=ball.device)
@@ -58,8 +60,6 @@ def ppr_push(
     root = degree.float().sqrt()
     indptr = torch.cat([row.new_zeros(1), torch.bincount(row, minlength=len(ball)).cumsum(0)])
     matrix = sparse_csr(indptr, column, 1 / (root[row] * root[column]), len(ball))
-    if len(ball) == 1:
-        return ball, torch.ones(1, device=ball.device)
     place = torch.searchsorted(ball, torch.tensor([entity], device=ball.device))
     scores = chebyshev(matrix, place, 1 / root[place], restart, steps).squeeze(1)
     return ball, scores * root

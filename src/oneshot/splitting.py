@@ -11,7 +11,7 @@ def split_facts(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """A random split of `facts` [n, 3] that keeps every entity and relation in train.
 
-    For each entity and relation a random fact stays in train; the held-out facts are drawn from
+    For each entity and relation one random fact stays in train; the held-out facts are drawn from
     the others. → train, valid, test, each in the order of `facts`.
     """
     if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
@@ -28,8 +28,8 @@ def split_facts(
     for columns in ((0, 2), (1,)):
         # Of all that is written to the same place the last stays: written backwards, the first.
         first = np.full(int(facts[:, columns].max(initial=-1)) + 1, -1)
-        for column in columns[::-1]:
-            first[shuffled[::-1, column]] = np.arange(len(facts))[::-1]
+        rows = np.repeat(np.arange(len(facts)), len(columns))
+        first[shuffled[:, columns].ravel()[::-1]] = rows[::-1]
         needed[first[first >= 0]] = True
     free = order[~needed]
     num_valid, num_test = int(valid_share * len(facts)), int(test_share * len(facts))

@@ -74,7 +74,7 @@ class SubgraphBatch:
         keys = self.entity_query * span + self.entities
         wanted = query * span + entities
         place = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
-        return torch.where(keys[place] == wanted, place, -1)
+        return torch.where((keys[place] == wanted) & (entities >= 0), place, -1)
 
 
 def extract(

@@ -19,10 +19,10 @@ COLUMN_NAMES = (
     frozenset({"tail", "t", "object", "obj", "o", "target", "to", "tail_entity"}),
 )
 
-# A comment starts with '#' and holds no separator, or goes on with a space or another sign.
+# A comment starts with '#' and holds no separator, or goes on with a space.
 _COMMENTS = {
-    "\t": re.compile(rb"^#(?:[ #!][^\n]*|[^\t\n]*)(?:\n|\Z)", re.MULTILINE),
-    ",": re.compile(rb"^#(?:[ #!][^\n]*|[^,\n]*)(?:\n|\Z)", re.MULTILINE),
+    "\t": re.compile(rb"^#(?: [^\n]*|[^\t\n]*)(?:\n|\Z)", re.MULTILINE),
+    ",": re.compile(rb"^#(?: [^\n]*|[^,\n]*)(?:\n|\Z)", re.MULTILINE),
 }
 # A quoted CSV value between separators, and the start of one that is not closed as it should.
 _QUOTED = re.compile(rb'"(?<![^,\r\n]")[^"]*(?:""[^"]*)*"(?![^,\r\n])')
@@ -174,7 +174,7 @@ def _split_csv(lines: Iterator[str], path: Path) -> Iterator[tuple[int, list[str
 
 
 def _is_comment(line: str, separator: str) -> bool:
-    return line.startswith("#") and (line[1:2] in (" ", "#", "!") or separator not in line)
+    return line.startswith("#") and (line[1:2] == " " or separator not in line)
 
 
 def _column_fault(fields: list[str], separator: str) -> str:

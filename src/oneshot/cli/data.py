@@ -93,6 +93,7 @@ def coverage(
     device: DeviceOption = "auto",
 ) -> None:
     """Measure how often the answer is in a sampler's subgraph, in both query directions."""
+    from oneshot.coverage import budget_label
     from oneshot.coverage import coverage as measure
     from oneshot.devices import find_device
     from oneshot.samplers import SAMPLERS
@@ -114,6 +115,13 @@ def coverage(
         check_picture(plot)
     dataset = load_data(source, seed)
     queries, answers = dataset.queries(split)
+    if not len(queries):
+        raise InputError(
+            f"the {split} split of {dataset.name} is empty: there are too few facts to hold any "
+            "out; take a larger file, or --split train"
+        )
+    for remark in dataset.notes:
+        console.note(remark)
     if limit is not None:
         chosen = drawn(len(queries), limit, seed)
         queries, answers = queries[chosen], answers[chosen]
@@ -141,7 +149,7 @@ def coverage(
     if json:
         as_text = [
             asdict(row)
-            | {key: {f"{b:g}": v for b, v in getattr(row, key).items()} for key in _SHARES}
+            | {key: {budget_label(b): v for b, v in getattr(row, key).items()} for key in _SHARES}
             for row in rows
         ]
         value: dict[str, Any] = {"data": dataset.name, "split": split, "rows": as_text}
@@ -149,7 +157,7 @@ def coverage(
         return
     console.print_table(
         f"Coverage on {dataset.name}, {split} split, {rows[0].queries:,} queries",
-        ("sampler", *(f"{budget:g}" for budget in budgets), "seconds"),
+        ("sampler", *map(budget_label, budgets), "seconds"),
         [
             (row.sampler, *(f"{row.coverage[b]:.4f}" for b in budgets), f"{row.seconds:.1f}")
             for row in rows

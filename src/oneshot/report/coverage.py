@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from oneshot.coverage import Coverage
+from oneshot.coverage import Coverage, budget_label
 from oneshot.errors import InputError, require
 from oneshot.files import replacing
 
@@ -52,7 +52,7 @@ def plot_coverage(rows: Sequence[Coverage], title: str, path: Path) -> None:
     counts = bool(budgets) and budgets[-1] > 1
     if len(budgets) > 1 and budgets[-1] / budgets[0] >= 8:
         axes.set_xscale("log")
-        axes.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+        axes.set_xticks(budgets, [budget_label(budget) for budget in budgets])
         axes.minorticks_off()
     axes.set_xlabel("entities in the subgraph" if counts else "share of entities in the subgraph")
     axes.set_ylabel("coverage: answer is in the subgraph")

@@ -36,12 +36,13 @@ class Sampler(ABC):
 
     A sampler scores all entities as seen from `u`; the `K` highest are taken, `u` always
     among them, ties by lower id; then all edges between them, within the edge budget. It has
-    no learned parameters and keeps nothing between calls: the same call gives the same
-    subgraphs, whatever else is in the batch. A new sampler implements `scores`.
+    no learned parameters: the same call gives the same subgraphs, whatever was asked before and
+    whatever else is in the batch. A new sampler implements `scores`.
 
     `entity_ratio`, `edge_ratio`, `max_entities`, `max_edges`: see `Budget`.
-    `keep_unreachable`: false drops chosen entities of score 0 (no path leads there, so they
-        cost time and receive no message); true keeps exactly `K` entities.
+    `keep_unreachable`: false drops chosen entities of score 0 (no path leads there, or one longer
+        than the sampler looks, so they cost time and receive no message); true keeps exactly
+        `K` entities.
     `edge_score`: beyond the edge budget the edges with the highest product (or "sum") of the
         scores of their ends are kept.
     `seed`: for samplers that draw at random.
@@ -69,10 +70,10 @@ class Sampler(ABC):
 
     @abstractmethod
     def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
-        """How much each entity matters, seen from others: `entities` [n] → [n, V], at least 0.
+        """How much each entity matters, seen from others: `entities` [n] → float [n, V], ≥ 0.
 
-        Zero means: not reachable. Called with a block of distinct entities that fits into
-        memory, on the graph's device.
+        Zero means: not reachable. The caller may write over the result. Called with a block of
+        distinct entities that fits into memory, on the graph's device.
         """
 
     def sample(
@@ -89,6 +90,8 @@ class Sampler(ABC):
         the same entities that the edges are taken from, while `graph` decides on the entities.
         """
         queries = check_queries(graph, queries)
+        if include is not None:
+            include = check_include(graph, queries, include)
         selection = self.select(graph, queries, include)
         graph = graph if edges_from is None else edges_from
         budget = self.budget.edge_counts(graph, queries[:, 1])
@@ -119,8 +122,6 @@ class Sampler(ABC):
         counts = self.budget.entity_counts(graph, queries[:, 1])
         forced = queries[:, :1]
         if include is not None:
-            include = torch.as_tensor(include, dtype=torch.long, device=graph.device)
-            check_entities(graph, include[include >= 0])
             forced = torch.cat([forced, include], dim=1)
         parts = []
         for rows, scores in self._score_blocks(graph, queries[:, 0]):
@@ -161,9 +162,12 @@ class Sampler(ABC):
 
 def check_queries(graph: KnowledgeGraph, queries: Tensor) -> Tensor:
     """Queries as int64 [n, 2] on the graph's device; an id outside the graph is an error."""
-    queries = torch.as_tensor(queries, dtype=torch.long, device=graph.device)
-    if queries.dim() != 2 or queries.shape[1] != 2:
-        raise InputError(f"queries must have shape [n, 2], not {list(queries.shape)}")
+    queries = torch.as_tensor(queries, device=graph.device)
+    if queries.dim() != 2 or queries.shape[1] != 2 or queries.is_floating_point():
+        raise InputError(
+            f"queries must be integers of shape [n, 2], not {queries.dtype} {list(queries.shape)}"
+        )
+    queries = queries.long()
     check_entities(graph, queries[:, 0])
     relations = queries[:, 1]
     bad = relations[(relations < 0) | (relations >= 2 * graph.num_relations)]
@@ -173,6 +177,18 @@ def check_queries(graph: KnowledgeGraph, queries: Tensor) -> Tensor:
             f"{2 * graph.num_relations - 1}, inverses included"
         )
     return queries
+
+
+def check_include(graph: KnowledgeGraph, queries: Tensor, include: Tensor) -> Tensor:
+    """Entities to force in, as int64 [n, c] on the graph's device; -1 stands for none."""
+    include = torch.as_tensor(include, dtype=torch.long, device=graph.device)
+    if include.dim() != 2 or len(include) != len(queries):
+        raise InputError(
+            f"include must have shape [{len(queries)}, c], one row a query, not "
+            f"{list(include.shape)}"
+        )
+    check_entities(graph, include[include != -1])
+    return include
 
 
 def block_size(graph: KnowledgeGraph) -> int:

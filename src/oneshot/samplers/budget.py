@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -36,12 +37,12 @@ class Budget:
 
     def __post_init__(self) -> None:
         for field in ("entity_ratio", "edge_ratio"):
-            for value in _values(getattr(self, field)):
+            for value in _values(getattr(self, field), field):
                 if not 0 < value <= 1:
                     raise InputError(f"{field} must be above 0 and at most 1, not {value}")
         for field, least in (("max_entities", 1), ("max_edges", 0)):
-            for value in _values(getattr(self, field)):
-                if value < least or value != int(value):
+            for value in _values(getattr(self, field), field):
+                if not value >= least or value == float("inf") or value != int(value):
                     raise InputError(
                         f"{field} must be a whole number of at least {least}, not {value}"
                     )
@@ -71,7 +72,7 @@ def _counts(
     """The count for every relation and inverse, int64 [2R]."""
     limits = []
     if most is not None:
-        limits.append([int(value) for value in _by_relation(graph, most, whole)])
+        limits.append([min(int(value), whole) for value in _by_relation(graph, most, whole)])
     if ratio is not None or most is None:
         shares = _by_relation(graph, default_ratio if ratio is None else ratio, default_ratio)
         # Whole numbers as Python rounds them: 0.1 · 40,943 gives 4,094.
@@ -102,7 +103,12 @@ def _by_relation(
     return values
 
 
-def _values(setting: float | Mapping[str, float] | None) -> list[float]:
+def _values(setting: float | Mapping[str, float] | None, field: str) -> list[float]:
+    """The numbers in a setting; anything else in it is an error."""
     if setting is None:
         return []
-    return list(setting.values()) if isinstance(setting, Mapping) else [setting]
+    values = list(setting.values()) if isinstance(setting, Mapping) else [setting]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise InputError(f"{field} must be a number or a table of numbers, not {value!r}")
+    return values

@@ -38,7 +38,7 @@ class PPRSampler(Sampler):
         "auto": push for budgets of at most a hundredth of the entities, on graphs of at least
             50,000 entities none of which has more than 1,000 neighbours, on a processor;
             chebyshev otherwise.
-    `steps`: matrix products; by default 30 for power, else as many as `restart` needs.
+    `steps`: matrix products; by default 30 for power, else as many as `restart` needs, at least 20.
     `ball_factor`: how many times `K` entities push looks at; more is slower and more exact.
     `transition`: "walk", or "paper" for scores divided by degree (see `oneshot.ppr`).
     """
@@ -144,7 +144,7 @@ class PPRSampler(Sampler):
             found, scores = self._push(graph, entity, count)
             forced = queries[row, :1]
             if include is not None:
-                forced = torch.cat([forced, include[row].to(graph.device)])
+                forced = torch.cat([forced, include[row]])
                 forced = forced[forced >= 0].unique()
             # The rest of the graph has score 0: of it only what is forced and, to fill up
             # the count, the lowest ids can be chosen.
@@ -165,8 +165,11 @@ class PPRSampler(Sampler):
         """Scores around one entity, enough of them to choose `count` entities."""
         if self._workspace is None or self._workspace[0] is not graph:
             self._workspace = graph, PushWorkspace(graph)
+        # Taken out while it is in use: an interrupted push leaves it dirty, and it is not put back.
+        workspace, self._workspace = self._workspace[1], None
         size = min(max(int(self.ball_factor * count), 100), graph.num_entities)
-        found, scores = ppr_push(graph, entity, self.restart, size, self._workspace[1], self.steps)
+        found, scores = ppr_push(graph, entity, self.restart, size, workspace, self.steps)
+        self._workspace = graph, workspace
         if self.transition == "paper":
             degree = graph.neighbours.degree.clamp(min=1)
             scores = scores / degree[found] * degree[entity]
