@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 install: $(VENV)/.all  ## the package with all extras, in .venv
 demo: $(VENV)/.demo    ## the main job on the bundled graph
-	$(BIN)/oneshot coverage world --sampler ppr,bfs,random_walk,pagerank,random --ratio 0.01,0.02,0.05,0.1,0.2,0.5 --plot demo/coverage.png
+	$(BIN)/oneshot demo
 
 test: lint types       ## lint, types and tests
 	$(BIN)/python -m pytest

@@ -16,6 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from oneshot.bench.measuring import hardware
+from oneshot.devices import find_device
+from oneshot.files import write_json
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -30,7 +34,8 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         for row in pool.map(lambda v: train(v, options.out, options.device), variants):
             summary.append(row)
-            (options.out / "summary.json").write_text(json.dumps(summary, indent=1))
+            value = {"rows": summary, "hardware": hardware(find_device(options.device))}
+            write_json(options.out / "summary.json", value)
     print(f"{'variant':44s} {'valid':>7s} {'best/epochs':>12s} {'seconds':>8s}")
     for row in summary:
         if "error" in row:

@@ -73,7 +73,7 @@ def test_ids_with_and_without_names(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{split}.npz", h=[0, 2], r=[0, 1], t=[1, 1])
     assert facts_by_name(load(tmp_path), "test") == [("0", "0", "1"), ("2", "1", "1")]
     (tmp_path / "entities.txt").write_text("ann\nbob\neve\nunused\n")
-    (tmp_path / "relations.txt.gz").write_bytes(gzip.compress(b"knows\r\nlikes\r\n"))
+    (tmp_path / "relations.txt.gz").write_bytes(gzip.compress(b"knows\r\nlikes\r\n", mtime=0))
     data = load(tmp_path)
     assert facts_by_name(data, "test") == [("ann", "knows", "bob"), ("eve", "likes", "bob")]
     assert len(data.entities) == 4

@@ -9,11 +9,16 @@ from oneshot._version import __version__
 
 if TYPE_CHECKING:
     from oneshot import datasets
+    from oneshot.answers import Answer
+    from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
     from oneshot.coverage import Coverage, coverage
     from oneshot.datasets import Dataset, load
     from oneshot.errors import InputError, MissingPackageError, OneshotError, UnknownNameError
+    from oneshot.evaluation import Report, evaluate
     from oneshot.graph import KnowledgeGraph
     from oneshot.ppr import pagerank, ppr
+    from oneshot.predictor import Predictor
+    from oneshot.reasoner import Reasoner
     from oneshot.samplers import (
         SAMPLERS,
         BFSSampler,
@@ -24,10 +29,16 @@ if TYPE_CHECKING:
         Sampler,
     )
     from oneshot.subgraph import SubgraphBatch
+    from oneshot.training import fit
     from oneshot.vocabulary import Vocabulary
 
 # Names are imported on first use, so that `oneshot --help` does not wait for torch.
 _HOME = {
+    "Answer": "answers",
+    "Config": "config",
+    "PredictorConfig": "config",
+    "SamplerConfig": "config",
+    "TrainingConfig": "config",
     "Coverage": "coverage",
     "coverage": "coverage",
     "Dataset": "datasets",
@@ -36,9 +47,13 @@ _HOME = {
     "MissingPackageError": "errors",
     "OneshotError": "errors",
     "UnknownNameError": "errors",
+    "Report": "evaluation",
+    "evaluate": "evaluation",
     "KnowledgeGraph": "graph",
     "pagerank": "ppr",
     "ppr": "ppr",
+    "Predictor": "predictor",
+    "Reasoner": "reasoner",
     "SAMPLERS": "samplers",
     "BFSSampler": "samplers",
     "PPRSampler": "samplers",
@@ -47,12 +62,15 @@ _HOME = {
     "RandomWalkSampler": "samplers",
     "Sampler": "samplers",
     "SubgraphBatch": "subgraph",
+    "fit": "training",
     "Vocabulary": "vocabulary",
 }
 
 __all__ = [
     "SAMPLERS",
+    "Answer",
     "BFSSampler",
+    "Config",
     "Coverage",
     "Dataset",
     "InputError",
@@ -61,15 +79,23 @@ __all__ = [
     "OneshotError",
     "PPRSampler",
     "PageRankSampler",
+    "Predictor",
+    "PredictorConfig",
     "RandomSampler",
     "RandomWalkSampler",
+    "Reasoner",
+    "Report",
     "Sampler",
+    "SamplerConfig",
     "SubgraphBatch",
+    "TrainingConfig",
     "UnknownNameError",
     "Vocabulary",
     "__version__",
     "coverage",
     "datasets",
+    "evaluate",
+    "fit",
     "load",
     "pagerank",
     "ppr",

@@ -10,7 +10,13 @@ from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
-from oneshot.samplers import SAMPLERS, PPRSampler, Sampler
+from oneshot.samplers import SAMPLERS, Sampler
+
+# What some samplers have beyond the options of all.
+_OWN_OPTIONS = {
+    "ppr": ("restart", "method", "steps", "ball_factor", "transition"),
+    "random_walk": ("walks", "length"),
+}
 
 
 def build_sampler(config: SamplerConfig, seed: int = 0) -> Sampler:
@@ -23,10 +29,10 @@ def build_sampler(config: SamplerConfig, seed: int = 0) -> Sampler:
         "max_entities": config.max_entities,
         "max_edges": config.max_edges,
         "keep_unreachable": config.keep_unreachable,
+        "edge_score": config.edge_score,
         "seed": seed,
     }
-    if config.name == "ppr":
-        options |= {"restart": config.restart, "method": config.method}
+    options |= {option: getattr(config, option) for option in _OWN_OPTIONS.get(config.name, ())}
     return SAMPLERS[config.name](**options)
 
 
@@ -45,8 +51,8 @@ def sampler_config(sampler: Sampler) -> SamplerConfig:
         max_entities=_plain(budget.max_entities),
         max_edges=_plain(budget.max_edges),
         keep_unreachable=sampler.keep_unreachable,
-        restart=sampler.restart if isinstance(sampler, PPRSampler) else SamplerConfig.restart,
-        method=sampler.method if isinstance(sampler, PPRSampler) else SamplerConfig.method,
+        edge_score=sampler.edge_score,
+        **{option: getattr(sampler, option) for option in _OWN_OPTIONS.get(sampler.name, ())},
     )
 
 

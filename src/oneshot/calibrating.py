@@ -5,11 +5,14 @@ import math
 import torch
 from torch import Tensor
 
+from oneshot.answers import Calibration
 from oneshot.dataset import Dataset, both_directions
 from oneshot.ranking import KnownFacts
-from oneshot.reasoner import Calibration, Reasoner
+from oneshot.reasoner import Reasoner
 
 _CANDIDATES = 10  # answers of each question that the fit looks at
+_PRIOR = 0.01  # weight of the square of the slope
+_STEPS = 100
 
 
 def calibrate(
@@ -51,27 +54,30 @@ def _marked(places: Tensor, size: int) -> Tensor:
 
 
 def _fit_logistic(values: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Slope (not below 0) and offset of a logistic regression, by Newton's method."""
+    """Slope (not below 0) and offset of a logistic regression of `labels` on `values`, both [n].
+
+    Newton's method on values of mean 0 and deviation 1, from the share of true labels.
+    """
     x, y = values.double(), labels.double()
-    # Half a success and half a failure keep the fit finite when all labels agree.
-    x = torch.cat([x, x.mean().repeat(2)])
-    y = torch.cat([y, torch.tensor([0.0, 1.0], dtype=torch.float64)])
-    slope, offset = 1.0, 0.0
-    for _ in range(100):
-        p = torch.sigmoid(slope * x + offset)
-        w = (p * (1 - p)).clamp(min=1e-9)
-        g = torch.stack([((p - y) * x).sum(), (p - y).sum()])
-        ridge = 1e-6
-        h = torch.stack(
-            [
-                torch.stack([(w * x * x).sum() + ridge, (w * x).sum()]),
-                torch.stack([(w * x).sum(), w.sum() + ridge]),
-            ]
-        )
-        step = torch.linalg.solve(h, g).clamp(-2, 2)
-        slope, offset = slope - float(step[0]), offset - float(step[1])
+    mean = float(x.mean()) if len(x) else 0.0
+    scale = max(float(x.std(correction=0)), 1e-9) if len(x) else 1.0
+    # One success and one failure keep the fit finite when all labels agree.
+    x = torch.cat([(x - mean) / scale, x.new_zeros(2)])
+    y = torch.cat([y, y.new_tensor([0.0, 1.0])])
+    rows = torch.stack([x, torch.ones_like(x)], dim=1)
+    prior = torch.diag(x.new_tensor([_PRIOR, 0.0]))  # for labels that are perfectly apart
+
+    rate = float(y.mean())
+    line = x.new_tensor([0.0, math.log(rate / (1 - rate))])
+    for _ in range(_STEPS):
+        p = torch.sigmoid(rows @ line)
+        gradient = rows.T @ (p - y) + prior @ line
+        curvature = (rows * (p * (1 - p))[:, None]).T @ rows + prior
+        step = torch.linalg.solve(curvature + 1e-9 * torch.eye(2, dtype=x.dtype), gradient)
+        line = line - step
         if float(step.abs().max()) < 1e-9:
             break
-    if not math.isfinite(slope) or slope < 0:
-        return 0.0, math.log((float(y.mean()) + 1e-9) / (1 - float(y.mean()) + 1e-9))
-    return slope, offset
+    slope, offset = line.tolist()
+    if slope < 0:  # scores that mislead: the share of true answers is all that is known
+        return 0.0, math.log(rate / (1 - rate))
+    return slope / scale, offset - slope * mean / scale

@@ -22,7 +22,11 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) 
     """Write tensors and a JSON value to one file, which is whole or not there."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        save_file(plain, temporary, metadata={"about": json.dumps(about)})
+        try:
+            save_file(plain, temporary, metadata={"about": json.dumps(about)})
+        except SafetensorError as error:
+            # What the system said (a full disk, most often) is in the text only.
+            raise InputError(f"{path}: cannot be written ({error})") from error
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -33,6 +37,8 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             about = json.loads((file.metadata() or {}).get("about", "{}"))
     except (OSError, SafetensorError, ValueError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+    if not isinstance(about, dict):
+        raise InputError(f"{path}: not written by oneshot")
     return tensors, about
 
 

@@ -6,6 +6,8 @@ wrong type are errors that name the key and, for a typing slip, the nearest one.
 
 import dataclasses
 import difflib
+import json
+import math
 import tomllib
 import types
 import typing
@@ -39,6 +41,17 @@ class SamplerConfig:
     restart: float = 0.15
     # PPR: "auto", "chebyshev", "power" or "push"
     method: str = "auto"
+    # PPR: matrix products; as many as the method needs if not given
+    steps: int | None = None
+    # PPR: how many times the wanted number of entities "push" looks at
+    ball_factor: float = 3.0
+    # PPR: "walk", or "paper" for scores divided by the degree
+    transition: str = "walk"
+    # random_walk: number of walks and their length
+    walks: int = 100
+    length: int = 10
+    # what an edge beyond the budget is chosen by: "product" or "sum" of its ends' scores
+    edge_score: str = "product"
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,7 @@ class TrainingConfig:
                 raise InputError(f"{name} must be above 0 and at most 1, not {value}")
         if self.fact_ratio == 1:
             raise InputError("fact_ratio must be below 1: some facts have to be asked")
-        if not self.learning_rate > 0:
+        if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
 
 
@@ -263,11 +276,12 @@ def _as_toml(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    return '"' + "".join(escapes.get(letter, letter) for letter in text) + '"'
+    # As in JSON, but that TOML has one more letter escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _at_least(config: Any, **limits: float) -> None:
     for name, least in limits.items():
-        if getattr(config, name) < least:
-            raise InputError(f"{name} must be at least {least}, not {getattr(config, name)}")
+        value = getattr(config, name)
+        if not (value >= least and math.isfinite(value)):
+            raise InputError(f"{name} must be at least {least}, not {value}")

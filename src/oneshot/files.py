@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.errors import InputError
+
+_TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}(?:\.\w+)?")
 
 
 @contextmanager
@@ -29,6 +32,11 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
         sync(path.parent)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        # A full disk tells no name: say which file could not be written.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -38,8 +46,9 @@ def replacing_directory(path: Path, marker: str, others: Collection[str]) -> Ite
     """A temporary directory that takes the place of `path` when the block ends well.
 
     An existing directory is replaced only if it is empty, or holds the file `marker` and beside
-    it only files whose names fit one of the patterns `others`: the sign that all of it was
-    written by us. Anything else there is an error and stays.
+    it only files whose names fit one of the patterns `others` (and what a killed process left of
+    writing them): the sign that all of it was written by us. Anything else there is an error and
+    stays.
     """
     path = path.resolve()
     check_replaceable(path, marker, others)
@@ -72,7 +81,8 @@ def check_replaceable(path: Path, marker: str, others: Collection[str]) -> None:
         return
     if not path.is_dir():
         raise InputError(f"{path}: exists and is not a directory; choose another place")
-    names = sorted(entry.name for entry in path.iterdir())
+    left = {entry.name for entry in leftovers(path, (marker, *others))}
+    names = sorted(entry.name for entry in path.iterdir() if entry.name not in left)
     if names and marker not in names:
         raise InputError(f"{path}: exists and was not written by oneshot; choose another place")
     for name in names:
@@ -81,6 +91,29 @@ def check_replaceable(path: Path, marker: str, others: Collection[str]) -> None:
                 f"{path}: exists and holds {name!r}, which was not written by oneshot; choose "
                 "another place"
             )
+
+
+def leftovers(path: Path, names: Collection[str]) -> list[Path]:
+    """What a killed process left in the directory `path` of writing files of these names.
+
+    `names` may be patterns. Temporary names are those that `replacing` makes: a point, the name,
+    eight letters or digits, and the ending once more.
+    """
+    found = []
+    for entry in path.iterdir():
+        match = _TEMPORARY.fullmatch(entry.name)
+        if match and any(fnmatchcase(match[1], pattern) for pattern in names):
+            found.append(entry)
+    return found
+
+
+def remove_leftovers(path: Path, names: Collection[str]) -> None:
+    """Remove what `leftovers` finds; there may be no directory `path`."""
+    for entry in leftovers(path, names) if path.is_dir() else ():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from oneshot.training import Trainer
 class ProgressDisplay:
     """A line an epoch, and a bar for the epoch that runs; all on stderr."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_shown: bool = True) -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
@@ -22,6 +22,7 @@ class ProgressDisplay:
             TimeRemainingColumn(),
             console=console.stderr,
             transient=True,
+            disable=not is_shown,
         )
 
     def __enter__(self) -> "ProgressDisplay":
@@ -42,6 +43,7 @@ class ProgressDisplay:
             f"epoch {trainer.state.epoch + 1}/{trainer.config.epochs}",
             total=trainer.queries_per_epoch,
             detail="",
+            visible=not trainer.state.finished,
         )
         self._begun = time.perf_counter()
 

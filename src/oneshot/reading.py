@@ -168,16 +168,16 @@ def _read_rdf(data: bytes, path: Path, kind: str) -> RawFacts:
     oxigraph = require("pyoxigraph", "rdf", f"reading {path.name}")
     columns: list[list[str]] = [[], [], []]
     literals = 0
-    labels = set(re.findall(rb"_:([0-9a-f]{32})(?![0-9a-f])", data))
+    labels = set(re.findall(rb"_:([0-9a-f]{20,32})(?![0-9a-f])", data))
     anonymous: dict[str, str] = {}
 
     def name_of(term: Any) -> str:
         if isinstance(term, oxigraph.NamedNode):
             return str(term.value)
         label = str(term).removeprefix("_:")
-        if not re.fullmatch("[0-9a-f]{32}", label) or label.encode() in labels:
+        if not re.fullmatch("[0-9a-f]{20,32}", label) or label.encode() in labels:
             return str(term)
-        # A node without a label gets a random one from the parser, another one each time.
+        # A node without a label gets a random 128-bit number from the parser, another each time.
         return anonymous.setdefault(label, f"_:{path.name}:{len(anonymous) + 1}")
 
     try:

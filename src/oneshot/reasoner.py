@@ -1,72 +1,23 @@
 """Reasoner: graph, sampler and predictor together; what a user saves, loads and asks."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from oneshot.answers import Answer, Calibration, Prediction
 from oneshot.errors import InputError
 from oneshot.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.samplers import Sampler
 from oneshot.subgraph import SubgraphBatch
 
+if TYPE_CHECKING:
+    from oneshot.explanation import Explanation
 
-@dataclass(frozen=True)
-class Answer:
-    """One answer to a query.
-
-    `score`: the predictor's, comparable within a query only. `probability`: that the fact holds,
-    calibrated on the validation split; None if the reasoner was never calibrated. `known`:
-    whether the graph already holds the fact.
-    """
-
-    entity: str
-    score: float
-    probability: float | None
-    known: bool
-
-
-@dataclass(frozen=True)
-class Prediction(Sequence[Answer]):
-    """The answers to one query, best first, and the size of the subgraph they come from."""
-
-    entity: str
-    relation: str
-    answers: tuple[Answer, ...]
-    num_entities: int
-    num_edges: int
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    @overload
-    def __getitem__(self, index: int) -> Answer: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Answer, ...]: ...
-    def __getitem__(self, index: int | slice) -> Answer | tuple[Answer, ...]:
-        return self.answers[index]
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """From scores to probabilities: `σ(slope · log softmax(score) + offset)`.
-
-    Fitted on `queries` questions of the validation split.
-    """
-
-    slope: float
-    offset: float
-    queries: int
-
-    def probability(self, log_share: float) -> float:
-        """The probability of an answer that holds `exp(log_share)` of its query's softmax."""
-        value = self.slope * log_share + self.offset
-        return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
+__all__ = ["Answer", "Calibration", "Prediction", "Reasoner"]
 
 
 class Reasoner:
@@ -116,7 +67,7 @@ class Reasoner:
         self, entity: str | int, relation: str | int, inverse: bool = False
     ) -> tuple[int, int]:
         """The ids of a query; names are looked up, `name⁻¹` or `inverse` turns the relation."""
-        head = self.graph.entities.index(entity) if isinstance(entity, str) else int(entity)
+        head = self._entity(entity)
         count = self.graph.num_relations
         if isinstance(relation, str):
             known = self.graph.relations.get(relation)
@@ -125,6 +76,11 @@ class Reasoner:
             label = self.graph.relations.index(relation) if known is None else known
         else:
             label = int(relation)
+            if not 0 <= label < 2 * count:
+                raise InputError(
+                    f"relation id {label} is not in the graph, whose ids go from 0 to "
+                    f"{2 * count - 1}, inverses included"
+                )
         return head, (label + count) % (2 * count) if inverse else label
 
     def predict(
@@ -142,12 +98,9 @@ class Reasoner:
         `exclude_known` leaves out facts of the graph. `candidates` restricts the answers to given
         entities (they are put into the subgraph), or to those "seen" with that relation.
         """
+        _check_top(top)
         head, label = self.query(entity, relation, inverse)
-        if int(self.graph.degree[head]) == 0:
-            raise InputError(
-                f"entity {self.graph.entities[head]!r} has no fact in the graph, so that nothing "
-                "can be reached from it; add a fact about it first"
-            )
+        self._check_linked(head)
         allowed = self._allowed(label, candidates)
         include = None
         if allowed is not None and candidates != "seen":
@@ -164,7 +117,12 @@ class Reasoner:
         exclude_known: bool = False,
         batch_size: int = 16,
     ) -> Iterator[Prediction]:
-        """The answers to many queries, in their order, in memory for one batch."""
+        """The answers to many queries, in their order, in memory for one batch.
+
+        A query about an entity without any fact has no answers here: among many such questions
+        one that cannot be answered is no reason to stop.
+        """
+        _check_top(top)
         batch: list[tuple[int, int]] = []
         for entity, relation in queries:
             batch.append(self.query(entity, relation))
@@ -177,10 +135,31 @@ class Reasoner:
     def score(self, entity: str | int, relation: str | int, answer: str | int) -> float:
         """The score of one fact; the answer is put into the subgraph if it was not chosen."""
         head, label = self.query(entity, relation)
-        tail = self.graph.entities.index(answer) if isinstance(answer, str) else int(answer)
+        self._check_linked(head)
+        tail = self._entity(answer)
         target = torch.tensor([tail], device=self.device)
         batch, scores = self.reason(torch.tensor([[head, label]], device=self.device), target[None])
         return float(scores[batch.find(target)])
+
+    def explain(
+        self,
+        entity: str | int,
+        relation: str | int,
+        answer: str | int,
+        *,
+        inverse: bool = False,
+        paths: int = 5,
+        beam: int = 32,
+    ) -> "Explanation":
+        """The `paths` paths from the entity to an answer that carry most of the answer's score.
+
+        The answer is put into the subgraph if it was not chosen. `beam`: partial paths that the
+        search keeps at each entity; more may find a heavier path and takes longer.
+        """
+        from oneshot.explanation import explain
+
+        tail = self._entity(answer)
+        return explain(self, self.query(entity, relation, inverse), tail, paths, beam)
 
     def save(self, path: str | Path) -> None:
         """Write a run directory that `Reasoner.load` and the command line open."""
@@ -199,7 +178,9 @@ class Reasoner:
         """Facts [n, 3] of another graph, its relations numbered as the predictor knows them."""
         if graph.relations == self.graph.relations:
             return facts
-        new_id = torch.tensor([self.graph.relations.index(name) for name in graph.relations])
+        new_id = torch.zeros(max(graph.num_relations, 1), dtype=torch.long)
+        for relation in facts[:, 1].unique().tolist():
+            new_id[relation] = self.graph.relations.index(graph.relations[relation])
         return torch.stack([facts[:, 0], new_id[facts[:, 1]], facts[:, 2]], dim=1)
 
     def known_answers(self, entity: int, relation: int) -> Tensor:
@@ -216,7 +197,8 @@ class Reasoner:
         batch, scores = self.reason(torch.tensor(queries, device=self.device))
         for row in range(len(queries)):
             one, part = _single(batch, scores, row)
-            yield self._prediction(one, part, top, exclude_known, None)
+            is_linked = int(self.graph.degree[queries[row][0]]) > 0
+            yield self._prediction(one, part, top if is_linked else 0, exclude_known, None)
 
     def _prediction(
         self,
@@ -270,9 +252,31 @@ class Reasoner:
             targets = torch.searchsorted(edges.indptr, mine.nonzero().squeeze(1), right=True) - 1
             seen: Tensor = targets.unique()
             return seen
-        names = self.graph.entities
-        ids = [names.index(c) if isinstance(c, str) else int(c) for c in candidates]
-        return torch.tensor(sorted(set(ids)), dtype=torch.long, device=self.device)
+        ids = sorted({self._entity(candidate) for candidate in candidates})
+        return torch.tensor(ids, dtype=torch.long, device=self.device)
+
+    def _entity(self, entity: str | int) -> int:
+        """The id of an entity, given by name or by id."""
+        if isinstance(entity, str):
+            return self.graph.entities.index(entity)
+        count = self.graph.num_entities
+        if not 0 <= int(entity) < count:
+            raise InputError(
+                f"entity id {entity} is not in the graph, whose ids go from 0 to {count - 1}"
+            )
+        return int(entity)
+
+    def _check_linked(self, entity: int) -> None:
+        if int(self.graph.degree[entity]) == 0:
+            raise InputError(
+                f"entity {self.graph.entities[entity]!r} has no fact in the graph, so that nothing "
+                "can be reached from it; add a fact about it first"
+            )
+
+
+def _check_top(top: int) -> None:
+    if top < 1:
+        raise InputError(f"top must be at least 1, not {top}")
 
 
 def _single(batch: SubgraphBatch, scores: Tensor, row: int) -> tuple[SubgraphBatch, Tensor]:

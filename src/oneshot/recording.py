@@ -12,6 +12,7 @@ from oneshot.checkpoints import (
     restore_optimizer,
     save_tensors,
 )
+from oneshot.errors import InputError
 from oneshot.files import write_text
 from oneshot.runs import METRICS, PREDICTOR
 from oneshot.training import Trainer, TrainingState
@@ -49,7 +50,11 @@ class RunWriter:
             "plateau_factor": trainer.schedule.plateau_factor,
             "bad_epochs": trainer.schedule.bad_epochs,
         }
-        about = {"state": asdict(trainer.state), "schedule": schedule}
+        about = {
+            "state": asdict(trainer.state),
+            "schedule": schedule,
+            "micro_batch": trainer.micro_batch,
+        }
         save_tensors(self.path / CHECKPOINT, tensors, about)
 
 
@@ -58,7 +63,7 @@ def checkpoint_state(path: Path) -> TrainingState | None:
     if not (path / CHECKPOINT).is_file():
         return None
     _, about = load_tensors(path / CHECKPOINT)
-    return TrainingState(**about["state"])
+    return _state(path, about)
 
 
 def restore(path: Path, trainer: Trainer) -> None:
@@ -74,4 +79,12 @@ def restore(path: Path, trainer: Trainer) -> None:
     restore_optimizer(trainer.optimizer, tensors)
     trainer.schedule.plateau_factor = about["schedule"]["plateau_factor"]
     trainer.schedule.bad_epochs = about["schedule"]["bad_epochs"]
-    trainer.state = TrainingState(**about["state"])
+    trainer.micro_batch = about["micro_batch"]
+    trainer.state = _state(path, about)
+
+
+def _state(path: Path, about: dict[str, Any]) -> TrainingState:
+    try:
+        return TrainingState(**about["state"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path / CHECKPOINT}: not a checkpoint of oneshot") from error

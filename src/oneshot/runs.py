@@ -15,15 +15,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from oneshot.answers import Calibration
 from oneshot.building import build_reasoner, sampler_config
 from oneshot.checkpoints import load_parameters, save_tensors
-from oneshot.config import Config, read_config, to_toml
+from oneshot.config import Config, TrainingConfig, read_config, to_toml
 from oneshot.datasets import Dataset, load
 from oneshot.errors import InputError
 from oneshot.files import replacing_directory, write_json, write_text
 from oneshot.graph import KnowledgeGraph
 from oneshot.reading import read_names
-from oneshot.reasoner import Calibration, Reasoner
+from oneshot.reasoner import Reasoner
 from oneshot.storage import is_saved_graph, open_graph, save_graph
 
 CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"
@@ -34,7 +35,11 @@ OURS = (RELATIONS, PREDICTOR, GRAPH, CALIBRATION, METRICS, RESULT, "graph", "che
 
 def save_reasoner(reasoner: Reasoner, path: Path) -> None:
     """Write a run directory for a reasoner made in Python."""
-    config = Config(sampler=sampler_config(reasoner.sampler), predictor=reasoner.predictor.config)
+    config = Config(
+        sampler=sampler_config(reasoner.sampler),
+        predictor=reasoner.predictor.config,
+        training=TrainingConfig(seed=reasoner.sampler.seed),
+    )
     with replacing_directory(path, CONFIG, OURS) as directory:
         start_run(directory, config, reasoner.graph)
         save_tensors(directory / PREDICTOR, reasoner.predictor.state_dict(), {})
@@ -45,12 +50,13 @@ def save_reasoner(reasoner: Reasoner, path: Path) -> None:
 def start_run(path: Path, config: Config, graph: KnowledgeGraph) -> None:
     """Write what a run is about, before it has a predictor."""
     path.mkdir(parents=True, exist_ok=True)
+    # First what marks the directory as ours: a process killed from here on can be resumed.
+    write_text(path / CONFIG, to_toml(config))
     about: dict[str, Any] = {"fingerprint": graph.fingerprint, "origin": graph.origin}
     if graph.origin is None:
         save_graph(path / "graph", graph.to("cpu"), {}, {})
     write_json(path / GRAPH, about)
     write_text(path / RELATIONS, "".join(f"{name}\n" for name in graph.relations))
-    write_text(path / CONFIG, to_toml(config))
 
 
 def load_reasoner(
@@ -70,8 +76,7 @@ def load_reasoner(
         raise InputError(f"{path}: there is no trained predictor in this run yet")
     load_parameters(path / PREDICTOR, reasoner.predictor)
     if (path / CALIBRATION).is_file():
-        values = json.loads((path / CALIBRATION).read_text())
-        reasoner.calibration = Calibration(**values)
+        reasoner.calibration = _read_calibration(path / CALIBRATION)
     return reasoner
 
 
@@ -104,10 +109,15 @@ def run_graph(path: Path, graph: KnowledgeGraph | None = None) -> KnowledgeGraph
 
 def run_data(path: Path) -> Dataset:
     """The data set that a run was trained on."""
+    run_config(path)  # anything that is not a run is told apart first
     origin = read_json(path / GRAPH).get("origin")
     if origin is None:
         raise InputError(f"{path}: was made from a graph in memory; name a data set")
-    return load(origin["source"], **origin["options"])
+    try:
+        source, options = origin["source"], dict(origin["options"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path / GRAPH}: not written by oneshot ({error!r})") from error
+    return load(source, **options)
 
 
 def calibration_values(calibration: Calibration) -> dict[str, float]:
@@ -115,10 +125,22 @@ def calibration_values(calibration: Calibration) -> dict[str, float]:
     return asdict(calibration)
 
 
+def _read_calibration(path: Path) -> Calibration:
+    values = read_json(path)
+    try:
+        return Calibration(float(values["slope"]), float(values["offset"]), int(values["queries"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a calibration ({error!r})") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a run."""
     try:
-        value: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not written by oneshot")
     return value

@@ -6,7 +6,7 @@ by line, which either succeeds (odd but valid input) or names the line that is w
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,8 @@ def _rows(data: bytes, path: Path, separator: str) -> Iterator[tuple[int, list[s
     """The facts of a text file with their line numbers."""
     order = [0, 1, 2]
     first = True
-    for number, fields in _split_lines(data, path, separator):
+    lines = data.removeprefix(_BYTE_ORDER_MARK).splitlines(keepends=True)
+    for number, fields in split_lines(lines, path, separator):
         if len(fields) != 3:
             raise InputError(f"{path}, line {number}: {_column_fault(fields, separator)}")
         if first:
@@ -140,19 +141,21 @@ def _rows(data: bytes, path: Path, separator: str) -> Iterator[tuple[int, list[s
         yield number, [fields[place] for place in order]
 
 
-def _split_lines(data: bytes, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+def split_lines(
+    lines: Iterable[bytes], path: Path, separator: str
+) -> Iterator[tuple[int, list[str]]]:
     """Line numbers and fields of the lines that are neither empty nor comments."""
-    lines = _decoded_lines(data.removeprefix(_BYTE_ORDER_MARK), path)
+    decoded = _decoded_lines(lines, path)
     if separator == ",":
-        yield from _split_csv(lines, path)
+        yield from _split_csv(decoded, path)
         return
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(decoded, 1):
         if line.strip(_BLANK) and not _is_comment(line, separator):
             yield number, line.rstrip("\r\n").split(separator)
 
 
 def _split_csv(lines: Iterator[str], path: Path) -> Iterator[tuple[int, list[str]]]:
-    """`_split_lines` where quoted values may hold separators and line ends."""
+    """`split_lines` where quoted values may hold separators and line ends."""
     inside = False  # a row that began on an earlier line
 
     def without_comments() -> Iterator[str]:
@@ -186,9 +189,9 @@ def _column_fault(fields: list[str], separator: str) -> str:
     return fault
 
 
-def _decoded_lines(data: bytes, path: Path) -> Iterator[str]:
-    """The lines of a text with their ends, which may be LF, CRLF or CR."""
-    for number, line in enumerate(data.splitlines(keepends=True), 1):
+def _decoded_lines(lines: Iterable[bytes], path: Path) -> Iterator[str]:
+    """Lines with their ends, which may be LF, CRLF or CR, as text."""
+    for number, line in enumerate(lines, 1):
         try:
             yield line.decode()
         except UnicodeDecodeError as error:

@@ -17,16 +17,15 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from oneshot.config import TrainingConfig
-from oneshot.datasets import Dataset, both_directions
+from oneshot.dataset import Dataset
 from oneshot.distributed import Team
+from oneshot.epoch import Epoch, draw_epoch, mixed_seed, queries_per_epoch
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation import evaluate
-from oneshot.graph import KnowledgeGraph
-from oneshot.losses import bce_loss, softmax_loss
+from oneshot.losses import query_losses
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner import Reasoner
 from oneshot.schedule import Schedule
-from oneshot.subgraph import SubgraphBatch
 
 
 @dataclass
@@ -56,15 +55,14 @@ def fit(
     data: Dataset,
     config: TrainingConfig | None = None,
     observers: "list[Observer] | None" = None,
-    state: TrainingState | None = None,
     restore: Callable[["Trainer"], None] | None = None,
 ) -> TrainingState:
     """Train the reasoner's predictor on `data.train`; it ends with the best epoch's parameters.
 
     The best epoch is chosen by MRR on `data.valid`; the test split is never looked at. The
-    history has one record an epoch.
+    history has one record an epoch. `restore` puts the trainer where an earlier training stood.
     """
-    trainer = Trainer(reasoner, data, config or TrainingConfig(), observers or [], state)
+    trainer = Trainer(reasoner, data, config or TrainingConfig(), observers or [])
     if restore is not None:
         restore(trainer)
     return trainer.run()
@@ -79,15 +77,16 @@ class Trainer:
         data: Dataset,
         config: TrainingConfig,
         observers: list[Observer],
-        state: TrainingState | None = None,
     ) -> None:
         if data.graph.num_facts < 2:
             raise InputError("training needs at least two facts")
         if not len(data.valid):
             raise InputError("training needs a validation split, to choose the best epoch by")
+        if data.graph.relations != reasoner.graph.relations:
+            raise InputError("the data set has other relations than the reasoner's graph")
         self.reasoner, self.data, self.config, self.observers = reasoner, data, config, observers
-        self.state = state or TrainingState()
-        self.team = Team()
+        self.state = TrainingState()
+        self.team = Team(reasoner.device)
         self.graph = data.graph.to(reasoner.device)
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
         self.seen = KnownFacts(data.train, self.graph.num_entities, self.graph.num_relations)
@@ -109,20 +108,17 @@ class Trainer:
 
     @property
     def queries_per_epoch(self) -> int:
-        facts = self.graph.num_facts - self._num_observed
-        return 2 * max(1, int(self.config.query_share * facts))
-
-    @property
-    def _num_observed(self) -> int:
-        share = int(self.config.fact_ratio * self.graph.num_facts)
-        return min(max(share, 1), self.graph.num_facts - 1)
+        return queries_per_epoch(self.config, self.graph.num_facts)
 
     def run(self) -> TrainingState:
         """Train until all epochs are done or patience has run out."""
         for observer in self.observers:
             observer.started(self)
-        while not self.state.finished:
-            self.run_epoch()
+        device = self.reasoner.device
+        # Dropout draws from the generator of torch, whose state is the caller's.
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            while not self.state.finished:
+                self.run_epoch()
         self.predictor.load_state_dict(self.best)
         return self.state
 
@@ -159,55 +155,49 @@ class Trainer:
 
     def _train_epoch(self, epoch: int) -> tuple[float, float, int]:
         """→ (mean loss of a query, share of queries whose answer was sampled, queries asked)"""
-        observed, queries, answers = self._split(epoch)
+        facts = draw_epoch(self.graph, self.config, epoch)
+        asked = len(facts.queries)
         size = self.config.batch_size * self.team.size
         total = torch.zeros(2, dtype=torch.float64)
         self.predictor.train()
         steps = self.steps_per_epoch
         for step in range(steps):
-            torch.manual_seed(mixed_seed(self.config.seed, epoch, step, self.team.rank))
-            factor = self.schedule.factor(epoch - 1 + (step + 1) / steps)
+            # In the middle of the step, so that no step is wasted with a factor of 0.
+            factor = self.schedule.factor(epoch - 1 + (step + 0.5) / steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.config.learning_rate * factor
             part = slice(step * size, (step + 1) * size)
-            loss, covered = self._step(observed, queries[part], answers[part], step + 1 == steps)
+            seed = mixed_seed(self.config.seed, epoch, step, self.team.rank)
+            loss, covered, ours = self._step(facts, part, seed)
             total += torch.tensor([loss, covered], dtype=torch.float64)
             for observer in self.observers:
-                observer.stepped(len(queries[part]), loss / max(len(queries[part]), 1))
+                observer.stepped(len(facts.queries[part]), loss / max(ours, 1))
         total = self.team.sum(total)
-        return float(total[0]) / len(queries), float(total[1]) / len(queries), len(queries)
+        return float(total[0]) / asked, float(total[1]) / asked, asked
 
-    def _split(self, epoch: int) -> tuple[KnowledgeGraph, Tensor, Tensor]:
-        """The observation graph, and the queries [m, 2] and answers [m] of an epoch."""
-        generator = torch.Generator().manual_seed(mixed_seed(self.config.seed, epoch))
-        order = torch.randperm(self.graph.num_facts, generator=generator)
-        mask = torch.zeros(self.graph.num_facts, dtype=torch.bool)
-        mask[order[: self._num_observed]] = True
-        asked = order[self._num_observed :][: self.queries_per_epoch // 2]
-        facts = self.graph.facts[asked.to(self.graph.device)].long()
-        queries, answers = both_directions(facts, self.graph.num_relations)
-        mixed = torch.randperm(len(queries), generator=generator).to(self.graph.device)
-        return self.graph.subset(mask), queries[mixed], answers[mixed]
+    def _step(self, facts: Epoch, step: slice, seed: int) -> tuple[float, float, int]:
+        """One step of the optimizer on some queries, of which each process has its share.
 
-    def _step(
-        self, observed: KnowledgeGraph, queries: Tensor, answers: Tensor, is_last: bool
-    ) -> tuple[float, float]:
-        """One step of the optimizer. → (sum of the losses, number of covered queries), ours"""
-        asked = len(queries)  # by all processes together
+        → (sum of the losses, number of covered queries, number of queries), all of our share
+        """
+        asked = len(facts.queries[step])  # by all processes together
         rank, size = self.team.rank, self.team.size
-        queries, answers = queries[rank::size], answers[rank::size]
+        queries, answers = facts.queries[step][rank::size], facts.answers[step][rank::size]
         loss = covered = 0.0
         start = 0
+        torch.manual_seed(seed)
         while start < max(len(queries), 1):
             part = slice(start, start + self.micro_batch)
             try:
                 more = start + self.micro_batch < len(queries)
-                one, hits = self._backward(observed, queries[part], answers[part], asked, more)
+                scale = self.team.size / asked  # DDP takes the mean over the processes
+                one, hits = self._backward(facts, queries[part], answers[part], scale, more)
             except RuntimeError as error:
                 self._shrink(error)
                 self.optimizer.zero_grad(set_to_none=True)
                 loss = covered = 0.0
                 start = 0
+                torch.manual_seed(seed)
                 continue
             loss, covered = loss + one, covered + hits
             start += self.micro_batch
@@ -215,23 +205,27 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.predictor.parameters(), self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss, covered
+        return loss, covered, len(queries)
 
     def _backward(
-        self, observed: KnowledgeGraph, queries: Tensor, answers: Tensor, asked: int, more: bool
+        self, facts: Epoch, queries: Tensor, answers: Tensor, scale: float, more: bool
     ) -> tuple[float, float]:
-        """Gradients of some queries. → (sum of their losses, how many are covered)"""
-        sampled = self.graph if self.config.sample_from == "train" else observed
-        batch = self.reasoner.sampler.sample(sampled, queries, edges_from=observed)
+        """Gradients of `scale` times the sum of the losses of some queries.
+
+        `more`: the step goes on with further queries. → (sum of the losses, how many are covered)
+        """
+        sampled = self.graph if self.config.sample_from == "train" else facts.observed
+        batch = self.reasoner.sampler.sample(sampled, queries, edges_from=facts.observed)
         sync: AbstractContextManager[None] = nullcontext()
         if more and isinstance(self.network, DistributedDataParallel):
             sync = self.network.no_sync()
         with sync:
             with torch.autocast(self.reasoner.device.type, torch.bfloat16, self._half):
                 scores = self.network(batch)
-            losses, covered = self._losses(scores.float(), batch, answers)
-            # The mean over all queries of the step; DDP averages over the processes.
-            (losses.sum() * (self.team.size / asked)).backward()
+            losses, covered = query_losses(
+                self.config, scores.float(), batch, answers, self.seen, self.graph.num_entities
+            )
+            (losses.sum() * scale).backward()
         loss = float(losses.detach().sum())
         if not torch.isfinite(losses.detach()).all():
             raise OneshotError(
@@ -239,27 +233,6 @@ class Trainer:
                 "training.clip (for example 1.0)"
             )
         return loss, covered
-
-    def _losses(
-        self, scores: Tensor, batch: SubgraphBatch, answers: Tensor
-    ) -> tuple[Tensor, float]:
-        """The loss of each query [n], and the number of those whose answer was sampled."""
-        place = batch.find(answers)
-        skip = None
-        if self.config.mask_known:
-            row, entity = self.seen.answers(batch.queries)
-            other = entity != answers[row]
-            at = batch.find_pairs(row[other], entity[other])
-            skip = torch.zeros(batch.num_entities, dtype=torch.bool, device=batch.device)
-            skip[at[at >= 0]] = True
-        covered = float((place >= 0).sum())
-        if self.config.loss == "bce":
-            return bce_loss(scores, batch, place, skip), covered
-        unsampled = None
-        if self.config.softmax_over == "all":
-            sampled = torch.bincount(batch.entity_query, minlength=batch.num_queries)
-            unsampled = self.graph.num_entities - sampled
-        return softmax_loss(scores, batch, place, skip, unsampled), covered
 
     @property
     def _half(self) -> bool:
@@ -272,8 +245,14 @@ class Trainer:
     def _shrink(self, error: RuntimeError) -> None:
         """After running out of memory: half as many queries at once, for the rest of the run."""
         no_memory = isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
-        if not no_memory or self.micro_batch == 1 or self.team.size > 1:
+        if not no_memory:
             raise error
+        if self.micro_batch == 1 or self.team.size > 1:
+            more = ", set training.accumulate" if self.micro_batch > 1 else ""
+            raise OneshotError(
+                f"the memory is too small for {self.micro_batch} queries at once: lower "
+                f"sampler.entity_ratio or predictor.dim{more}"
+            ) from error
         self.micro_batch = -(-self.micro_batch // 2)
         if self.reasoner.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -299,12 +278,3 @@ class Trainer:
 
     def _parameters(self) -> dict[str, Tensor]:
         return {name: t.detach().clone() for name, t in self.predictor.state_dict().items()}
-
-
-def mixed_seed(*parts: int) -> int:
-    """One 63-bit seed from several numbers, so that (1, 2) and (2, 1) differ."""
-    value = 0x9E3779B97F4A7C15
-    for part in parts:
-        value = (value ^ (part + 0x2545F4914F6CDD1D)) * 0xBF58476D1CE4E5B9 % (1 << 64)
-        value ^= value >> 29
-    return value >> 1

@@ -7,8 +7,9 @@ import typer
 
 from oneshot import console
 from oneshot._version import __version__
-from oneshot.cli import bench, data, reason
+from oneshot.cli import bench, data, demo, reason
 from oneshot.errors import OneshotError
+from oneshot.process import prepare_process
 
 app = typer.Typer(
     name="oneshot",
@@ -20,7 +21,16 @@ app = typer.Typer(
 )
 benches = typer.Typer(no_args_is_help=True, help="Time our code against plain formulations.")
 
-for command in (data.data, data.coverage, reason.train, reason.evaluate, reason.predict):
+COMMANDS = (
+    demo.demo,
+    data.data,
+    data.coverage,
+    reason.train,
+    reason.evaluate,
+    reason.predict,
+    reason.import_official,
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(benches, name="bench")
 benches.command()(bench.sampler)
@@ -28,6 +38,7 @@ benches.command()(bench.sampler)
 
 def main() -> None:
     """Run the command line; bad input ends with a message and exit code 2, not a traceback."""
+    prepare_process()
     try:
         app()
     except OneshotError as error:

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,11 @@ from oneshot.cli.options import (
 )
 from oneshot.errors import InputError
 
+if TYPE_CHECKING:
+    from oneshot.answers import Prediction
+    from oneshot.explanation import Explanation
+    from oneshot.reasoner import Reasoner
+
 
 def train(
     source: DataArgument,
@@ -29,6 +34,10 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where the run in --out left off.")
     ] = False,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write curves that TensorBoard shows."),
+    ] = None,
     json: JsonOption = False,
     seed: Annotated[
         int | None,
@@ -40,18 +49,23 @@ def train(
     from oneshot.config import from_table, read_config
     from oneshot.devices import find_device
     from oneshot.jobs import train_run
+    from oneshot.tensorboard import TensorBoard
 
     place = find_device(device)
     changes = list(settings or []) + ([] if seed is None else [f"training.seed={seed}"])
     chosen = from_table({}, changes) if config is None else read_config(config, changes)
     dataset = load_data(source, chosen.training.seed)
-    result = train_run(dataset, out, chosen, place, resume)
+    observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
+    result = train_run(dataset, out, chosen, place, resume, observers)
+    if not result:  # the first of several processes reports
+        return
     if json:
         console.print_json(result)
         return
     if result["already_finished"]:
         console.note(f"{out}: this run is finished; nothing was left to do")
-    _print_report(f"{dataset.name}, test split", result["test"])
+    split = "valid" if result["test"] is None else "test"
+    _print_report(f"{dataset.name}, {split} split", result[split])
     console.note(f"run: {out}")
 
 
@@ -111,6 +125,22 @@ def predict(
     exclude_known: Annotated[
         bool, typer.Option("--exclude-known", help="Leave out facts of the graph.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show the paths that carry each answer's score.")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the best answer's reasons: .png, .svg or .html."),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Questions: two columns, in .tsv, .csv or .parquet."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Where their answers go: .jsonl, .tsv or .parquet."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Questions answered at once.")] = 16,
     data: Annotated[
         str | None, typer.Option("--data", metavar="DATA", help="Another graph than the run's own.")
     ] = None,
@@ -119,25 +149,35 @@ def predict(
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Answer one question."""
+    """Answer one question, or a file of them."""
     from oneshot.devices import find_device
     from oneshot.runs import load_reasoner
 
     place = find_device(device)
+    if plot is not None:
+        _check_plot(plot)
     graph = None if data is None else load_data(data, seed).graph
     reasoner = load_reasoner(run, graph, settings).to(place)
+    if queries is not None:
+        _predict_file(reasoner, queries, out, top, exclude_known, batch_size, json)
+        return
     if entity is None or relation is None:
-        raise InputError("name an ENTITY and a RELATION")
+        raise InputError("name an ENTITY and a RELATION, or a file of questions with --queries")
     started = time.perf_counter()
     found = reasoner.predict(
         entity, relation, inverse=inverse, top=top, exclude_known=exclude_known
     )
-    value = {
+    value: dict[str, Any] = {
         "query": {"entity": found.entity, "relation": found.relation},
         "answers": [vars(answer) for answer in found],
         "subgraph": {"entities": found.num_entities, "edges": found.num_edges},
-        "seconds": time.perf_counter() - started,
     }
+    reasons = _reasons(reasoner, found, explain, plot)
+    for answer, reason in zip(value["answers"], reasons if explain else (), strict=False):
+        answer["paths"] = reason.as_dict()["paths"]
+    value["seconds"] = time.perf_counter() - started
+    if plot is not None:
+        value["picture"] = str(plot)
     if json:
         console.print_json(value)
         return
@@ -154,7 +194,113 @@ def predict(
             for answer in found
         ],
     )
+    for reason in reasons if explain else ():
+        console.stdout.print(str(reason), soft_wrap=True)
     console.note(f"from {found.num_entities:,} entities and {found.num_edges:,} edges")
+    if plot is not None:
+        console.note(f"picture: {plot}")
+
+
+def _reasons(
+    reasoner: "Reasoner", found: "Prediction", explain: bool, plot: Path | None
+) -> list["Explanation"]:
+    """Explanations of the answers (of the best one only, if just a picture is wanted)."""
+    if not explain and plot is None:
+        return []
+    wanted = found[:] if explain else found[:1]
+    reasons = [reasoner.explain(found.entity, found.relation, answer.entity) for answer in wanted]
+    if plot is not None:
+        if not reasons:
+            raise InputError("there is no answer to draw")
+        getattr(reasons[0], f"to_{plot.suffix[1:].lower()}")(plot)
+    return reasons
+
+
+def _check_plot(path: Path) -> None:
+    """Raise if no picture can be written there; before the long work starts."""
+    from oneshot.errors import require
+
+    if path.suffix.lower() not in (".png", ".svg", ".html"):
+        raise InputError(f"{path}: a picture of reasons ends in .png, .svg or .html")
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory")
+    if path.suffix.lower() == ".png":
+        require("matplotlib", "plot", "drawing a picture")
+
+
+def _predict_file(
+    reasoner: "Reasoner",
+    queries: Path,
+    out: Path | None,
+    top: int,
+    exclude_known: bool,
+    batch_size: int,
+    json: bool,
+) -> None:
+    """Answer a file of questions."""
+    from oneshot.answering import answer_questions, check_answers_place
+    from oneshot.questions import check_questions
+
+    if out is None:
+        raise InputError("--queries needs --out: where the answers go")
+    check_answers_place(out)
+    started = time.perf_counter()
+    with console.status(f"checking {queries}"):
+        count = check_questions(reasoner, queries)
+    with console.progress_bar() as progress:
+        task = progress.add_task("answering", total=count)
+        unanswered = answer_questions(
+            reasoner,
+            queries,
+            out,
+            top=top,
+            exclude_known=exclude_known,
+            batch_size=batch_size,
+            progress=lambda done: progress.advance(task, done),
+        )
+    seconds = time.perf_counter() - started
+    if json:
+        value = {"out": str(out), "queries": count, "unanswered": unanswered, "seconds": seconds}
+        console.print_json(value)
+        return
+    console.note(f"{out}: answers to {count:,} questions in {seconds:.1f} s")
+    if unanswered:
+        console.note(f"{unanswered:,} have none: their entity has no fact, or all are known")
+
+
+def import_official(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A checkpoint of the official code.")
+    ],
+    data: Annotated[
+        str, typer.Option("--data", metavar="DATA", help="The data set it was trained on.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="RUN", help="The run directory to write.")],
+    settings: SetOption = None,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Turn a checkpoint of the official code into a run.
+
+    What the file cannot tell comes from --set: predictor.activation (relu), predictor.shortcut
+    (false) and the sampler.
+    """
+    from oneshot.config import from_table
+    from oneshot.devices import find_device
+    from oneshot.importing import import_official as read_checkpoint
+
+    find_device(device)
+    config = from_table({}, list(settings or []))
+    reasoner = read_checkpoint(file, load_data(data, seed), config)
+    reasoner.save(out)
+    shape = vars(reasoner.predictor.config)
+    if json:
+        console.print_json({"run": str(out), "predictor": shape})
+        return
+    console.print_table(
+        str(out), ("option", "value"), [(key, str(value)) for key, value in shape.items()]
+    )
 
 
 def _print_report(title: str, report: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Aggregation: from the messages that arrive at an entity to one row."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -35,7 +36,9 @@ def pna(messages: Tensor, plan: EdgePlan) -> Tensor:
     """
     average = mean(messages, plan)
     squares = mean(messages * messages, plan)
+    # Without variance the deviation is zero, so that entities no message reached stay at zero.
     deviation = (squares - average * average).clamp(min=_VARIANCE_FLOOR).sqrt()
+    deviation = deviation - math.sqrt(_VARIANCE_FLOOR)
     statistics = torch.cat(
         [average, largest(messages, plan), -largest(-messages, plan), deviation], dim=-1
     )

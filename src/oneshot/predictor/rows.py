@@ -84,8 +84,9 @@ class Rows:
         # Sparse products know no bfloat16 on every device, and sums want the precision anyway.
         dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
         total = values.flatten(1).to(dtype)
-        for matrix in self.matrices(dtype):
-            total = matrix @ total
+        with torch.autocast(values.device.type, enabled=False):
+            for matrix in self.matrices(dtype):
+                total = matrix @ total
         return total.to(values.dtype).reshape(self.size, *values.shape[1:])
 
 

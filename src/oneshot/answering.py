@@ -1,0 +1,119 @@
+"""Answering: the answers to a file of questions, written to another file as they come."""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from oneshot.answers import Prediction
+from oneshot.errors import InputError
+from oneshot.files import replacing
+from oneshot.questions import read_questions
+from oneshot.reasoner import Reasoner
+
+COLUMNS = ("entity", "relation", "rank", "answer", "score", "probability", "known")
+"""Columns of tables of answers: one row an answer, best first, numbered by `rank` from 1."""
+
+_ROWS = 10_000  # of a Parquet file, in memory at a time
+
+
+def check_answers_place(path: Path) -> None:
+    """Raise if answers cannot be written there; for a look before the long work starts."""
+    if path.suffix.lower() not in WRITERS:
+        raise InputError(f"{path}: answers are written to files ending in {', '.join(WRITERS)}")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: exists and is not a file; choose another place")
+
+
+def answer_questions(
+    reasoner: Reasoner,
+    questions: Path,
+    path: Path,
+    *,
+    top: int = 10,
+    exclude_known: bool = False,
+    batch_size: int = 16,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Answer the questions in a file; the answers replace the file `path` when all are there.
+
+    JSON lines (one line a question), TSV or Parquet (one row an answer), by the ending. In memory
+    for one batch of questions. → the number of questions without any answer
+    """
+    check_answers_place(path)
+    unanswered = 0
+
+    def stream() -> Iterator[Prediction]:
+        nonlocal unanswered
+        asked = ((question.entity, question.relation) for question in read_questions(questions))
+        for found in reasoner.predict_stream(
+            asked, top=top, exclude_known=exclude_known, batch_size=batch_size
+        ):
+            unanswered += not found.answers
+            yield found
+            if progress is not None:
+                progress(1)
+
+    with replacing(path) as temporary:
+        WRITERS[path.suffix.lower()](temporary, stream())
+    return unanswered
+
+
+def _write_json_lines(path: Path, predictions: Iterable[Prediction]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for found in predictions:
+            file.write(json.dumps(found.as_dict(), ensure_ascii=False) + "\n")
+
+
+def _write_tsv(path: Path, predictions: Iterable[Prediction]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        # Quotes are written only around names that hold a tab, a line end or a quote.
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for found in predictions:
+            for row in _rows(found):
+                writer.writerow(str(v).lower() if isinstance(v, bool) else v for v in row)
+
+
+def _write_parquet(path: Path, predictions: Iterable[Prediction]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    text, number = pa.string(), pa.float32()
+    kinds = (text, text, pa.int32(), text, number, number, pa.bool_())
+    schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
+    waiting: list[tuple[Any, ...]] = []
+    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+
+        def write() -> None:
+            columns = list(zip(*waiting, strict=True)) or [()] * len(COLUMNS)
+            arrays = [pa.array(c, k) for c, k in zip(columns, kinds, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+            waiting.clear()
+
+        for found in predictions:
+            waiting.extend(_rows(found))
+            if len(waiting) >= _ROWS:
+                write()
+        write()
+
+
+def _rows(found: Prediction) -> Iterator[tuple[Any, ...]]:
+    for rank, answer in enumerate(found, 1):
+        yield (
+            found.entity,
+            found.relation,
+            rank,
+            answer.entity,
+            answer.score,
+            answer.probability,
+            answer.known,
+        )
+
+
+WRITERS: dict[str, Callable[[Path, Iterable[Prediction]], None]] = {
+    ".jsonl": _write_json_lines,
+    ".tsv": _write_tsv,
+    ".parquet": _write_parquet,
+}

@@ -1,0 +1,73 @@
+"""The command that shows everything at once."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oneshot import console
+from oneshot.cli.options import DeviceOption, JsonOption, SeedOption
+
+
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run and picture go.")] = Path(
+        "demo"
+    ),
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Train on the bundled graph of the world, evaluate, and answer a question with reasons."""
+    from oneshot.demo import run_demo
+    from oneshot.devices import find_device
+    from oneshot.report.coverage import check_picture
+
+    check_picture(out / "explanation.png")
+    started = time.perf_counter()
+    shown = run_demo(out, seed, find_device(device))
+    seconds = time.perf_counter() - started
+    test, baseline = shown.result["test"], shown.baseline
+    if json:
+        console.print_json(
+            {
+                **{key: test[key] for key in ("mrr", "hits@1", "hits@10", "coverage", "queries")},
+                "baseline_mrr": baseline.mrr,
+                "seconds": seconds,
+                "picture": str(shown.picture),
+                "run": shown.result["run"],
+                "query": {"entity": shown.prediction.entity, "relation": shown.prediction.relation},
+                "answers": [vars(answer) for answer in shown.prediction],
+                "explanation": shown.explanation.as_dict(),
+            }
+        )
+        return
+    console.print_table(
+        f"The world, test split, {test['queries']:,} queries",
+        ("", "MRR", "Hits@1", "Hits@10"),
+        [
+            ("oneshot", f"{test['mrr']:.3f}", f"{test['hits@1']:.3f}", f"{test['hits@10']:.3f}"),
+            (
+                "how often it occurs with the relation",
+                f"{baseline.mrr:.3f}",
+                f"{baseline.hits_at_1:.3f}",
+                f"{baseline.hits_at_10:.3f}",
+            ),
+        ],
+    )
+    found = shown.prediction
+    console.print_table(
+        f"What else {found.relation} {found.entity}? (facts of the graph left out)",
+        ("answer", "score", "probability"),
+        [
+            (
+                answer.entity,
+                f"{answer.score:.2f}",
+                "" if answer.probability is None else f"{answer.probability:.2f}",
+            )
+            for answer in found
+        ],
+    )
+    console.stdout.print(f"Why {found[0].entity}?")
+    console.stdout.print(str(shown.explanation), soft_wrap=True)
+    console.note(f"picture: {shown.picture}    run: {shown.result['run']}    {seconds:.0f} s")

@@ -1,0 +1,55 @@
+"""The demo: from facts to a readable answer with its reasons, on the bundled graph of the world."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oneshot.baselines.frequency import frequency_metrics
+from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
+from oneshot.datasets import load
+from oneshot.explanation import Explanation
+from oneshot.jobs import train_run
+from oneshot.ranking import Metrics
+from oneshot.reasoner import Prediction
+from oneshot.runs import load_reasoner
+
+QUESTION = ("Bolivia", "borders")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the demo found; `result` is that of the training, as in a run's `result.json`."""
+
+    result: dict[str, Any]
+    baseline: Metrics
+    prediction: Prediction
+    explanation: Explanation
+    picture: Path
+
+
+def demo_config(seed: int = 0) -> Config:
+    """Small subgraphs and few epochs: a minute or two on two cores."""
+    return Config(
+        sampler=SamplerConfig(max_entities=400),
+        predictor=PredictorConfig(num_layers=4, dim=32, attention_dim=5),
+        training=TrainingConfig(
+            epochs=4, batch_size=32, learning_rate=0.005, valid_limit=400, seed=seed
+        ),
+    )
+
+
+def run_demo(out: Path, seed: int, device: torch.device) -> Demo:
+    """Train on `world` into `out/run`, answer the question, draw its reasons into `out`.
+
+    Only answers that the graph does not hold are asked for; the best of them is explained.
+    """
+    data = load("world")
+    result = train_run(data, out / "run", demo_config(seed), device) or {}
+    reasoner = load_reasoner(out / "run", data.graph).to(device)
+    prediction = reasoner.predict(*QUESTION, top=5, exclude_known=True)
+    explanation = reasoner.explain(*QUESTION, prediction[0].entity)
+    picture = out / "explanation.png"
+    explanation.to_png(picture)
+    return Demo(result, frequency_metrics(data), prediction, explanation, picture)

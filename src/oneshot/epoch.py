@@ -1,0 +1,56 @@
+"""Epoch: which training facts are seen and which are asked, drawn afresh each time."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oneshot.config import TrainingConfig
+from oneshot.dataset import both_directions
+from oneshot.graph import KnowledgeGraph
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The observation facts as a graph, and the query facts as questions in both directions.
+
+    `observed`: the graph that may be looked at, with all entities; `queries` int64 [m, 2];
+    `answers` int64 [m], in random order.
+    """
+
+    observed: KnowledgeGraph
+    queries: Tensor
+    answers: Tensor
+
+
+def draw_epoch(graph: KnowledgeGraph, config: TrainingConfig, number: int) -> Epoch:
+    """The split of epoch `number`; the same seed and number give the same split."""
+    generator = torch.Generator().manual_seed(mixed_seed(config.seed, number))
+    order = torch.randperm(graph.num_facts, generator=generator)
+    num_observed = _num_observed(config, graph.num_facts)
+    mask = torch.zeros(graph.num_facts, dtype=torch.bool)
+    mask[order[:num_observed]] = True
+    asked = order[num_observed:][: queries_per_epoch(config, graph.num_facts) // 2]
+    facts = graph.facts[asked.to(graph.device)].long()
+    queries, answers = both_directions(facts, graph.num_relations)
+    mixed = torch.randperm(len(queries), generator=generator).to(graph.device)
+    return Epoch(graph.subset(mask), queries[mixed], answers[mixed])
+
+
+def queries_per_epoch(config: TrainingConfig, num_facts: int) -> int:
+    """How many questions are asked in an epoch, both directions counted."""
+    facts = num_facts - _num_observed(config, num_facts)
+    return 2 * max(1, int(config.query_share * facts))
+
+
+def mixed_seed(*parts: int) -> int:
+    """One 63-bit seed from several numbers, so that (1, 2) and (2, 1) differ."""
+    value = 0x9E3779B97F4A7C15
+    for part in parts:
+        value = (value ^ (part + 0x2545F4914F6CDD1D)) * 0xBF58476D1CE4E5B9 % (1 << 64)
+        value ^= value >> 29
+    return value >> 1
+
+
+def _num_observed(config: TrainingConfig, num_facts: int) -> int:
+    return min(max(int(config.fact_ratio * num_facts), 1), num_facts - 1)

@@ -1,0 +1,296 @@
+"""Explanation: the few paths from a question's entity to an answer that carry its score.
+
+The score is a function of one weight for each edge and layer, all 1. Its gradient, averaged
+while all weights grow together from 0 to 1 (integrated gradients), shares the score out among the
+edges of the layers: the shares add up to the score, less what is left of it when all weights
+vanish. (NBFNet takes the gradient at 1 instead, where the gates of a trained predictor are
+saturated.) A path's share is that of its edges. As parallel facts carry much the same message, and
+some of them to wrong answers too, it is multiplied by how far the predictor agrees wherever else
+the same relations lead. How often the first path is then a rule that holds, on family graphs with
+six trained predictors: in 0.78 to 0.88 of cases by the gradient at 1, in 0.84 to 0.99 by the
+averaged one, in 0.89 to 1.00 with the agreement.
+"""
+
+import dataclasses
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oneshot.errors import InputError
+from oneshot.graph import KnowledgeGraph
+from oneshot.paths import WeightedPath, heaviest_paths, hops
+from oneshot.predictor import Predictor
+from oneshot.reasoner import Reasoner
+from oneshot.subgraph import SubgraphBatch
+
+# Of the average. The median error is 1 % of the largest share (4 points: 5 %); Gauss's points are
+# worse, as the score has kinks and saturates.
+_GRADIENT_POINTS = 8
+
+
+@dataclass(frozen=True)
+class Step:
+    """One edge of a path, by names; `relation` ends in ⁻¹ where the fact is read backwards."""
+
+    source: str
+    relation: str
+    inverse: bool
+    target: str
+
+
+@dataclass(frozen=True)
+class Path:
+    """A way from the question's entity to the answer, without repeated entities.
+
+    `weight`: its edges' share of the score times the predictor's `agreement`. `score_without`:
+    the answer's score when the facts of the path are taken out of the subgraph. `known`: whether
+    it is the asked fact itself. `edges`: the places of its edges in the subgraph's `edges`.
+    """
+
+    steps: tuple[Step, ...]
+    weight: float
+    score_without: float
+    known: bool
+    edges: tuple[int, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        way = "".join(f" —{step.relation}→ {step.target}" for step in self.steps)
+        mark = " (known fact)" if self.known else ""
+        return (
+            f"{self.steps[0].source}{way}{mark}   "
+            f"weight {self.weight:z.2f}, score without {self.score_without:z.2f}"
+        )
+
+
+@dataclass(frozen=True, eq=False)  # tensors have no truth value
+class Explanation:
+    """Why an answer has its score: paths, heaviest first, and the subgraph they lie in.
+
+    `relation` ends in ⁻¹ for an inverse question. `known`: whether the graph holds the asked fact
+    (then one of the paths may be that fact, and says so). `num_layers`: the most edges of a path.
+    `batch`: the subgraph, with the answer in it; `source` and `target`: the places there of the
+    question's entity and of the answer.
+    """
+
+    entity: str
+    relation: str
+    answer: str
+    score: float
+    known: bool
+    paths: tuple[Path, ...]
+    num_layers: int
+    graph: KnowledgeGraph = field(repr=False)
+    batch: SubgraphBatch = field(repr=False)
+    source: int = field(repr=False)
+    target: int = field(repr=False)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether any path within the subgraph is short enough for the predictor."""
+        return bool(self.paths)
+
+    @property
+    def message(self) -> str:
+        """What there is to say where no path is found; else empty."""
+        if self.reachable:
+            return ""
+        edges = "1 edge" if self.num_layers == 1 else f"{self.num_layers} edges"
+        return (
+            f"no path of at most {edges} leads from {self.entity!r} to {self.answer!r} in the "
+            f"subgraph of {self.batch.num_entities:,} entities"
+        )
+
+    def __str__(self) -> str:
+        known = " (known fact)" if self.known else ""
+        title = f"{self.entity} —{self.relation}→ {self.answer}{known}   score {self.score:z.2f}"
+        if not self.reachable:
+            return f"{title}\n  {self.message}"
+        return "\n".join([title, *(f"  {n}. {path}" for n, path in enumerate(self.paths, 1))])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that can be said in JSON."""
+        paths = [
+            {
+                "steps": [dataclasses.asdict(step) for step in path.steps],
+                "weight": path.weight,
+                "score_without": path.score_without,
+                "known": path.known,
+            }
+            for path in self.paths
+        ]
+        return {
+            "query": {"entity": self.entity, "relation": self.relation},
+            "answer": self.answer,
+            "score": self.score,
+            "known": self.known,
+            "reachable": self.reachable,
+            "message": self.message,
+            "paths": paths,
+        }
+
+    def to_svg(self, path: str | FilePath | None = None) -> str:
+        """A drawing of the paths and what lies around them, as SVG; written if a path is given."""
+        return str(_drawing().svg(self, None if path is None else FilePath(path)))
+
+    def to_html(self, path: str | FilePath | None = None) -> str:
+        """The same as a page that needs nothing else; written if a path is given."""
+        return str(_drawing().html(self, None if path is None else FilePath(path)))
+
+    def to_png(self, path: str | FilePath) -> None:
+        """The same as a picture; needs matplotlib (extra `plot`)."""
+        _drawing().png(self, FilePath(path))
+
+
+def _drawing() -> Any:
+    # Reports stand above the reasoner, which knows this module: they are looked up when asked
+    # for, so that no part below depends on them.
+    return importlib.import_module("oneshot.report.explanation")
+
+
+def explain(
+    reasoner: Reasoner, query: tuple[int, int], answer: int, paths: int, beam: int
+) -> Explanation:
+    """The `paths` heaviest paths to an answer; see `Reasoner.explain`."""
+    if paths < 1 or beam < 1:
+        raise InputError(f"paths and beam must be at least 1, not {paths} and {beam}")
+    graph, predictor = reasoner.graph, reasoner.predictor
+    wanted = torch.tensor([answer], device=reasoner.device)
+    queries = torch.tensor([query], device=reasoner.device)
+    batch = reasoner.sampler.sample(graph, queries, wanted[None])
+    source, target = int(batch.source[0]), int(batch.find(wanted)[0])
+    was_training = predictor.training
+    predictor.eval()
+    try:
+        with torch.no_grad():
+            scores = predictor(batch)
+        found: list[WeightedPath] = []
+        if _within_reach(batch, source, target, predictor.config.num_layers):
+            shares = edge_shares(predictor, batch, target)
+            identity = 2 * graph.num_relations
+            width = max(beam, paths)
+            found = heaviest_paths(batch, shares, source, target, identity, width)
+            found = [_weighed(batch, scores, source, target, path) for path in found]
+            found.sort(key=lambda path: -path.weight)  # ties as they were
+        with torch.no_grad():
+            chosen = tuple(
+                Path(
+                    steps=tuple(_step(graph, batch, edge) for edge in path.edges),
+                    weight=path.weight,
+                    score_without=float(
+                        predictor(without(batch, path.edges, graph.num_relations))[target]
+                    ),
+                    known=len(path.edges) == 1 and int(batch.edges[1, path.edges[0]]) == query[1],
+                    edges=path.edges,
+                )
+                for path in found[:paths]
+            )
+    finally:
+        predictor.train(was_training)
+    return Explanation(
+        entity=graph.entities[query[0]],
+        relation=graph.relation_name(query[1]),
+        answer=graph.entities[answer],
+        score=float(scores[target]),
+        known=bool((reasoner.known_answers(*query) == answer).any()),
+        paths=chosen,
+        num_layers=predictor.config.num_layers,
+        graph=graph,
+        batch=batch,
+        source=source,
+        target=target,
+    )
+
+
+def edge_gradients(
+    predictor: Predictor, batch: SubgraphBatch, target: int, scale: float = 1.0
+) -> Tensor:
+    """Gradient of the score of the entity in place `target` by the weights of the edges, [L, E].
+
+    It is taken where all weights are `scale`.
+    """
+    dtype = next(predictor.parameters()).dtype
+    weights = torch.full(
+        (predictor.config.num_layers, batch.num_edges), scale, dtype=dtype, device=batch.device
+    ).requires_grad_()
+    score = predictor(batch, list(weights))[target]
+    return torch.autograd.grad(score, weights)[0]
+
+
+def edge_shares(
+    predictor: Predictor, batch: SubgraphBatch, target: int, points: int = _GRADIENT_POINTS
+) -> Tensor:
+    """What each edge contributes in each layer to the score of `target`, [L, E].
+
+    The sum of all is the score, less its limit for weights near 0, up to the error of averaging
+    over `points` points.
+    """
+    total = torch.zeros((), device=batch.device)
+    for point in range(points):
+        total = total + edge_gradients(predictor, batch, target, (point + 0.5) / points)
+    return total / points
+
+
+def agreement(
+    batch: SubgraphBatch, scores: Tensor, source: int, target: int, edges: Sequence[int]
+) -> float:
+    """How far the predictor agrees that the relations of a path lead to answers, 0 to 1.
+
+    From `source` the same relations may lead to other entities too: the mean over all of them of
+    how likely each is beside `target`, at most 1, by `scores` [N]. The way back to `source` does
+    not count, unless it is the target.
+    """
+    origin, relation, goal = batch.edges
+    reached = torch.zeros(batch.num_entities, dtype=torch.bool, device=batch.device)
+    reached[source] = True
+    for edge in edges:
+        taken = (relation == relation[edge]) & reached[origin]
+        reached = torch.zeros_like(reached)
+        reached[goal[taken]] = True
+    reached[source] = source == target
+    return float((scores[reached] - scores[target]).exp().clamp(max=1).mean())
+
+
+def _weighed(
+    batch: SubgraphBatch, scores: Tensor, source: int, target: int, path: WeightedPath
+) -> WeightedPath:
+    """The path with its share times the agreement; less than nothing is not made more."""
+    factor = agreement(batch, scores, source, target, path.edges) if path.weight > 0 else 1.0
+    return path._replace(weight=path.weight * factor)
+
+
+def without(batch: SubgraphBatch, edges: Sequence[int], num_relations: int) -> SubgraphBatch:
+    """The subgraph of one query without the facts of these edges, in both directions."""
+    origin, relation, goal = batch.edges
+    gone = torch.zeros_like(relation, dtype=torch.bool)
+    degree = batch.degree.clone()
+    facts = set()
+    for edge in edges:
+        x, r, o = batch.edges[:, edge].tolist()
+        facts.add((x, r, o) if r < num_relations else (o, r - num_relations, x))
+    for head, label, tail in facts:
+        gone |= (origin == head) & (relation == label) & (goal == tail)
+        gone |= (origin == tail) & (relation == label + num_relations) & (goal == head)
+        degree[head] -= 1
+        degree[tail] -= 1
+    return dataclasses.replace(
+        batch, degree=degree, edges=batch.edges[:, ~gone], edge_query=batch.edge_query[~gone]
+    )
+
+
+def _within_reach(batch: SubgraphBatch, source: int, target: int, num_layers: int) -> bool:
+    return source == target or int(hops(batch, source)[target]) <= num_layers
+
+
+def _step(graph: KnowledgeGraph, batch: SubgraphBatch, edge: int) -> Step:
+    origin, relation, goal = batch.edges[:, edge].tolist()
+    return Step(
+        graph.entities[int(batch.entities[origin])],
+        graph.relation_name(relation),
+        relation >= graph.num_relations,
+        graph.entities[int(batch.entities[goal])],
+    )

@@ -1,0 +1,133 @@
+"""Importing checkpoints of the official code.
+
+Such a file is a `torch.save` of a dictionary with `model_state_dict`. Names and shapes of its
+tensors tell layers, dimension, attention size, initial state, readout and concatenation; activation
+and shortcut are not in it. It is loaded with `weights_only=True`: a file that carries code is
+refused, not run.
+"""
+
+import dataclasses
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oneshot.building import build_sampler
+from oneshot.config import Config, PredictorConfig
+from oneshot.dataset import Dataset
+from oneshot.errors import InputError
+from oneshot.predictor import Predictor
+from oneshot.reasoner import Reasoner
+
+_LAYER = re.compile(r"gnn_layers\.(\d+)\.(.+)")
+
+# Tensor of a layer there → tensor of a layer here.
+_LAYER_NAMES = {
+    "rela_embed.weight": "message.relation.weight",
+    "Ws_attn.weight": "message.from_source.weight",
+    "Wr_attn.weight": "message.from_relation.weight",
+    "Wqr_attn.weight": "message.from_query.weight",
+    "Wqr_attn.bias": "message.from_query.bias",
+    "w_alpha.weight": "message.attention.weight",
+    "w_alpha.bias": "message.attention.bias",
+    "W_h.weight": "linear.weight",
+}
+_OTHER_NAMES = {
+    "gate.weight_ih_l0": "gate.cell.weight_ih",
+    "gate.weight_hh_l0": "gate.cell.weight_hh",
+    "gate.bias_ih_l0": "gate.cell.bias_ih",
+    "gate.bias_hh_l0": "gate.cell.bias_hh",
+    "query_rela_embed.weight": "query_embedding.weight",
+    "W_final.weight": "readout.weight",
+}
+
+
+def import_official(path: Path, data: Dataset, config: Config) -> Reasoner:
+    """The reasoner of an official checkpoint on the data set it was trained on.
+
+    `config` gives what the file cannot tell: `predictor.activation`, `predictor.shortcut` and the
+    sampler; everything else of the predictor's shape is read off the file.
+    """
+    tensors = _read(path)
+    renamed = _renamed(path, tensors)
+    shape = _shape(path, renamed, config.predictor)
+    relations = data.graph.num_relations
+    kinds = len(renamed["layers.0.message.relation.weight"])
+    if kinds != 2 * relations + 1:
+        raise InputError(
+            f"{path}: has {kinds} relation rows, but {data.name} with {relations} relations needs "
+            f"{2 * relations + 1} (relations, inverses, identity); is this the right data set?"
+        )
+    asked = renamed.get("query_embedding.weight")
+    if asked is not None and len(asked) == kinds - 1:  # no query has the identity relation
+        renamed["query_embedding.weight"] = torch.cat([asked, torch.zeros_like(asked[:1])])
+    predictor = Predictor(shape, relations)
+    wanted = predictor.state_dict()
+    for name in sorted(wanted.keys() | renamed.keys()):
+        here = list(renamed[name].shape) if name in renamed else "missing"
+        there = list(wanted[name].shape) if name in wanted else "not expected"
+        if here != there:
+            raise InputError(f"{path}: the tensor for {name} is {here}, it should be {there}")
+    predictor.load_state_dict(renamed)
+    sampler = build_sampler(config.sampler, config.training.seed)
+    return Reasoner(data.graph, sampler, predictor)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        whole: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path}: holds more than tensors, or is no checkpoint; nothing in it was run"
+        ) from error
+    except Exception as error:  # torch raises whatever a damaged archive makes it raise
+        raise InputError(f"{path}: is not a readable checkpoint ({error})") from error
+    tensors = whole.get("model_state_dict", whole) if isinstance(whole, dict) else None
+    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
+        raise InputError(f"{path}: holds no model_state_dict of tensors")
+    return tensors
+
+
+def _renamed(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under our names; one that we do not know is an error."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        match = _LAYER.fullmatch(name)
+        if match and match[2] in _LAYER_NAMES:
+            renamed[f"layers.{match[1]}.{_LAYER_NAMES[match[2]]}"] = tensor.float()
+        elif name in _OTHER_NAMES:
+            renamed[_OTHER_NAMES[name]] = tensor.float()
+        else:
+            raise InputError(f"{path}: the tensor {name} is not one of the official code's")
+    if "layers.0.message.relation.weight" not in renamed:
+        raise InputError(f"{path}: has no layer (gnn_layers.0.rela_embed)")
+    return renamed
+
+
+def _shape(path: Path, tensors: dict[str, Tensor], base: PredictorConfig) -> PredictorConfig:
+    """The configuration that the tensors imply."""
+    layers = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("layers."))
+    dim = tensors["layers.0.message.relation.weight"].shape[-1]
+    attention = tensors.get("layers.0.message.attention.weight")
+    if attention is None:
+        raise InputError(f"{path}: has no attention (gnn_layers.0.w_alpha)")
+    readout = tensors.get("readout.weight")
+    return dataclasses.replace(
+        base,
+        message="redgnn",
+        compose="multiply",
+        aggregate="sum",
+        num_layers=layers,
+        dim=dim,
+        attention_dim=attention.shape[-1],
+        initial="relational" if "query_embedding.weight" in tensors else "binary",
+        gate="gate.cell.weight_ih" in tensors,
+        gate_mask="nonzero",
+        readout="dot" if readout is None else "linear",
+        concat=readout is not None and readout.shape[-1] == (layers + 1) * dim,
+    )

@@ -1,0 +1,216 @@
+"""The picture of an explanation: its paths, what lies around them, and the subgraph's make-up.
+
+As in the paper's case study two small charts show how the degrees of the sampled entities, and
+their distances from the question's entity, are distributed.
+"""
+
+import math
+from pathlib import Path
+
+from oneshot.explanation import Explanation
+from oneshot.files import write_text
+from oneshot.paths import hops
+from oneshot.report.layout import lay_out
+from oneshot.report.neighbourhood import (
+    FAINT,
+    GREY,
+    INK,
+    SOFT,
+    draw_neighbourhood,
+    relation_styles,
+)
+from oneshot.report.shapes import (
+    Box,
+    Curve,
+    Picture,
+    Shape,
+    Text,
+    as_svg,
+    clean,
+    line,
+    save_png,
+    shortened,
+    text_width,
+)
+
+_MARGIN, _GAP, _LEAST_WIDTH = 36.0, 190.0, 980.0
+_TOP = 104.0  # where the graph begins, below the title
+_CHART = 120.0
+
+
+def svg(explanation: Explanation, path: Path | None = None) -> str:
+    """The picture as SVG; written to a file if a path is given."""
+    text = as_svg(picture(explanation))
+    if path is not None:
+        write_text(path, text)
+    return text
+
+
+def html(explanation: Explanation, path: Path | None = None) -> str:
+    """The picture in a page without links to anything; written to a file if a path is given."""
+    drawing = picture(explanation)
+    text = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        f"<title>{clean(drawing.description)}</title>\n<style>\n"
+        "body { margin: 0; background: #eef1f4 }\n"
+        "svg { display: block; margin: 24px auto; max-width: 96vw; height: auto; "
+        "box-shadow: 0 1px 6px #0003 }\n</style>\n</head>\n<body>\n"
+        f"{as_svg(drawing)}</body>\n</html>\n"
+    )
+    if path is not None:
+        write_text(path, text)
+    return text
+
+
+def png(explanation: Explanation, path: Path) -> None:
+    """The picture as PNG, by matplotlib."""
+    save_png(picture(explanation), path)
+
+
+def picture(explanation: Explanation) -> Picture:
+    """The whole picture, from the title down to the charts."""
+    layout = lay_out(explanation)
+    gap = max(_GAP, (_LEAST_WIDTH - 2 * _MARGIN) / (layout.columns + 0.2))
+    width = 2 * _MARGIN + gap * layout.columns
+    places = {
+        place: (_MARGIN + gap * (column + 0.5), _TOP + layout.height[place])
+        for place, column in layout.column.items()
+    }
+    shapes: list[Shape] = _title(explanation, width)
+    shapes += draw_neighbourhood(explanation, layout, places, gap)
+    top = _TOP + layout.total_height + 56
+    for part in (_legend, _list_of_paths, _charts):
+        drawn, top = part(explanation, top, width)
+        shapes += drawn
+    description = (
+        f"Why {explanation.answer} answers ({explanation.entity}, {explanation.relation}, ?)"
+    )
+    return Picture(width, top, description, shapes)
+
+
+def _title(explanation: Explanation, width: float) -> list[Shape]:
+    room = width - 2 * _MARGIN
+    half = room / 2
+    title = (
+        f"({shortened(explanation.entity, 20, half / 2, True)}, "
+        f"{shortened(explanation.relation, 20, half / 2, True)}, ?)"
+        f"  →  {shortened(explanation.answer, 20, half / 1.3, True)}"
+    )
+    batch = explanation.batch
+    known = ", a known fact" if explanation.known else ""
+    below = (
+        f"score {explanation.score:z.2f}{known} · subgraph of {batch.num_entities:,} entities and "
+        f"{batch.num_edges - batch.num_entities:,} edges"
+    )
+    return [
+        Text((_MARGIN, 40), title, 20, INK, bold=True),
+        Text((_MARGIN, 62), below, 13, SOFT),
+    ]
+
+
+Part = tuple[list[Shape], float]  # shapes, and the y below them
+
+
+def _legend(explanation: Explanation, top: float, width: float) -> Part:
+    """The colours of the relations on paths, in rows."""
+    entries = [
+        (explanation.graph.relations[relation], style.colour, 4.0, style.dashed)
+        for relation, style in relation_styles(explanation).items()
+    ]
+    shapes: list[Shape] = []
+    x, y = _MARGIN, top
+    for name, colour, thick, dashed in [*entries, ("other facts", GREY, 1.0, False)]:
+        text = shortened(name, 12, 220)
+        needed = 40 + text_width(text, 12) + 22
+        if x + needed > width - _MARGIN and x > _MARGIN:
+            x, y = _MARGIN, y + 20
+        start, end = (x, y), (x + 30, y)
+        shapes.append(Curve((start, start, end, end), colour, thick, dashed, name))
+        shapes.append(Text((x + 38, y + 4), text, 12, SOFT, title=name))
+        x += needed
+    return shapes, y + 40
+
+
+def _list_of_paths(explanation: Explanation, top: float, width: float) -> Part:
+    """The paths in words, with their figures."""
+    right = width - _MARGIN
+    if not explanation.reachable:
+        text = shortened(explanation.message, 13, right - _MARGIN)
+        return [Text((_MARGIN, top), text, 13, INK, title=explanation.message)], top + 36
+    shapes: list[Shape] = [
+        Text((_MARGIN, top), "paths", 12, SOFT, bold=True),
+        Text((right - 112, top), "weight", 12, SOFT, "end", True),
+        Text((right, top), "score without", 12, SOFT, "end", True),
+        line((_MARGIN, top + 7), (right, top + 7), FAINT, 1),
+    ]
+    y = top + 7
+    for number, path in enumerate(explanation.paths, 1):
+        y += 20
+        names = [path.steps[0].source, *(step.target for step in path.steps)]
+        relations = [f" —{shortened(step.relation, 12, 130)}→ " for step in path.steps]
+        room = right - _MARGIN - 200 - sum(text_width(relation, 12) for relation in relations)
+        widths = [text_width(name, 12) for name in names]
+        # Long names give way first: the widest limit that all names fit with.
+        fits = (n for n in range(500, 40, -10) if sum(min(w, n) for w in widths) <= room)
+        most = next(fits, 40)
+        short = [shortened(name, 12, most) for name in names]
+        way = short[0] + "".join(r + n for r, n in zip(relations, short[1:], strict=True))
+        mark = "  (known fact)" if path.known else ""
+        bold = number == 1
+        shapes += [
+            Text((_MARGIN, y), f"{number}.  {way}{mark}", 12, INK, bold=bold, title=str(path)),
+            Text((right - 112, y), f"{path.weight:z.2f}", 12, INK, "end", bold),
+            Text((right, y), f"{path.score_without:z.2f}", 12, INK, "end", bold),
+        ]
+    return shapes, y + 44
+
+
+def _charts(explanation: Explanation, top: float, width: float) -> Part:
+    """The degrees of the sampled entities and their distances from the question's entity."""
+    batch = explanation.batch
+    degrees: dict[str, int] = {}
+    for degree in sorted(batch.degree.tolist()):
+        low = 1 << (degree.bit_length() - 1) if degree else 0  # powers of two: a log scale
+        label = str(low) if low < 2 else f"{low}–{2 * low - 1}"
+        degrees[label] = degrees.get(label, 0) + 1
+    distances: dict[str, int] = {}
+    for distance in sorted(hops(batch, explanation.source).tolist()):
+        label = "no path" if distance == batch.num_entities else str(min(distance, 9))
+        label = "9+" if label == "9" else label
+        distances[label] = distances.get(label, 0) + 1
+    room = (width - 2 * _MARGIN - 60) / 2
+    return [
+        *_bars("degree of the sampled entities (log scales)", degrees, _MARGIN, top, room, True),
+        *_bars(
+            f"distance from {shortened(explanation.entity, 12, room / 2, True)}",
+            distances,
+            _MARGIN + room + 60,
+            top,
+            room,
+            False,
+        ),
+    ], top + _CHART + 66
+
+
+def _bars(
+    title: str, counts: dict[str, int], left: float, top: float, width: float, log: bool
+) -> list[Shape]:
+    """A chart of one bar a label, with the count above it."""
+    floor = top + 22 + _CHART
+    pitch = min(width / len(counts), 92.0)
+    bar = pitch * 0.72
+    largest = max(counts.values())
+    shapes: list[Shape] = [Text((left, top), title, 12, SOFT, bold=True)]
+    for number, (label, count) in enumerate(counts.items()):
+        share = math.log1p(count) / math.log1p(largest) if log else count / largest
+        height = max(share * (_CHART - 24), 1.5)
+        x = left + pitch * number + (pitch - bar) / 2
+        middle = x + bar / 2
+        what = f"{count:,} entities"
+        shapes += [
+            Box((x, floor - height), bar, height, "#7fa6c9", title=what),
+            Text((middle, floor - height - 5), f"{count:,}", 11, INK, "middle"),
+            Text((middle, floor + 15), label, 11, SOFT, "middle"),
+        ]
+    return [*shapes, line((left, floor), (left + pitch * len(counts), floor), GREY, 1)]

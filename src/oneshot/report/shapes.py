@@ -1,0 +1,282 @@
+"""Shapes: the few things our drawings are made of, written as SVG or drawn by matplotlib.
+
+Both ways draw the same list of shapes, in its order. Lengths are pixels, y grows downwards.
+"""
+
+import re
+import unicodedata
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+from oneshot.errors import require
+from oneshot.files import replacing
+
+Point = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
+
+_FONT = "'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+_DPI = 100  # pixels an inch in matplotlib, before the picture is enlarged
+_ENLARGE = 2
+# What XML 1.0 does not allow even when escaped; a name may hold it.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A cubic curve of four points, the ends and the two between that draw it to them."""
+
+    points: tuple[Point, Point, Point, Point]
+    colour: str
+    width: float
+    dashed: bool = False
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Polygon:
+    points: tuple[Point, ...]
+    fill: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Circle:
+    centre: Point
+    radius: float
+    fill: str
+    stroke: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle by its upper left corner, with rounded corners if `radius` is not 0."""
+
+    corner: Point
+    width: float
+    height: float
+    fill: str
+    radius: float = 0
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """One line; `place` is on its baseline. `halo` sets it off from what lies below it."""
+
+    place: Point
+    text: str
+    size: float
+    colour: str = "#222222"
+    anchor: Anchor = "start"
+    bold: bool = False
+    halo: bool = False
+    title: str = ""
+
+
+Shape = Curve | Polygon | Circle | Box | Text
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Shapes on a white sheet, and a sentence for those who cannot see them."""
+
+    width: float
+    height: float
+    description: str
+    shapes: Sequence[Shape]
+
+
+def line(start: Point, end: Point, colour: str, width: float, title: str = "") -> Curve:
+    """A straight line."""
+    return Curve((start, start, end, end), colour, width, title=title)
+
+
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """About how wide a line of text is; a little too wide rather than too narrow."""
+    widths = (
+        0.0
+        if unicodedata.category(letter) in ("Mn", "Me", "Cf")
+        else 1.05
+        if unicodedata.east_asian_width(letter) in "WF"
+        else 0.33
+        if letter in "iljtfrI.,:;|' !()[]"
+        else 0.88
+        if letter in "mwMW@%—→…"
+        else 0.68
+        if letter.isupper()
+        else 0.58
+        for letter in text
+    )
+    return sum(widths) * size * (1.07 if bold else 1.0)
+
+
+def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
+    """The text, its end replaced by … where it would be wider than `width`; on one line."""
+    text = " ".join(text.split())
+    if text_width(text, size, bold) <= width:
+        return text
+    left = width - text_width("…", size, bold)
+    end = 0
+    while end < len(text) and text_width(text[: end + 1], size, bold) <= left:
+        end += 1
+    return text[:end].rstrip() + "…"
+
+
+def as_svg(picture: Picture) -> str:
+    """The picture as an SVG document."""
+    size = f"{picture.width:g} {picture.height:g}"
+    body = "\n".join(_svg(shape) for shape in picture.shapes)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
+        f'width="{picture.width:g}" height="{picture.height:g}" role="img" '
+        f'font-family="{_FONT}">\n<title>{clean(picture.description)}</title>\n'
+        "<style>g:hover > .line { stroke-opacity: 0.55 }</style>\n"
+        f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}\n</svg>\n'
+    )
+
+
+def clean(text: str) -> str:
+    """The text as it may stand in XML."""
+    return escape(_NOT_XML.sub("\ufffd", text), quote=True)
+
+
+def _svg(shape: Shape) -> str:
+    title = f"<title>{clean(shape.title)}</title>" if shape.title else ""
+    match shape:
+        case Curve():
+            (x, y), *others = shape.points
+            way = f"M{x:.1f},{y:.1f} C{' '.join(f'{a:.1f},{b:.1f}' for a, b in others)}"
+            dash = ' stroke-dasharray="7 4"' if shape.dashed else ""
+            drawn = (
+                f'<path class="line" d="{way}" fill="none" stroke="{shape.colour}" '
+                f'stroke-width="{shape.width:g}"{dash}/>'
+            )
+            if title:  # a thin line is hard to point at: an unseen thick one helps
+                drawn += f'<path d="{way}" fill="none" stroke="#000" stroke-opacity="0" '
+                drawn += 'stroke-width="9"/>'
+        case Polygon():
+            points = " ".join(f"{a:.1f},{b:.1f}" for a, b in shape.points)
+            drawn = f'<polygon points="{points}" fill="{shape.fill}"/>'
+        case Circle():
+            x, y = shape.centre
+            drawn = (
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{shape.radius:g}" fill="{shape.fill}" '
+                f'stroke="{shape.stroke}" stroke-width="2"/>'
+            )
+        case Box():
+            x, y = shape.corner
+            drawn = (
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{shape.width:.1f}" '
+                f'height="{shape.height:.1f}" rx="{shape.radius:g}" fill="{shape.fill}"/>'
+            )
+        case Text():
+            x, y = shape.place
+            look = ' font-weight="bold"' if shape.bold else ""
+            if shape.halo:
+                look += ' stroke="#ffffff" stroke-width="4" stroke-linejoin="round"'
+                look += ' paint-order="stroke"'
+            drawn = (
+                f'<text x="{x:.1f}" y="{y:.1f}" font-size="{shape.size:g}" '
+                f'fill="{shape.colour}" text-anchor="{shape.anchor}"{look}>'
+                f"{clean(shape.text)}</text>"
+            )
+    return f"<g>{title}{drawn}</g>" if title else drawn
+
+
+def save_png(picture: Picture, path: Path) -> None:
+    """Draw the picture with matplotlib and write it."""
+    require("matplotlib", "plot", "drawing a picture")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(picture.width / _DPI, picture.height / _DPI), dpi=_DPI)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, picture.width)
+    axes.set_ylim(picture.height, 0)
+    axes.axis("off")
+    for order, shape in enumerate(picture.shapes):
+        _draw(axes, shape, order)
+    with replacing(path) as temporary, warnings.catch_warnings():
+        # A letter that the font lacks is drawn as a box; that is no reason to fail.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
+        figure.savefig(temporary, dpi=_DPI * _ENLARGE, format="png")
+
+
+def _draw(axes: Any, shape: Shape, order: int) -> None:
+    from matplotlib import patches, patheffects
+    from matplotlib.path import Path as Way
+
+    patch: patches.Patch
+    points = 72 / _DPI  # of a font or line, in a pixel
+    match shape:
+        case Curve():
+            way = Way(shape.points, [Way.MOVETO, Way.CURVE4, Way.CURVE4, Way.CURVE4])
+            look = {"linestyle": (0, (3, 1.7))} if shape.dashed else {}
+            patch = patches.PathPatch(
+                way, fill=False, edgecolor=shape.colour, linewidth=shape.width * points, **look
+            )
+        case Polygon():
+            patch = patches.Polygon(shape.points, facecolor=shape.fill, linewidth=0)
+        case Circle():
+            patch = patches.Circle(
+                shape.centre,
+                shape.radius,
+                facecolor=shape.fill,
+                edgecolor=shape.stroke,
+                linewidth=2 * points,
+            )
+        case Box():
+            # The style grows the box by its padding, and rounds within it.
+            inset = shape.radius
+            patch = patches.FancyBboxPatch(
+                (shape.corner[0] + inset, shape.corner[1] + inset),
+                max(shape.width - 2 * inset, 0),
+                max(shape.height - 2 * inset, 0),
+                boxstyle=f"round,pad={inset}" if inset else "square,pad=0",
+                facecolor=shape.fill,
+                linewidth=0,
+            )
+        case Text():
+            axes.text(
+                *shape.place,
+                _NOT_XML.sub("\ufffd", shape.text),
+                fontsize=shape.size * points * 0.94,  # its own font is wider than usual ones
+                color=shape.colour,
+                ha={"start": "left", "middle": "center", "end": "right"}[shape.anchor],
+                va="baseline",
+                weight="bold" if shape.bold else "normal",
+                parse_math=False,
+                zorder=order,
+                path_effects=[patheffects.withStroke(linewidth=3, foreground="white")]
+                if shape.halo
+                else [],
+            )
+            return
+    patch.set_zorder(order)
+    axes.add_patch(patch)
+
+
+def arrow_head(curve: Sequence[Point], size: float, fill: str) -> Polygon:
+    """A triangle at the end of a curve."""
+    tip, before = curve[-1], curve[-2]
+    dx, dy = tip[0] - before[0], tip[1] - before[1]
+    length = max((dx * dx + dy * dy) ** 0.5, 1e-9)
+    dx, dy = dx / length * size, dy / length * size
+    base = (tip[0] - dx, tip[1] - dy)
+    return Polygon(
+        (tip, (base[0] - dy / 2, base[1] + dx / 2), (base[0] + dy / 2, base[1] - dx / 2)), fill
+    )
+
+
+def overlap(boxes: Iterable[tuple[Point, Point]], box: tuple[Point, Point]) -> float:
+    """The area that a box, by two corners, shares with others."""
+    (left, top), (right, bottom) = box
+    return sum(
+        max(0.0, min(right, r) - max(left, l)) * max(0.0, min(bottom, b) - max(top, t))
+        for (l, t), (r, b) in boxes  # noqa: E741
+    )

@@ -1,0 +1,42 @@
+"""TensorBoard: the curves of a training, for those who watch them there."""
+
+from pathlib import Path
+from typing import Any
+
+from oneshot.errors import require
+from oneshot.training import Trainer
+
+
+class TensorBoard:
+    """Writes loss, learning rate, coverage and validation MRR of each epoch to a directory."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        # Before the long work starts, not at its first epoch.
+        self._package = require("torch.utils.tensorboard", "tensorboard", "writing to TensorBoard")
+        self._writer: Any = None
+
+    def started(self, trainer: Trainer) -> None:
+        if trainer.team.is_first:
+            # What a killed process wrote beyond its checkpoint is drawn again.
+            self._writer = self._package.SummaryWriter(
+                str(self.path), purge_step=trainer.state.epoch + 1
+            )
+
+    def stepped(self, queries: int, loss: float) -> None:
+        pass
+
+    def validating(self, queries: int) -> None:
+        pass
+
+    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+        if self._writer is None:
+            return
+        values = {name: record[name] for name in ("loss", "learning_rate", "covered")}
+        if "valid" in record:
+            values["valid/mrr"] = record["valid"]["mrr"]
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, record["epoch"])
+        self._writer.flush()
+        if trainer.state.finished:
+            self._writer.close()
