@@ -7,7 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("reading", "sampler_coverage", "sampler_speed", "sampler_gpu", "push", "large_graph")
+SCRIPTS = (
+    "reading",
+    "sampler_coverage",
+    "sampler_speed",
+    "sampler_gpu",
+    "push",
+    "large_graph",
+    "questions",
+)
 
 
 def main() -> None:
