@@ -13,7 +13,8 @@ from oneshot.samplers import SAMPLERS
 
 RATIOS = (0.1, 0.2, 0.5)
 
-# Table of coverage in the paper; "random walk" is not specified further there.
+# Coverage in the paper; "random walk" is not specified further there. The rows of PPR are certain,
+# the others still have to be checked against the paper.
 PAPER = {
     "WN18RR": {
         "ppr": (0.876, 0.896, 0.929),

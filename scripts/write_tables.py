@@ -37,7 +37,8 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def machine(value: dict[str, Any]) -> str:
     hardware = value["hardware"]
     place = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
-    return f"*{place}, torch {hardware['versions']['torch']}, {hardware['date']}.*"
+    revision = hardware.get("revision") or "unknown"  # "+" marks changes on top of a commit
+    return f"*{place}, torch {hardware['versions']['torch']}, {hardware['date']}, revision {revision}.*"
 
 
 def coverage() -> str:
@@ -56,7 +57,8 @@ def coverage() -> str:
     parts.append(
         f"Random walks: {walks['walks']} walks of {walks['length']} steps from the question's "
         "entity, without restart; entities never visited come last. The paper does not say what "
-        "its random walks are."
+        "its random walks are. Its figures for PPR are certain; those for the other four samplers "
+        "were noted down without the paper at hand and still have to be checked against it."
     )
     return "\n\n".join([*parts, machine(value)])
 

@@ -108,11 +108,11 @@ class TrainingConfig:
     schedule: Literal["constant", "plateau", "cosine"] = "cosine"
     # epochs over which the learning rate rises from zero
     warmup_epochs: float = 0.0
-    # plateau: the learning rate is halved at that many epochs in a row without a better result
+    # plateau: the learning rate is halved at that many validations in a row without a better one
     plateau_patience: int = 3
     # largest norm of the gradient; 0 for no limit
     clip: float = 0.0
-    # epochs without a better validation MRR before training stops; 0 for never
+    # validations without a better MRR before training stops; 0 for never
     patience: int = 0
     # "auto" takes bfloat16 on a GPU that has it
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
