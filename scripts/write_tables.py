@@ -38,7 +38,8 @@ def machine(value: dict[str, Any]) -> str:
     hardware = value["hardware"]
     place = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
     revision = hardware.get("revision") or "unknown"  # "+" marks changes on top of a commit
-    return f"*{place}, torch {hardware['versions']['torch']}, {hardware['date']}, revision {revision}.*"
+    torch = hardware["versions"]["torch"]
+    return f"*{place}, torch {torch}, {hardware['date']}, revision {revision}.*"
 
 
 def coverage() -> str:
