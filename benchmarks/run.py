@@ -15,6 +15,7 @@ SCRIPTS = (
     "push",
     "large_graph",
     "questions",
+    "explanations",
 )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from oneshot.datasets import Dataset, load
     from oneshot.errors import InputError, MissingPackageError, OneshotError, UnknownNameError
     from oneshot.evaluation import Report, evaluate
+    from oneshot.explanation import Explanation
     from oneshot.graph import KnowledgeGraph
     from oneshot.ppr import pagerank, ppr
     from oneshot.predictor import Predictor
@@ -49,6 +50,7 @@ _HOME = {
     "UnknownNameError": "errors",
     "Report": "evaluation",
     "evaluate": "evaluation",
+    "Explanation": "explanation",
     "KnowledgeGraph": "graph",
     "pagerank": "ppr",
     "ppr": "ppr",
@@ -73,6 +75,7 @@ __all__ = [
     "Config",
     "Coverage",
     "Dataset",
+    "Explanation",
     "InputError",
     "KnowledgeGraph",
     "MissingPackageError",

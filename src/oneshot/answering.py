@@ -1,7 +1,7 @@
 """Answering: the answers to a file of questions, written to another file as they come."""
 
-import csv
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ COLUMNS = ("entity", "relation", "rank", "answer", "score", "probability", "know
 """Columns of tables of answers: one row an answer, best first, numbered by `rank` from 1."""
 
 _ROWS = 10_000  # of a Parquet file, in memory at a time
+_SPECIAL = re.compile('[\t\n\r"]')
+_LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # which JSON leaves bare
 
 
 def check_answers_place(path: Path) -> None:
@@ -63,17 +65,27 @@ def answer_questions(
 def _write_json_lines(path: Path, predictions: Iterable[Prediction]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for found in predictions:
-            file.write(json.dumps(found.as_dict(), ensure_ascii=False) + "\n")
+            line = json.dumps(found.as_dict(), ensure_ascii=False)
+            file.write(_LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", line) + "\n")
 
 
 def _write_tsv(path: Path, predictions: Iterable[Prediction]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        # Quotes are written only around names that hold a tab, a line end or a quote.
-        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-        writer.writerow(COLUMNS)
+        file.write("\t".join(COLUMNS) + "\n")
         for found in predictions:
             for row in _rows(found):
-                writer.writerow(str(v).lower() if isinstance(v, bool) else v for v in row)
+                file.write("\t".join(map(_field, row)) + "\n")
+
+
+def _field(value: Any) -> str:
+    """A value in a table; quotes stand only around a text with a tab, a line end or a quote."""
+    # Not by the module csv, which before Python 3.13 leaves a carriage return bare.
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
 
 
 def _write_parquet(path: Path, predictions: Iterable[Prediction]) -> None:

@@ -1,7 +1,7 @@
 """Run directories: a reasoner on disk, with all that is needed to ask, judge and resume it.
 
 config.toml              the whole configuration
-relations.txt            the relations the predictor knows, in its order
+relations.txt            the relations the predictor knows, in its order, one a line
 predictor.safetensors    its parameters (of the best epoch)
 graph.json               where the graph came from, and its fingerprint
 graph/                   the graph itself, if it came from no file
@@ -26,6 +26,7 @@ from oneshot.graph import KnowledgeGraph
 from oneshot.reading import read_names
 from oneshot.reasoner import Reasoner
 from oneshot.storage import is_saved_graph, open_graph, save_graph
+from oneshot.vocabulary import Vocabulary
 
 CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"
 GRAPH, CALIBRATION, METRICS = "graph.json", "calibration.json", "metrics.jsonl"
@@ -56,7 +57,7 @@ def start_run(path: Path, config: Config, graph: KnowledgeGraph) -> None:
     if graph.origin is None:
         save_graph(path / "graph", graph.to("cpu"), {}, {})
     write_json(path / GRAPH, about)
-    write_text(path / RELATIONS, "".join(f"{name}\n" for name in graph.relations))
+    write_text(path / RELATIONS, "".join(f"{_as_line(name)}\n" for name in graph.relations))
 
 
 def load_reasoner(
@@ -67,7 +68,7 @@ def load_reasoner(
     `settings`, such as `sampler.entity_ratio=0.2`, change the saved configuration.
     """
     config = run_config(path, settings)
-    relations = read_names(path / RELATIONS, "relation")
+    relations = read_relations(path / RELATIONS)
     if graph is None:
         graph = run_graph(path)
     graph = graph.with_relations(relations)
@@ -78,6 +79,32 @@ def load_reasoner(
     if (path / CALIBRATION).is_file():
         reasoner.calibration = _read_calibration(path / CALIBRATION)
     return reasoner
+
+
+def read_relations(path: Path) -> Vocabulary:
+    """The relations of a run; what `_as_line` wrote for a name is that name again."""
+    lines = read_names(path, "relation")
+    names = []
+    for number, line in enumerate(lines, 1):
+        try:
+            name = json.loads(line) if line.startswith('"') else line
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: not a name in quotes ({error})") from error
+        names.append(name)
+    try:
+        return Vocabulary.from_names(names, "relation")
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _as_line(name: str) -> str:
+    """A name as one line, as it is; in quotes, as in JSON, if it would not come back so.
+
+    Such are empty names and those with line ends, of which Unicode has many, a byte order mark
+    in front, which is lost at the start of a file, and names that begin with a quote themselves.
+    """
+    plain = name.splitlines() == [name] and not name.startswith(('"', "\ufeff"))
+    return name if plain else json.dumps(name)
 
 
 def run_config(path: Path, settings: list[str] | None = None) -> Config:

@@ -92,7 +92,10 @@ def _read_fast(data: bytes, separator: str) -> list[Any] | None:
                 column_names=["head", "relation", "tail"], block_size=1 << 24
             ),
             parse_options=pyarrow.csv.ParseOptions(
-                delimiter=separator, quote_char='"' if separator == "," else False
+                delimiter=separator,
+                quote_char='"' if separator == "," else False,
+                # Else a block of the file may end in the middle of a name.
+                newlines_in_values=separator == "," and b'"' in data,
             ),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(("head", "relation", "tail"), pa.string()),

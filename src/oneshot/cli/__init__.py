@@ -7,7 +7,7 @@ import typer
 
 from oneshot import console
 from oneshot._version import __version__
-from oneshot.cli import bench, data, demo, reason
+from oneshot.cli import bench, data, demo, predict, reason
 from oneshot.errors import OneshotError
 from oneshot.process import prepare_process
 
@@ -27,7 +27,7 @@ COMMANDS = (
     data.coverage,
     reason.train,
     reason.evaluate,
-    reason.predict,
+    predict.predict,
     reason.import_official,
 )
 for command in COMMANDS:

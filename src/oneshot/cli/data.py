@@ -11,7 +11,9 @@ from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
     JsonOption,
+    LimitOption,
     SeedOption,
+    SplitOption,
     count,
     drawn,
     load_data,
@@ -81,10 +83,8 @@ def coverage(
     max_entities: Annotated[
         str | None, typer.Option(help="Counts of entities instead of shares, comma-separated.")
     ] = None,
-    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Ask only so many queries, drawn with the seed.")
-    ] = None,
+    split: SplitOption = "test",
+    limit: LimitOption = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw coverage against budget.")
     ] = None,

@@ -25,6 +25,11 @@ DataArgument = Annotated[
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="A run directory, as `oneshot train` writes it.")
 ]
+RunOption = Annotated[Path, typer.Option(metavar="RUN", help="The run directory to write.")]
+SplitOption = Annotated[str, typer.Option(help="train, valid or test.")]
+LimitOption = Annotated[
+    int | None, typer.Option(min=1, help="Ask only so many queries, drawn with the seed.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout.")]
 SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of everything random.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
