@@ -1,5 +1,7 @@
 """The same cases for every sampler, and the exactness of what they cut out."""
 
+import dataclasses
+
 import pytest
 import torch
 from graphs import graphs, random_graph, random_queries
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph import KnowledgeGraph
 from oneshot.samplers import SAMPLERS, BFSSampler, PPRSampler, RandomSampler, RandomWalkSampler
+from oneshot.subgraph import SubgraphBatch, concatenate
 from oneshot.vocabulary import Vocabulary
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -34,6 +37,11 @@ def subgraph_of(batch, query: int) -> tuple[list[int], list[tuple[int, int, int]
     x, r, o = batch.edges[:, batch.edge_query == query]
     edges = zip(batch.entities[x].tolist(), r.tolist(), batch.entities[o].tolist(), strict=True)
     return chosen, list(edges)
+
+
+def assert_same(ours: SubgraphBatch, expected: SubgraphBatch) -> None:
+    for field in dataclasses.fields(expected):
+        assert torch.equal(getattr(ours, field.name), getattr(expected, field.name)), field.name
 
 
 @every_sampler
@@ -333,3 +341,44 @@ def test_auto_takes_push_only_where_it_wins(monkeypatch):
     monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LARGEST_HUB", 1)
     assert sampler.chosen_method(graph, 6) == "chebyshev"
     assert PPRSampler(method="power").chosen_method(graph, 6) == "power"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10, 99])
+@pytest.mark.parametrize("max_edges", [None, 20])
+def test_a_batch_is_split_into_its_queries_and_put_together(size, max_edges):
+    graph = random_graph(4, 40, 90)
+    queries = random_queries(graph, 10, 3)
+    sampler = PPRSampler(0.4, max_edges=max_edges)
+    batch = sampler.sample(graph, queries)
+    parts = batch.split(size)
+    assert [part.num_queries for part in parts] == [
+        len(expected) for expected in queries.split(size)
+    ]
+    for part, asked in zip(parts, queries.split(size), strict=True):
+        assert_same(part, sampler.sample(graph, asked))
+        assert part.edges.is_contiguous()
+    assert_same(concatenate(parts), batch)
+
+
+def test_splitting_leaves_the_batch_as_it_is():
+    graph = random_graph(4, 40, 90)
+    sampler, queries = PPRSampler(0.4), random_queries(graph, 10, 3)
+    batch = sampler.sample(graph, queries)
+    concatenate(batch.split(4))
+    assert_same(batch, sampler.sample(graph, queries))
+    empty = sampler.sample(graph, queries[:0])
+    assert_same(concatenate(empty.split(4)), empty)
+    with pytest.raises(InputError, match="size"):
+        batch.split(0)
+
+
+@pytest.mark.parametrize("distinct", [True, False])
+def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch, distinct):
+    graph = random_graph(5, 40, 90)
+    sampler, queries = PPRSampler(0.4), random_queries(graph, 23, 3)
+    if distinct:
+        queries[:, 0] = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:23]
+    whole = sampler.sample(graph, queries)
+    for size in (1, 5, 22, 23):
+        monkeypatch.setattr("oneshot.samplers.base.block_size", lambda _, size=size: size)
+        assert_same(sampler.sample(graph, queries), whole)

@@ -1,6 +1,8 @@
 """SubgraphBatch: what a sampler hands to the predictor, and how it is cut out of the graph."""
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from oneshot import extraction_kernels
+from oneshot.errors import InputError
+from oneshot.extraction_kernels import Cut
 from oneshot.graph import KnowledgeGraph
 
 EdgeScore = Literal["product", "sum"]
@@ -68,13 +73,57 @@ class SubgraphBatch:
 
     def find_pairs(self, query: Tensor, entities: Tensor) -> Tensor:
         """Place of each entity in the subgraph of its query: both [m] → [m]; -1 if not sampled."""
-        if not len(entities) or not self.num_entities:
-            return torch.full_like(entities, -1)
-        span = int(torch.maximum(self.entities.max(), entities.max())) + 1
-        keys = self.entity_query * span + self.entities
-        wanted = query * span + entities
-        place = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
-        return torch.where((keys[place] == wanted) & (entities >= 0), place, -1)
+        # An id that is none must not be read as one of another query.
+        valid = (entities >= 0) & (entities < self._span)
+        place = _places(self._keys, query * self._span + entities)
+        return torch.where(valid, place, -1)
+
+    def split(self, size: int) -> list["SubgraphBatch"]:
+        """This batch in consecutive parts of at most `size` queries, numbered from 0 in each.
+
+        `concatenate` makes the batch of them again. The parts share memory with the batch.
+        """
+        if size < 1:
+            raise InputError(f"size must be at least 1, not {size}")
+        if self.num_queries <= size:
+            return [self]
+        starts = range(0, self.num_queries, size)
+        first = torch.arange(0, self.num_queries + size, size, device=self.device)
+        # Both in one transfer: each would wait for the device.
+        bounds = torch.stack(
+            [torch.searchsorted(column, first) for column in (self.entity_query, self.edge_query)]
+        ).tolist()
+        parts = []
+        for start, entities, edges in zip(starts, *map(itertools.pairwise, bounds), strict=True):
+            queries, here, there = slice(start, start + size), slice(*entities), slice(*edges)
+            moved = self.edges[:, there].clone(memory_format=torch.contiguous_format)
+            moved[::2] -= entities[0]
+            parts.append(
+                SubgraphBatch(
+                    queries=self.queries[queries],
+                    entities=self.entities[here],
+                    entity_query=self.entity_query[here] - start,
+                    source=self.source[queries] - entities[0],
+                    score=self.score[here],
+                    degree=self.degree[here],
+                    edges=moved,
+                    edge_query=self.edge_query[there] - start,
+                )
+            )
+        return parts
+
+    @property
+    def _span(self) -> int:
+        """A number above all entity ids, such that no product with a query exceeds 64 bits.
+
+        Known without looking at the ids, which would wait for the device.
+        """
+        return 1 << (62 - self.num_queries.bit_length())
+
+    @functools.cached_property
+    def _keys(self) -> Tensor:
+        """One number for each entity in the order of (query, id). [N]"""
+        return self.entity_query * self._span + self.entities
 
 
 def extract(
@@ -92,6 +141,42 @@ def extract(
     query's `u` among its entities; `edge_budget` [n]: the most facts, counted in both
     directions, that a query may have. Beyond it the edges of highest `p_x · p_o` (or
     `p_x + p_o`) stay, ties by place. Identity edges are always kept and not counted.
+    """
+    small = extraction_kernels.fits(graph, len(queries), len(entities))
+    cut = extraction_kernels.cut if small and extraction_kernels.available(graph.device) else _cut
+    edges, edge_query, degree, source, over_budget = cut(
+        graph, queries, entities, entity_query, edge_budget
+    )
+    if over_budget:
+        local, relation, row = edges
+        left, right = score[local], score[row]
+        value = left * right if edge_score == "product" else left + right
+        is_fact = relation < 2 * graph.num_relations
+        keep = ~is_fact | _highest(value, edge_query, is_fact, edge_budget)
+        kept = keep.nonzero().squeeze(1)
+        edges, edge_query = edges[:, kept], edge_query[kept]
+    return SubgraphBatch(
+        queries=queries,
+        entities=entities,
+        entity_query=entity_query,
+        source=source,
+        score=score,
+        degree=degree,
+        edges=edges,
+        edge_query=edge_query,
+    )
+
+
+def _cut(
+    graph: KnowledgeGraph,
+    queries: Tensor,
+    entities: Tensor,
+    entity_query: Tensor,
+    edge_budget: Tensor,
+) -> Cut:
+    """All edges between the chosen entities; arguments as those of `extract`.
+
+    The reference for `extraction_kernels.cut`, and what a processor does.
     """
     edges = graph.edges
     count = graph.degree[entities]
@@ -117,46 +202,43 @@ def extract(
     facts_per_query = torch.bincount(query, minlength=len(queries)) - torch.bincount(
         entity_query, minlength=len(queries)
     )
-    if bool((facts_per_query > edge_budget).any()):
-        left, right = score[local], score[row]
-        value = left * right if edge_score == "product" else left + right
-        is_fact = relation < 2 * graph.num_relations
-        keep = ~is_fact | _highest(value, query, is_fact, edge_budget)
-        row, local, relation, query = row[keep], local[keep], relation[keep], query[keep]
-    batch = SubgraphBatch(
-        queries=queries,
-        entities=entities,
-        entity_query=entity_query,
-        source=torch.zeros(0, dtype=torch.long, device=graph.device),
-        score=score,
-        degree=count,
+    keys = entity_query * graph.num_entities + entities
+    asked = torch.arange(len(queries), device=graph.device) * graph.num_entities + queries[:, 0]
+    return Cut(
         edges=torch.stack([local, relation, row]),
         edge_query=query,
+        degree=count,
+        source=_places(keys, asked),
+        over_budget=bool((facts_per_query > edge_budget).any()),
     )
-    return dataclasses.replace(batch, source=batch.find(queries[:, 0]))
 
 
 def concatenate(batches: Sequence[SubgraphBatch]) -> SubgraphBatch:
     """One batch of the subgraphs of several, in their order."""
     if len(batches) == 1:
         return batches[0]
-    columns: dict[str, list[Tensor]] = {f.name: [] for f in dataclasses.fields(SubgraphBatch)}
-    queries = entities = 0
+    columns = {
+        field.name: torch.cat(
+            [getattr(batch, field.name) for batch in batches], dim=int(field.name == "edges")
+        )
+        for field in dataclasses.fields(SubgraphBatch)
+    }
+    queries = entities = edges = 0
     for batch in batches:
-        shift = torch.tensor([entities, 0, entities], device=batch.device)
-        columns["queries"].append(batch.queries)
-        columns["entities"].append(batch.entities)
-        columns["entity_query"].append(batch.entity_query + queries)
-        columns["source"].append(batch.source + entities)
-        columns["score"].append(batch.score)
-        columns["degree"].append(batch.degree)
-        columns["edges"].append(batch.edges + shift[:, None])
-        columns["edge_query"].append(batch.edge_query + queries)
+        here, there = (
+            slice(entities, entities + batch.num_entities),
+            slice(edges, edges + batch.num_edges),
+        )
+        if queries:
+            # In place, and with plain numbers: a tensor of shifts would wait for the device.
+            columns["entity_query"][here] += queries
+            columns["edge_query"][there] += queries
+            columns["source"][queries : queries + batch.num_queries] += entities
+            columns["edges"][::2, there] += entities
         queries += batch.num_queries
         entities += batch.num_entities
-    return SubgraphBatch(
-        **{name: torch.cat(parts, dim=int(name == "edges")) for name, parts in columns.items()}
-    )
+        edges += batch.num_edges
+    return SubgraphBatch(**columns)
 
 
 def _local_places(
@@ -177,7 +259,15 @@ def _local_places(
         table[keys] = torch.arange(len(keys), device=keys.device)
         return table[wanted]
     # The table would be mostly empty, and its cost would grow with the graph.
-    place = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
+    return _places(keys, wanted)
+
+
+def _places(keys: Tensor, wanted: Tensor) -> Tensor:
+    """Place in the sorted `keys` [N] of each wanted number, or -1. [m] → [m]"""
+    place = torch.searchsorted(keys, wanted)
+    if not len(keys):
+        return place.fill_(-1)
+    place.clamp_(max=len(keys) - 1)
     return torch.where(keys[place] == wanted, place, -1)
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from oneshot import extraction_kernels
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
 from oneshot.ppr import check_entities
@@ -95,12 +96,16 @@ class Sampler(ABC):
         selection = self.select(graph, queries, include)
         graph = graph if edges_from is None else edges_from
         budget = self.budget.edge_counts(graph, queries[:, 1])
-        size = block_size(graph)
-        # A block at a time, so that the candidate edges stay in the processor's cache.
-        starts = torch.arange(0, max(len(queries), 1) + size, size, device=graph.device)
-        ends = torch.searchsorted(selection.query, starts).tolist()
+        size = _extraction_size(graph)
+        if len(queries) <= size:
+            return extract(graph, queries, *selection, budget, self.edge_score)
+        first = range(0, len(queries), size)
+        ends = torch.searchsorted(
+            selection.query,
+            torch.arange(0, len(queries) + size, size, device=graph.device),
+        ).tolist()
         parts = []
-        for start, (left, right) in zip(starts.tolist(), itertools.pairwise(ends), strict=False):
+        for start, (left, right) in zip(first, itertools.pairwise(ends), strict=True):
             part = slice(start, start + size)
             parts.append(
                 extract(
@@ -128,7 +133,8 @@ class Sampler(ABC):
             entities, query, score = choose_highest(
                 scores, counts[rows], forced[rows], self.keep_unreachable
             )
-            parts.append((entities, rows[query], score))
+            whole = len(rows) == len(queries)  # then the rows are all, in their order
+            parts.append((entities, query if whole else rows[query], score))
         return joined(parts, queries)
 
     def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
@@ -145,19 +151,33 @@ class Sampler(ABC):
     def _score_blocks(
         self, graph: KnowledgeGraph, entities: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Blocks of rows of `entities` [n] with their scores: (rows [b], scores [b, V])."""
+        """Blocks of rows of `entities` [n] with their scores: (rows [b], scores [b, V]).
+
+        The rows of a block are ascending.
+        """
+        if not len(entities):
+            return
         size = block_size(graph)
-        # Queries that share their entity stand together and are scored once.
+        rows = torch.arange(len(entities), device=graph.device)
         distinct, which = entities.unique(return_inverse=True)
+        if len(distinct) == len(entities):
+            for part in rows.split(size):
+                yield part, self.scores(graph, entities[part])
+            return
+        if len(entities) <= size:
+            yield rows, self.scores(graph, distinct)[which]
+            return
+        # Queries that share their entity stand together and are scored once.
         order = which.argsort(stable=True)
-        for start in range(0, len(entities), size):
-            rows = order[start : start + size].sort().values
-            needed, place = which[rows].unique(return_inverse=True)
-            scores = self.scores(graph, distinct[needed])
-            yield (
-                rows,
-                scores if len(needed) == len(rows) and _is_identity(place) else scores[place],
-            )
+        ordered = which[order]
+        last = torch.cat([ordered[size - 1 : -1 : size], ordered[-1:]])
+        bounds = torch.stack([ordered[::size], last]).tolist()
+        for block, first, final in zip(order.split(size), *bounds, strict=True):
+            part = block.sort().values
+            if final - first + 1 == len(part):
+                yield part, self.scores(graph, entities[part])
+            else:
+                yield part, self.scores(graph, distinct[first : final + 1])[which[part] - first]
 
 
 def check_queries(graph: KnowledgeGraph, queries: Tensor) -> Tensor:
@@ -168,10 +188,12 @@ def check_queries(graph: KnowledgeGraph, queries: Tensor) -> Tensor:
             f"queries must be integers of shape [n, 2], not {queries.dtype} {list(queries.shape)}"
         )
     queries = queries.long()
-    check_entities(graph, queries[:, 0])
-    relations = queries[:, 1]
-    bad = relations[(relations < 0) | (relations >= 2 * graph.num_relations)]
-    if len(bad):
+    entities, relations = queries.unbind(1)
+    no_relation = (relations < 0) | (relations >= 2 * graph.num_relations)
+    # One look at all of them: each question that the device has to answer is a wait.
+    if bool((no_relation | (entities < 0) | (entities >= graph.num_entities)).any()):
+        check_entities(graph, entities)
+        bad = relations[no_relation]
         raise InputError(
             f"relation id {int(bad[0])} is not in the graph, whose ids go from 0 to "
             f"{2 * graph.num_relations - 1}, inverses included"
@@ -199,9 +221,28 @@ def block_size(graph: KnowledgeGraph) -> int:
     """
     per_query = 4 * max(graph.num_entities, 1) * _LIVE_BLOCKS
     if graph.device.type == "cuda":
+        most = 1024
+        # Asking for the free memory takes longer than a small block: not where it will do.
+        total = torch.cuda.get_device_properties(graph.device).total_memory
+        if most * per_query <= total // 16:
+            return most
         free, _ = torch.cuda.mem_get_info(graph.device)
-        return int(min(max(free // 2 // per_query, 1), 1024))
+        # What torch holds and does not use is free, too.
+        free += torch.cuda.memory_reserved(graph.device)
+        free -= torch.cuda.memory_allocated(graph.device)
+        return int(min(max(free // 2 // per_query, 1), most))
     return int(min(max(_free_memory() // 4 // per_query, 1), 32))
+
+
+def _extraction_size(graph: KnowledgeGraph) -> int:
+    """How many subgraphs are cut out at once.
+
+    As many as are scored, so that the candidate edges stay in the processor's cache; on a GPU
+    as many as the table of the kernels has place for.
+    """
+    if extraction_kernels.available(graph.device):
+        return max(extraction_kernels.TABLE_BYTES // (4 * max(graph.num_entities, 1)), 1)
+    return block_size(graph)
 
 
 def _free_memory() -> int:
@@ -216,15 +257,13 @@ def _free_memory() -> int:
         return 4 << 30
 
 
-def _is_identity(place: Tensor) -> bool:
-    return bool((place == torch.arange(len(place), device=place.device)).all())
-
-
 def joined(parts: list[tuple[Tensor, Tensor, Tensor]], queries: Tensor) -> Selection:
-    """One selection from those of the blocks, sorted by (query, id)."""
+    """One selection from those of the blocks, each sorted by (query, id), sorted likewise."""
     if not parts:
         empty = queries.new_empty(0)
         return Selection(empty, empty, empty.float())
+    if len(parts) == 1:
+        return Selection(*parts[0])
     entities, query, score = (torch.cat(columns) for columns in zip(*parts, strict=True))
     if len(query) > 1 and bool((query[1:] < query[:-1]).any()):
         order = query.argsort(stable=True)  # within a query the ids are sorted already

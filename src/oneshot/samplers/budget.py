@@ -47,6 +47,11 @@ class Budget:
                         f"{field} must be a whole number of at least {least}, not {value}"
                     )
 
+    def check_names(self, graph: KnowledgeGraph) -> None:
+        """Raise if a table names a relation that the graph does not have."""
+        for setting in (self.entity_ratio, self.edge_ratio, self.max_entities, self.max_edges):
+            _by_relation(graph, setting or 0, 0)
+
     def entity_counts(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor:
         """The number of entities `K` for each query relation: [n] ids → int64 [n]."""
         counts = _counts(

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from oneshot import extraction_kernels
+
 
 def choose_highest(
     scores: Tensor, counts: Tensor, forced: Tensor, keep_unreachable: bool
@@ -13,6 +15,9 @@ def choose_highest(
     that are always chosen, -1 for none. → (entities [N], row [N], score [N]) sorted by (row, id).
     With `keep_unreachable` false, entities of score 0 that are not forced are left out.
     """
+    plain = scores.dtype != torch.float32 or not scores.is_contiguous() or not scores.numel()
+    if not plain and extraction_kernels.available(scores.device):
+        return extraction_kernels.choose(scores, counts, forced, keep_unreachable)
     rows = torch.arange(len(scores), device=scores.device)[:, None].expand_as(forced)
     valid = forced >= 0
     at = rows[valid], forced[valid]

@@ -108,14 +108,19 @@ class PPRSampler(Sampler):
     def select(
         self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
     ) -> Selection:
+        if not self._may_push(graph, queries):
+            return super().select(graph, queries, include)
         counts = self.budget.entity_counts(graph, queries[:, 1])
-        if not len(queries) or self.chosen_method(graph, int(counts.max())) != "push":
+        if self.chosen_method(graph, int(counts.max())) != "push":
             return super().select(graph, queries, include)
         return self._select_by_push(graph, queries, counts, include)
 
     def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
         counts = self.budget.entity_counts(graph, queries[:, 1])
-        if not len(queries) or self.chosen_method(graph, int(counts.max())) != "push":
+        if (
+            not self._may_push(graph, queries)
+            or self.chosen_method(graph, int(counts.max())) != "push"
+        ):
             return super().ranks(graph, queries, targets)
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
         for row, ((entity, _), target) in enumerate(
@@ -134,6 +139,13 @@ class PPRSampler(Sampler):
                 # Behind all that were found, in the order of ids.
                 places[row] = target + len(found) - place
         return places
+
+    def _may_push(self, graph: KnowledgeGraph, queries: Tensor) -> bool:
+        """Whether push is possible at all, before looking at the budget (a wait on a GPU)."""
+        on_processor = graph.device.type == "cpu"
+        return len(queries) > 0 and (
+            self.method == "push" or (self.method == "auto" and on_processor)
+        )
 
     def _select_by_push(
         self, graph: KnowledgeGraph, queries: Tensor, counts: Tensor, include: Tensor | None
