@@ -8,7 +8,7 @@ from graphs import random_graph, random_queries
 from torch import Tensor
 
 from oneshot.config import TrainingConfig
-from oneshot.losses import bce_loss, query_losses, softmax_loss
+from oneshot.losses import bce_loss, find_targets, query_losses, softmax_loss
 from oneshot.ranking import KnownFacts
 from oneshot.samplers import PPRSampler
 from oneshot.schedule import Schedule
@@ -74,12 +74,13 @@ def test_losses_are_those_of_the_plain_formulas(kind: dict[str, str], mask_known
     for seed in range(3):
         batch, scores, answers, facts = small(seed)
         seen = KnownFacts(facts, NUM_ENTITIES, 3)
-        found, covered = query_losses(config, scores, batch, answers, seen, NUM_ENTITIES)
+        targets = find_targets(config, batch, answers, seen, NUM_ENTITIES)
+        found = query_losses(config, scores, batch, targets)
         expected = naive(config, batch, scores, answers, facts)
         assert found.tolist() == pytest.approx(expected, rel=1e-10, abs=1e-12)
-        assert covered == float((batch.find(answers) >= 0).sum())
-        assert 0 < covered < len(answers)
-        unmasked, _ = query_losses(other, scores, batch, answers, seen, NUM_ENTITIES)
+        assert 0 < int((targets.place >= 0).sum()) < len(answers)
+        targets = find_targets(other, batch, answers, seen, NUM_ENTITIES)
+        unmasked = query_losses(other, scores, batch, targets)
         assert not torch.equal(unmasked, found)
 
 

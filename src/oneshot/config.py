@@ -6,16 +6,15 @@ wrong type are errors that name the key and, for a typing slip, the nearest one.
 
 import dataclasses
 import difflib
-import json
 import math
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar
 
+from oneshot.config_values import as_toml, checked, parse_value, shown
 from oneshot.errors import InputError
 
 FORMAT = 1
@@ -41,17 +40,24 @@ class SamplerConfig:
     restart: float = 0.15
     # PPR: "auto", "chebyshev", "power" or "push"
     method: str = "auto"
-    # PPR: matrix products; as many as the method needs if not given
+    # PPR: matrix products, at most 100,000; as many as the method needs if not given
     steps: int | None = None
-    # PPR: how many times the wanted number of entities "push" looks at
+    # PPR: how many times the wanted number of entities "push" looks at; 1 to 1,000,000
     ball_factor: float = 3.0
     # PPR: "walk", or "paper" for scores divided by the degree
     transition: str = "walk"
-    # random_walk: number of walks and their length
+    # random_walk: number of walks and their length, each at most 1,000,000
     walks: int = 100
     length: int = 10
     # what an edge beyond the budget is chosen by: "product" or "sum" of its ends' scores
     edge_score: str = "product"
+
+    def __post_init__(self) -> None:
+        _at_least(self, walks=1, length=1, ball_factor=1)
+        _at_most(self, walks=10**6, length=10**6, ball_factor=10**6)
+        if self.steps is not None:
+            _at_least(self, steps=1)
+            _at_most(self, steps=10**5)
 
 
 @dataclass(frozen=True)
@@ -63,9 +69,11 @@ class PredictorConfig:
     compose: Literal["multiply", "add", "rotate"] = "multiply"
     aggregate: Literal["sum", "mean", "max", "pna"] = "sum"
     activation: Literal["identity", "relu", "tanh"] = "relu"
+    # at most 1,000
     num_layers: int = 6
+    # width of an entity's state, at most 65,536
     dim: int = 64
-    # width of the attention of redgnn
+    # width of the attention of redgnn, likewise
     attention_dim: int = 8
     dropout: float = 0.0
     # the state of the question's entity at the start: ones, or the embedding of the relation
@@ -79,9 +87,14 @@ class PredictorConfig:
     # read the answer off all layers instead of the last one
     concat: bool = False
     readout: Literal["linear", "dot"] = "linear"
+    # divide what a layer makes of an entity's messages by its root mean square
+    norm: bool = False
+    # let the answer also depend on the sampler's score and the degree of each entity, by relation
+    priors: bool = False
 
     def __post_init__(self) -> None:
         _at_least(self, num_layers=1, dim=1, attention_dim=1, dropout=0)
+        _at_most(self, num_layers=1000, dim=2**16, attention_dim=2**16)
         if self.dropout >= 1:
             raise InputError(f"dropout must be below 1, not {self.dropout}")
         if self.compose == "rotate" and (self.message != "nbfnet" or self.dim % 2):
@@ -93,7 +106,9 @@ class TrainingConfig:
     """How the predictor is trained; see `oneshot.training`."""
 
     epochs: int = 20
+    # queries of a step, at most 1,000,000
     batch_size: int = 32
+    # of Adam; learning_rate and weight_decay are at most 1,000
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
     # share of the training facts that are seen in an epoch; the others are asked
@@ -103,6 +118,8 @@ class TrainingConfig:
     loss: Literal["softmax", "bce"] = "softmax"
     # softmax against all entities (those not sampled count as score 0) or the sampled ones
     softmax_over: Literal["all", "sampled"] = "all"
+    # take all facts between question and answer out of the subgraph, whatever their relation
+    hide_direct: bool = False
     # other known answers of a query are no rivals of the one that is asked
     mask_known: bool = False
     schedule: Literal["constant", "plateau", "cosine"] = "cosine"
@@ -126,12 +143,16 @@ class TrainingConfig:
     valid_batch_size: int = 0
     # epochs between validations
     valid_every: int = 1
+    # 0 to 2^63 − 1
     seed: int = 0
 
     def __post_init__(self) -> None:
         _at_least(self, epochs=1, batch_size=1, accumulate=1, plateau_patience=1, valid_every=1)
         _at_least(self, weight_decay=0, warmup_epochs=0, clip=0, patience=0, valid_limit=0)
-        _at_least(self, valid_batch_size=0)
+        _at_least(self, valid_batch_size=0, seed=0)
+        _at_most(self, epochs=10**9, patience=10**9, valid_every=10**9, warmup_epochs=10**9)
+        _at_most(self, batch_size=10**6, valid_batch_size=10**6, accumulate=10**6)
+        _at_most(self, weight_decay=1000, learning_rate=1000, seed=2**63 - 1)
         for name in ("fact_ratio", "query_share"):
             value = getattr(self, name)
             if not 0 < value <= 1:
@@ -139,7 +160,7 @@ class TrainingConfig:
         if self.fact_ratio == 1:
             raise InputError("fact_ratio must be below 1: some facts have to be asked")
         if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+            raise InputError(f"learning_rate must be above 0, not {shown(self.learning_rate)}")
 
 
 @dataclass(frozen=True)
@@ -157,11 +178,12 @@ def read_config(path: Path, settings: Sequence[str] = ()) -> Config:
         table = tomllib.loads(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise InputError(f"{path}: not valid TOML: {error}") from error
     version = table.pop("format", FORMAT)
     if version != FORMAT:
-        raise InputError(f"{path}: format {version!r} is not known, this version reads {FORMAT}")
+        found = shown(version)
+        raise InputError(f"{path}: format {found} is not known, this version reads {FORMAT}")
     return from_table(table, settings, str(path))
 
 
@@ -182,7 +204,10 @@ def from_table(
             )
         part = merged.setdefault(section, {})
         if isinstance(part, dict):
-            part[key] = _parse_value(text.strip())
+            try:
+                part[key] = parse_value(text.strip())
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"setting {section}.{key}: not a value ({error})") from error
     return _build(Config, merged, where)
 
 
@@ -195,7 +220,7 @@ def to_toml(config: Config) -> str:
         for option in dataclasses.fields(part):
             value = getattr(part, option.name)
             if value is not None:
-                lines.append(f"{option.name} = {_as_toml(value)}")
+                lines.append(f"{option.name} = {as_toml(value)}")
     return "\n".join(lines) + "\n"
 
 
@@ -213,75 +238,22 @@ def _build(kind: type[ConfigT], table: Mapping[str, Any], where: str, prefix: st
                 raise InputError(f"{where}: {name} must be a table of options")
             values[key] = _build(hints[key], value, where, f"{name}.")
         else:
-            values[key] = _checked(value, hints[key], f"{where}: {name}")
+            values[key] = checked(value, hints[key], f"{where}: {name}")
     try:
         return kind(**values)
     except InputError as error:
         raise InputError(f"{where}: {prefix}{error}") from error
 
 
-def _checked(value: Any, hint: Any, what: str) -> Any:
-    """The value, if it is of the type that the hint asks for; whole numbers pass as float."""
-    if get_origin(hint) in (Union, types.UnionType):
-        for choice in get_args(hint):
-            try:
-                return _checked(value, choice, what)
-            except InputError:
-                continue
-    elif get_origin(hint) is Literal:
-        if value in get_args(hint):
-            return value
-        choices = get_args(hint)
-        near = difflib.get_close_matches(str(value), choices, 1)
-        extra = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"{what} must be one of {', '.join(choices)}, not {value!r}{extra}")
-    elif get_origin(hint) is dict:
-        if isinstance(value, Mapping):
-            inner = get_args(hint)[1]
-            return {str(key): _checked(item, inner, f"{what}.{key}") for key, item in value.items()}
-    elif hint is float:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    elif isinstance(value, hint):
-        return value
-    raise InputError(f"{what} must be {_type_name(hint)}, not {value!r}")
-
-
-def _type_name(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(_type_name(h) for h in get_args(hint) if h is not type(None))
-    return "a table by relation name" if get_origin(hint) is dict else names.get(hint, str(hint))
-
-
-def _parse_value(text: str) -> Any:
-    """A value as TOML would read it; a bare word is a text."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _as_toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_quoted(k)} = {_as_toml(v)}" for k, v in value.items()) + " }"
-    return repr(value)
-
-
-def _quoted(text: str) -> str:
-    # As in JSON, but that TOML has one more letter escaped.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _at_least(config: Any, **limits: float) -> None:
     for name, least in limits.items():
         value = getattr(config, name)
-        if not (value >= least and math.isfinite(value)):
-            raise InputError(f"{name} must be at least {least}, not {value}")
+        if not (value >= least and value != math.inf):
+            raise InputError(f"{name} must be at least {least}, not {shown(value)}")
+
+
+def _at_most(config: Any, **limits: float) -> None:
+    for name, most in limits.items():
+        value = getattr(config, name)
+        if not value <= most:
+            raise InputError(f"{name} must be at most {most:,}, not {shown(value)}")

@@ -1,5 +1,8 @@
 """Devices by name, as the command line takes them."""
 
+import functools
+import importlib.util
+
 import torch
 
 from oneshot.errors import InputError
@@ -20,3 +23,9 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"there is no device {name!r}: {torch.cuda.device_count()} are there")
     return device
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton, which compiles kernels for GPUs, is installed."""
+    return importlib.util.find_spec("triton") is not None

@@ -1,5 +1,6 @@
 """Epoch: which training facts are seen and which are asked, drawn afresh each time."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from oneshot.config import TrainingConfig
 from oneshot.dataset import both_directions
 from oneshot.graph import KnowledgeGraph
+from oneshot.subgraph import SubgraphBatch
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,20 @@ def draw_epoch(graph: KnowledgeGraph, config: TrainingConfig, number: int) -> Ep
     queries, answers = both_directions(facts, graph.num_relations)
     mixed = torch.randperm(len(queries), generator=generator).to(graph.device)
     return Epoch(graph.subset(mask), queries[mixed], answers[mixed])
+
+
+def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) -> SubgraphBatch:
+    """The batch without the edges between each query's entity and its answer, `answers` [n].
+
+    Where pairs of the test split have no direct facts, as in FB15k-237, one that only training
+    queries have would teach the wrong thing. Identity edges stay.
+    """
+    source, relation, target = batch.edges
+    asked = batch.source[batch.edge_query]
+    answer = batch.find(answers)[batch.edge_query]
+    is_direct = ((source == asked) & (target == answer)) | ((source == answer) & (target == asked))
+    kept = (~is_direct | (relation == 2 * num_relations)).nonzero().squeeze(1)
+    return dataclasses.replace(batch, edges=batch.edges[:, kept], edge_query=batch.edge_query[kept])
 
 
 def queries_per_epoch(config: TrainingConfig, num_facts: int) -> int:

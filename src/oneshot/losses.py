@@ -1,26 +1,39 @@
 """Losses: how far the scores of a subgraph are from singling out the answer."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from oneshot.config import TrainingConfig
+from oneshot.devices import has_triton
 from oneshot.ranking import KnownFacts
 from oneshot.subgraph import SubgraphBatch
 
 
-def query_losses(
+@dataclass(frozen=True)
+class Targets:
+    """What the loss of a batch needs to know of its answers.
+
+    `place` int64 [n]: the answers' places in the batch, -1 where not sampled. `skip` bool [N] or
+    None: entities that are no rivals, being answers too. `unsampled` int64 [n]: the number of
+    rivals outside the subgraph.
+    """
+
+    place: Tensor
+    skip: Tensor | None
+    unsampled: Tensor
+
+
+def find_targets(
     config: TrainingConfig,
-    scores: Tensor,
     batch: SubgraphBatch,
     answers: Tensor,
     seen: KnownFacts,
     num_entities: int,
-) -> tuple[Tensor, float]:
-    """The loss of each query [n], and the number of those whose answer was sampled.
-
-    `scores` [N] of the sampled entities; `answers` [n]; `seen`: the training facts, whose other
-    answers are no rivals if the configuration says so.
-    """
+) -> Targets:
+    """The targets of `answers` [n]; `seen`: the training facts, whose other answers are no rivals
+    if the configuration says so."""
     place = batch.find(answers)
     unsampled = num_entities - torch.bincount(batch.entity_query, minlength=batch.num_queries)
     skip = None
@@ -32,11 +45,17 @@ def query_losses(
         skip = torch.zeros(batch.num_entities, dtype=torch.bool, device=batch.device)
         skip[at[at >= 0]] = True
         unsampled = unsampled - torch.bincount(row[at < 0], minlength=batch.num_queries)
-    covered = float((place >= 0).sum())
+    return Targets(place, skip, unsampled)
+
+
+def query_losses(
+    config: TrainingConfig, scores: Tensor, batch: SubgraphBatch, targets: Targets
+) -> Tensor:
+    """The loss of each query [n]; `scores` [N] of the sampled entities."""
     if config.loss == "bce":
-        return bce_loss(scores, batch, place, skip), covered
-    rivals = unsampled if config.softmax_over == "all" else None
-    return softmax_loss(scores, batch, place, skip, rivals), covered
+        return bce_loss(scores, batch, targets.place, targets.skip)
+    unsampled = targets.unsampled if config.softmax_over == "all" else None
+    return softmax_loss(scores, batch, targets.place, targets.skip, unsampled)
 
 
 def softmax_loss(
@@ -52,21 +71,29 @@ def softmax_loss(
     query teaches nothing); `skip` bool [N]: entities that are no rivals, being answers too;
     `unsampled` [n]: number of entities outside the subgraph that count as rivals of score 0.
     """
-    covered = place >= 0
     rivals = scores if skip is None else scores.masked_fill(skip, -torch.inf)
+    total = _logsumexp(rivals, batch)
+    if unsampled is not None:
+        # log(eˢ + m e⁰); the logarithm of no rivals is -∞.
+        total = torch.logaddexp(total, unsampled.to(total.dtype).log())
+    answer = scores.index_select(0, place.clamp(min=0))
+    return torch.where(place >= 0, total - answer, 0.0)
+
+
+def _logsumexp(scores: Tensor, batch: SubgraphBatch) -> Tensor:
+    """`log Σ exp` of each query's scores [N], [n]; very low where no score is above -∞."""
+    if scores.device.type == "cuda" and has_triton():
+        from oneshot.loss_kernels import query_logsumexp
+
+        queries = torch.arange(batch.num_queries + 1, device=scores.device)
+        return query_logsumexp(scores, torch.searchsorted(batch.entity_query, queries))
     # One maximum a query keeps exp from overflowing, and the sum from vanishing; it cancels out.
     highest = scores.new_full((batch.num_queries,), -torch.inf)
-    highest = highest.scatter_reduce(0, batch.entity_query, rivals.detach(), "amax")
-    if unsampled is not None:
-        highest = torch.where(unsampled > 0, highest.clamp(min=0), highest)
-    highest = highest.masked_fill(highest == -torch.inf, 0)  # nothing but known answers
-    weight = (rivals - highest[batch.entity_query]).exp()
+    highest = highest.scatter_reduce(0, batch.entity_query, scores.detach(), "amax")
+    highest = highest.masked_fill(highest == -torch.inf, 0)
+    weight = (scores - highest[batch.entity_query]).exp()
     total = torch.zeros_like(highest).scatter_add(0, batch.entity_query, weight)
-    if unsampled is not None:
-        total = total + unsampled * (-highest).clamp(max=0).exp()
-    answer = scores[place.clamp(min=0)]
-    loss = total.log() + highest - answer
-    return torch.where(covered, loss, 0.0)
+    return total.clamp(min=torch.finfo(total.dtype).tiny).log() + highest
 
 
 def bce_loss(scores: Tensor, batch: SubgraphBatch, place: Tensor, skip: Tensor | None) -> Tensor:

@@ -6,8 +6,9 @@ from generators seeded by (seed, epoch, step), so that a run which was killed an
 the same parameters as one that was not.
 """
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,13 +20,19 @@ from torch.nn.parallel import DistributedDataParallel
 from oneshot.config import TrainingConfig
 from oneshot.dataset import Dataset
 from oneshot.distributed import Team
-from oneshot.epoch import Epoch, draw_epoch, mixed_seed, queries_per_epoch
+from oneshot.epoch import Epoch, draw_epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation import evaluate
-from oneshot.losses import query_losses
+from oneshot.losses import Targets, find_targets, query_losses
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner import Reasoner
+from oneshot.recorded import Prepared, RecordedStep, ahead, can_record, sizes_of
 from oneshot.schedule import Schedule
+from oneshot.subgraph import SubgraphBatch
+
+# What is sampled at once for several recorded steps: enough to keep a GPU busy.
+_SAMPLED_QUERIES = 1024
+_SAMPLED_EDGES = 40_000_000
 
 
 @dataclass
@@ -96,8 +103,14 @@ class Trainer:
         if self.team.size > 1:
             self.network = DistributedDataParallel(self.predictor)
         self.optimizer = torch.optim.Adam(
-            self.predictor.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
+            self.predictor.parameters(),
+            lr=config.learning_rate,
+            weight_decay=config.weight_decay,
+            fused=reasoner.device.type == "cuda",
         )
+        self.recorder: RecordedStep | None = None
+        if self.team.size == 1 and can_record(self.predictor, config, reasoner.device):
+            self.recorder = RecordedStep(self.predictor, config, config.batch_size, self._half)
         self.schedule = Schedule(config)
         self.micro_batch = -(-config.batch_size // config.accumulate)
         self.best = self._parameters()
@@ -157,23 +170,86 @@ class Trainer:
         """→ (mean loss of a query, share of queries whose answer was sampled, queries asked)"""
         facts = draw_epoch(self.graph, self.config, epoch)
         asked = len(facts.queries)
-        size = self.config.batch_size * self.team.size
         total = torch.zeros(2, dtype=torch.float64)
         self.predictor.train()
-        steps = self.steps_per_epoch
-        for step in range(steps):
-            # In the middle of the step, so that no step is wasted with a factor of 0.
-            factor = self.schedule.factor(epoch - 1 + (step + 0.5) / steps)
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.config.learning_rate * factor
-            part = slice(step * size, (step + 1) * size)
-            seed = mixed_seed(self.config.seed, epoch, step, self.team.rank)
-            loss, covered, ours = self._step(facts, part, seed)
+        for queries, ours, loss, covered in self.steps(facts, epoch):
             total += torch.tensor([loss, covered], dtype=torch.float64)
             for observer in self.observers:
-                observer.stepped(len(facts.queries[part]), loss / max(ours, 1))
+                observer.stepped(queries, loss / max(ours, 1))
         total = self.team.sum(total)
         return float(total[0]) / asked, float(total[1]) / asked, asked
+
+    def steps(self, facts: Epoch, epoch: int) -> Iterator[tuple[int, int, float, float]]:
+        """All steps of an epoch, one or some at a time.
+
+        → (queries of all processes, of this one, sum of its losses, number of covered ones)
+        """
+        size = self.config.batch_size * self.team.size
+        done = 0
+        if self.recorder is not None:
+            for count, loss, covered in self._recorded_steps(facts, epoch):
+                yield count * size, count * size, loss, covered
+                done += count
+            # The recorded gradients stay where they are; the steps below have their own.
+            self.optimizer.zero_grad(set_to_none=True)
+        for step in range(done, -(-len(facts.queries) // size)):
+            self._set_rate(epoch, step)
+            part = slice(step * size, (step + 1) * size)
+            loss, covered, ours = self._step(facts, part, self._seed(epoch, step))
+            yield len(facts.queries[part]), ours, loss, covered
+
+    def _recorded_steps(self, facts: Epoch, epoch: int) -> Iterator[tuple[int, float, float]]:
+        """The steps on whole batches, by the recorder; fewer if the memory runs out.
+
+        → (steps, sum of their losses, number of covered queries)
+        """
+        assert self.recorder is not None
+        launched: list[tuple[Tensor, Tensor]] = []
+        step = 0
+        for block in ahead(self._blocks(facts), self.reasoner.device):
+            if launched:
+                yield self._results(launched)
+                launched = []
+            try:
+                self.recorder.reserve(block)
+            except torch.OutOfMemoryError:
+                self.recorder = None
+                break
+            for prepared in block:
+                self._set_rate(epoch, step)
+                torch.manual_seed(self._seed(epoch, step))
+                loss = self.recorder.play(prepared).clone()
+                self._optimize()
+                launched.append((loss, (prepared.targets.place >= 0).sum()))
+                step += 1
+        if launched:
+            yield self._results(launched)
+
+    def _results(self, launched: list[tuple[Tensor, Tensor]]) -> tuple[int, float, float]:
+        losses, covered = (torch.stack(column).double() for column in zip(*launched, strict=True))
+        loss, hits = torch.stack([losses.sum(), covered.sum()]).tolist()
+        _check_finite(loss)
+        return len(launched), loss, hits
+
+    def _blocks(self, facts: Epoch) -> Iterator[list[Prepared]]:
+        """The whole batches of an epoch, some sampled at once, as many as memory is good for."""
+        size = self.config.batch_size
+        steps = len(facts.queries) // size
+        at_once, done = 1, 0
+        while done < steps:
+            part = slice(done * size, min(done + at_once, steps) * size)
+            whole = self._sample(facts, facts.queries[part], facts.answers[part])
+            parts = whole.split(size)
+            answers = facts.answers[part].split(size)
+            yield [
+                Prepared(batch, self._targets(batch, mine), needed)
+                for batch, mine, needed in zip(
+                    parts, answers, sizes_of(self.predictor, whole, parts), strict=True
+                )
+            ]
+            done += len(parts)
+            most = max(_SAMPLED_EDGES * len(parts) // max(whole.num_edges, 1), 1)
+            at_once = min(most, max(_SAMPLED_QUERIES // size, 1))
 
     def _step(self, facts: Epoch, step: slice, seed: int) -> tuple[float, float, int]:
         """One step of the optimizer on some queries, of which each process has its share.
@@ -201,11 +277,33 @@ class Trainer:
                 continue
             loss, covered = loss + one, covered + hits
             start += self.micro_batch
+        self._optimize()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss, covered, len(queries)
+
+    def _optimize(self) -> None:
         if self.config.clip:
             torch.nn.utils.clip_grad_norm_(self.predictor.parameters(), self.config.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss, covered, len(queries)
+
+    def _set_rate(self, epoch: int, step: int) -> None:
+        # In the middle of the step, so that no step is wasted with a factor of 0.
+        factor = self.schedule.factor(epoch - 1 + (step + 0.5) / self.steps_per_epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * factor
+
+    def _seed(self, epoch: int, step: int) -> int:
+        return mixed_seed(self.config.seed, epoch, step, self.team.rank)
+
+    def _sample(self, facts: Epoch, queries: Tensor, answers: Tensor) -> SubgraphBatch:
+        sampled = self.graph if self.config.sample_from == "train" else facts.observed
+        batch = self.reasoner.sampler.sample(sampled, queries, edges_from=facts.observed)
+        if self.config.hide_direct:
+            batch = without_direct(batch, answers, self.graph.num_relations)
+        return batch
+
+    def _targets(self, batch: SubgraphBatch, answers: Tensor) -> Targets:
+        return find_targets(self.config, batch, answers, self.seen, self.graph.num_entities)
 
     def _backward(
         self, facts: Epoch, queries: Tensor, answers: Tensor, scale: float, more: bool
@@ -214,25 +312,19 @@ class Trainer:
 
         `more`: the step goes on with further queries. → (sum of the losses, how many are covered)
         """
-        sampled = self.graph if self.config.sample_from == "train" else facts.observed
-        batch = self.reasoner.sampler.sample(sampled, queries, edges_from=facts.observed)
+        batch = self._sample(facts, queries, answers)
+        targets = self._targets(batch, answers)
         sync: AbstractContextManager[None] = nullcontext()
         if more and isinstance(self.network, DistributedDataParallel):
             sync = self.network.no_sync()
         with sync:
             with torch.autocast(self.reasoner.device.type, torch.bfloat16, self._half):
                 scores = self.network(batch)
-            losses, covered = query_losses(
-                self.config, scores.float(), batch, answers, self.seen, self.graph.num_entities
-            )
+            losses = query_losses(self.config, scores.float(), batch, targets)
             (losses.sum() * scale).backward()
         loss = float(losses.detach().sum())
-        if not torch.isfinite(losses.detach()).all():
-            raise OneshotError(
-                "the loss is not finite any more: lower training.learning_rate, or set "
-                "training.clip (for example 1.0)"
-            )
-        return loss, covered
+        _check_finite(loss)
+        return loss, float((targets.place >= 0).sum())
 
     @property
     def _half(self) -> bool:
@@ -278,3 +370,11 @@ class Trainer:
 
     def _parameters(self) -> dict[str, Tensor]:
         return {name: t.detach().clone() for name, t in self.predictor.state_dict().items()}
+
+
+def _check_finite(loss: float) -> None:
+    if not math.isfinite(loss):
+        raise OneshotError(
+            "the loss is not finite any more: lower training.learning_rate, or set "
+            "training.clip (for example 1.0)"
+        )

@@ -11,8 +11,8 @@ from oneshot.predictor.rows import EdgePlan
 # Each takes messages [E, d] and gives [N, width · d].
 Aggregate = Callable[[Tensor, EdgePlan], Tensor]
 
-_VARIANCE_FLOOR = 1e-6
-_DEGREE_SCALE = 3.0  # about log(1 + degree) of an average entity, so that factors stay near 1
+VARIANCE_FLOOR = 1e-6
+DEGREE_SCALE = 3.0  # about log(1 + degree) of an average entity, so that factors stay near 1
 
 
 def add(messages: Tensor, plan: EdgePlan) -> Tensor:
@@ -29,27 +29,29 @@ def largest(messages: Tensor, plan: EdgePlan) -> Tensor:
 
 
 def pna(messages: Tensor, plan: EdgePlan) -> Tensor:
-    """Principal neighbourhood aggregation: mean, max, min and deviation, at three scales.
+    """What principal neighbourhood aggregation looks at: mean, max, min and deviation.
 
-    Each is taken as it is, amplified and damped by the logarithm of the entity's degree in the
-    whole graph. → [N, 12 · d]
+    The layer takes each as it is, and amplified and damped by the entity's degree. → [N, 4 · d]
     """
     average = mean(messages, plan)
     squares = mean(messages * messages, plan)
     # Without variance the deviation is zero, so that entities no message reached stay at zero.
-    deviation = (squares - average * average).clamp(min=_VARIANCE_FLOOR).sqrt()
-    deviation = deviation - math.sqrt(_VARIANCE_FLOOR)
-    statistics = torch.cat(
+    deviation = (squares - average * average).clamp(min=VARIANCE_FLOOR).sqrt()
+    deviation = deviation - math.sqrt(VARIANCE_FLOOR)
+    return torch.cat(
         [average, largest(messages, plan), -largest(-messages, plan), deviation], dim=-1
     )
-    scale = plan.batch.degree.to(messages.dtype).add(1).log().add(1)[:, None] / _DEGREE_SCALE
-    return torch.cat([statistics, statistics * scale, statistics / scale], dim=-1)
 
 
-AGGREGATES: dict[str, tuple[Aggregate, int]] = {
-    "sum": (add, 1),
-    "mean": (mean, 1),
-    "max": (largest, 1),
-    "pna": (pna, 12),
+def degree_factor(degree: Tensor, kind: torch.dtype) -> Tensor:
+    """How much an entity's degree in the whole graph amplifies, [N, 1]; about 1."""
+    return degree.to(kind).add(1).log().add(1)[:, None] / DEGREE_SCALE
+
+
+AGGREGATES: dict[str, tuple[Aggregate, int, bool]] = {
+    "sum": (add, 1, False),
+    "mean": (mean, 1, False),
+    "max": (largest, 1, False),
+    "pna": (pna, 4, True),
 }
-"""Name → (function, how many times `d` its rows are wide)."""
+"""Name → (function, how many times `d` its rows are wide, whether degrees amplify them)."""

@@ -1,11 +1,14 @@
 """Layer: one round of messages, and the gate that joins the rounds."""
 
+import torch
 from torch import Tensor, nn
 
 from oneshot.config import PredictorConfig
-from oneshot.predictor.aggregation import AGGREGATES
+from oneshot.predictor.aggregation import AGGREGATES, degree_factor
 from oneshot.predictor.messages import MESSAGES, Query
 from oneshot.predictor.rows import EdgePlan
+
+_NORM_FLOOR = 1e-3
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
@@ -20,10 +23,13 @@ class Layer(nn.Module):
     def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
         super().__init__()
         self.message = MESSAGES[config.message](config, num_relations, layer)
-        self.aggregate, width = AGGREGATES[config.aggregate]
+        self.aggregate, width, self.scaled = AGGREGATES[config.aggregate]
+        if self.scaled:
+            width *= 3
         self.linear = nn.Linear(width * config.dim, config.dim, bias=False)
         self.activation = ACTIVATIONS[config.activation]()
         self.shortcut = config.shortcut
+        self.norm = config.norm
 
     def forward(
         self, state: Tensor, plan: EdgePlan, query: Query, edge_weight: Tensor | None = None
@@ -32,8 +38,28 @@ class Layer(nn.Module):
         messages = self.message(state, plan, query)
         if edge_weight is not None:
             messages = messages * edge_weight[:, None]
-        new: Tensor = self.activation(self.linear(self.aggregate(messages, plan)))
+        collected = self.aggregate(messages, plan)
+        new: Tensor = self.activation(self.combined(collected, plan.batch.degree))
         return new + state if self.shortcut else new
+
+    def combined(self, collected: Tensor, degree: Tensor) -> Tensor:
+        """`W · AGG{…}` [N, d], normed if wanted; `collected` [N, …]; `degree` [≥ N].
+
+        Norming divides by the root mean square, so that entities without a message stay at zero.
+        If degrees amplify, `W` has three parts: for the aggregate as it is, amplified and damped.
+        The factors are one number an entity, and so come after the product.
+        """
+        if self.scaled:
+            weight = torch.cat(self.linear.weight.chunk(3, dim=1))
+            parts = nn.functional.linear(collected, weight)
+            plain, more, less = parts.split(self.linear.out_features, dim=1)
+            factor = degree_factor(degree[: len(collected)], plain.dtype)
+            product: Tensor = plain + more * factor + less / factor
+        else:
+            product = self.linear(collected)
+        if self.norm:
+            product = nn.functional.rms_norm(product, product.shape[1:], eps=_NORM_FLOOR)
+        return product
 
 
 class Gate(nn.Module):

@@ -23,6 +23,20 @@ class Query:
     layer_weights: Tensor | None
 
 
+@dataclass(frozen=True)
+class Attention:
+    """The parts of `a = σ(weight · ReLU(source_x + relation_r + query_q) + bias)`.
+
+    `source` [N, A], `relation` [2R + 1, A], `query` [n, A], `weight` [A], `bias` [1].
+    """
+
+    source: Tensor
+    relation: Tensor
+    query: Tensor
+    weight: Tensor
+    bias: Tensor
+
+
 class Message(nn.Module, ABC):
     """The messages of one layer; a new one implements `forward`."""
 
@@ -37,6 +51,13 @@ class Message(nn.Module, ABC):
     @abstractmethod
     def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
         """`state` [N, d] of the entities → messages [E, d]."""
+
+    def terms(self, state: Tensor, query: Query) -> tuple[Tensor, Attention | None]:
+        """The relations' rows [2R + 1, d], or [n · (2R + 1), d], and the parts of the attention.
+
+        What the kernels make the messages of; a message without kernels has no terms.
+        """
+        raise NotImplementedError
 
     def composed(self, entity: Tensor, relation: Tensor) -> Tensor:
         """`entity ∘ relation`, both [E, d]."""
@@ -65,12 +86,21 @@ class RedGNNMessage(Message):
         self.from_query = nn.Linear(config.dim, config.attention_dim)
         self.attention = nn.Linear(config.attention_dim, 1)
 
-    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+    def terms(self, state: Tensor, query: Query) -> tuple[Tensor, Attention | None]:
         table = self.relation.weight
-        hidden = plan.source.pick(self.from_source(state))
-        hidden = hidden + plan.relation.pick(self.from_relation(table))
-        asked = self.from_query(table.index_select(0, query.relation))
-        hidden = hidden + plan.query.pick(asked)
+        return table, Attention(
+            self.from_source(state),
+            self.from_relation(table),
+            self.from_query(table.index_select(0, query.relation)),
+            self.attention.weight.squeeze(0),
+            self.attention.bias,
+        )
+
+    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+        table, parts = self.terms(state, query)
+        assert parts is not None
+        hidden = plan.source.pick(parts.source) + plan.relation.pick(parts.relation)
+        hidden = hidden + plan.query.pick(parts.query)
         attention: Tensor = self.attention(hidden.relu()).sigmoid()
         return attention * self.composed(plan.source.pick(state), plan.relation.pick(table))
 
@@ -85,9 +115,12 @@ class NBFNetMessage(Message):
         self.dim = config.dim
         self.weights = nn.Linear(config.dim, self.kinds * config.dim)
 
-    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+    def terms(self, state: Tensor, query: Query) -> tuple[Tensor, Attention | None]:
         assert query.embedding is not None
-        table = self.weights(query.embedding).reshape(-1, self.dim)
+        return self.weights(query.embedding).reshape(-1, self.dim), None
+
+    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+        table, _ = self.terms(state, query)
         return self.composed(plan.source.pick(state), plan.query_relation.pick(table))
 
 

@@ -5,16 +5,24 @@ entities, and whole graphs, that it has never seen.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
+from oneshot.predictor.fused import fused_plan, fused_scores, why_not_fused
 from oneshot.predictor.layer import Gate, Layer, reached_next
 from oneshot.predictor.messages import MESSAGES, DRUMWeights, Query
-from oneshot.predictor.rows import EdgePlan
+from oneshot.predictor.priors import NUM_PRIORS, prior_features
+from oneshot.predictor.rows import EdgePlan, Rows
 from oneshot.subgraph import SubgraphBatch
+
+if TYPE_CHECKING:
+    from oneshot.predictor.kernels.plan import FusedPlan
+
+Engine = Literal["auto", "plain", "fused"]
 
 
 class Predictor(nn.Module):
@@ -23,12 +31,16 @@ class Predictor(nn.Module):
     `h⁰` is zero but on the query's entity `u`; each layer sends messages along the edges, so that
     after `l` layers an entity's state describes the paths of up to `l` edges from `u` to it; the
     score is read off the last state (or, with `concat`, off all of them).
+
+    `engine`: "plain" computes with PyTorch's own operations, "fused" with kernels for the GPU,
+    "auto" takes the kernels where there are any. Both compute the same.
     """
 
     def __init__(self, config: PredictorConfig, num_relations: int) -> None:
         super().__init__()
         self.config = config
         self.num_relations = num_relations
+        self.engine: Engine = "auto"
         kinds = 2 * num_relations + 1
         wants_embedding = MESSAGES[config.message].needs_query_embedding
         self.query_embedding = (
@@ -44,19 +56,43 @@ class Predictor(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         width = config.dim * (config.num_layers + 1 if config.concat else 1)
         self.readout = nn.Linear(width, 1, bias=False) if config.readout == "linear" else None
+        self.priors = nn.Embedding(kinds, NUM_PRIORS) if config.priors else None
+        if self.priors is not None:
+            nn.init.zeros_(self.priors.weight)
 
     @property
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def forward(self, batch: SubgraphBatch, edge_weights: Sequence[Tensor] | None = None) -> Tensor:
+    def prepare(self, batch: SubgraphBatch) -> "FusedPlan | None":
+        """What `forward` works out of a batch before anything else, if the kernels are used.
+
+        For callers that prepare a batch while the GPU is busy with the one before.
+        """
+        if not self._takes_kernels(batch.device):
+            return None
+        return fused_plan(self, batch, torch.is_grad_enabled())
+
+    def forward(
+        self,
+        batch: SubgraphBatch,
+        edge_weights: Sequence[Tensor] | None = None,
+        plan: "FusedPlan | None" = None,
+    ) -> Tensor:
         """Scores of the sampled entities, [N].
 
         `edge_weights`, one [E] a layer, scale the messages of each edge; their gradients tell
-        what an answer rests on.
+        what an answer rests on. `plan`: what `prepare` gave for this batch.
         """
+        if edge_weights is None:
+            plan = plan or self.prepare(batch)
+            if plan is not None:
+                return fused_scores(self, batch, plan)
+        return self._plain(batch, edge_weights)
+
+    def _plain(self, batch: SubgraphBatch, edge_weights: Sequence[Tensor] | None) -> Tensor:
         plan = EdgePlan(batch, self.num_relations)
-        query = self._query(batch.queries[:, 1])
+        query = self.query(batch.queries[:, 1])
         state = self._initial(batch, query)
         states = [state]
         reached = torch.zeros(batch.num_entities, dtype=torch.bool, device=batch.device)
@@ -75,7 +111,12 @@ class Predictor(nn.Module):
                     state = gated = self.gate(state, gated, None)
             states.append(state)
         final = torch.cat(states, dim=-1) if self.config.concat else state
-        return self._read(final, batch)
+        scores = self._read(final, batch)
+        if self.priors is not None:
+            asked = self.priors.weight.index_select(0, query.relation)
+            weight = Rows(batch.entity_query, batch.num_queries, is_sorted=True).pick(asked)
+            scores = scores + (prior_features(batch, weight.dtype) * weight).sum(dim=-1)
+        return scores
 
     def check_graph(self, num_relations: int) -> None:
         """Raise if a graph has another number of relations than this predictor knows."""
@@ -84,7 +125,8 @@ class Predictor(nn.Module):
                 f"the predictor knows {self.num_relations} relations, the graph has {num_relations}"
             )
 
-    def _query(self, relation: Tensor) -> Query:
+    def query(self, relation: Tensor) -> Query:
+        """What messages may know of queries with these relations, int64 [n]."""
         embedding = None
         if self.query_embedding is not None:
             embedding = self.query_embedding.weight.index_select(0, relation)
@@ -93,16 +135,27 @@ class Predictor(nn.Module):
             weights = self.drum(embedding)
         return Query(relation, embedding, weights)
 
-    def _initial(self, batch: SubgraphBatch, query: Query) -> Tensor:
-        """`h⁰` [N, d]: zero but on each query's entity."""
-        dtype = next(self.parameters()).dtype
+    def start(self, query: Query) -> Tensor:
+        """The state of each query's entity before the first layer, [n, d]."""
         if self.config.initial == "relational":
             assert query.embedding is not None
-            start = query.embedding
-        else:
-            start = torch.ones(batch.num_queries, self.config.dim, dtype=dtype, device=batch.device)
-        state = torch.zeros(batch.num_entities, self.config.dim, dtype=dtype, device=batch.device)
-        return state.index_copy(0, batch.source, start.to(dtype))
+            return query.embedding
+        some = next(self.parameters())
+        return some.new_ones(len(query.relation), self.config.dim)
+
+    def _takes_kernels(self, device: torch.device) -> bool:
+        if self.engine == "plain":
+            return False
+        reason = why_not_fused(self.config, device, next(self.parameters()).dtype)
+        if reason is not None and self.engine == "fused":
+            raise InputError(f'the engine "fused" cannot be used: {reason}')
+        return reason is None
+
+    def _initial(self, batch: SubgraphBatch, query: Query) -> Tensor:
+        """`h⁰` [N, d]: zero but on each query's entity."""
+        start = self.start(query)
+        state = start.new_zeros(batch.num_entities, self.config.dim)
+        return state.index_copy(0, batch.source, start)
 
     def _read(self, final: Tensor, batch: SubgraphBatch) -> Tensor:
         if self.readout is not None:

@@ -1,0 +1,128 @@
+"""The predictor's computation by fused kernels; the plain one is the reference."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from oneshot.config import PredictorConfig
+from oneshot.devices import has_triton
+from oneshot.predictor.layer import Layer
+from oneshot.predictor.priors import prior_features
+
+if TYPE_CHECKING:
+    from oneshot.predictor.kernels.plan import FusedPlan
+    from oneshot.predictor.predictor import Predictor
+    from oneshot.subgraph import SubgraphBatch
+
+
+def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dtype) -> str | None:
+    """Why the kernels cannot compute such a predictor there, or None if they can."""
+    # The interpreter of Triton runs kernels on a processor, for tests.
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return "it needs a CUDA device"
+    if not has_triton():
+        return "Triton is not installed"
+    if kind == torch.float64:
+        return "the kernels compute in float32"
+    if config.message == "drum":
+        return 'there are no kernels for message "drum"'
+    if config.compose == "rotate":
+        return 'there are no kernels for compose "rotate"'
+    if config.gate and config.gate_mask == "reached" and not can_prune(config):
+        return 'there are no kernels for gate_mask "reached" with compose "add"'
+    if not 16 <= config.dim <= 256:
+        return f"the kernels are for dimensions from 16 to 256, not {config.dim}"
+    if config.message == "redgnn" and config.attention_dim > 256:
+        return f"the kernels are for an attention_dim up to 256, not {config.attention_dim}"
+    return None
+
+
+def can_prune(config: PredictorConfig) -> bool:
+    """Whether an entity that no path of `l` edges reaches has a state of zero after `l` layers."""
+    return config.compose != "add"
+
+
+def fused_plan(
+    predictor: "Predictor",
+    batch: "SubgraphBatch",
+    backward: bool,
+    reach: Sequence[int] | None = None,
+) -> "FusedPlan":
+    """What the kernels need to know of a batch beside its tensors (see `make_plan`)."""
+    from oneshot.predictor.kernels.plan import make_plan
+
+    config = predictor.config
+    return make_plan(
+        batch, predictor.num_relations, config.num_layers, can_prune(config), backward, reach
+    )
+
+
+def fused_scores(predictor: "Predictor", batch: "SubgraphBatch", plan: "FusedPlan") -> Tensor:
+    """Scores of the sampled entities, [N]; what `Predictor.forward` gives."""
+    from oneshot.predictor.kernels.collect import collect
+    from oneshot.predictor.kernels.dot import dots
+    from oneshot.predictor.kernels.gate import gated
+    from oneshot.predictor.kernels.settle import settled
+
+    config = predictor.config
+    query = predictor.query(batch.queries[:, 1])
+    kind = next(predictor.parameters()).dtype
+    if torch.is_autocast_enabled(batch.device.type):
+        kind = torch.get_autocast_dtype(batch.device.type)
+    state = _initial(predictor.start(query).to(kind), plan)
+    states = [state]
+    old = state[:0]
+    for number, module in enumerate(predictor.layers):
+        layer = cast(Layer, module)
+        table, attention = layer.message.terms(state, query)
+        collected = collect(
+            state, table, attention, plan, number, config.aggregate, config.compose == "add"
+        )
+        product = layer.combined(collected, plan.degree)
+        new, live = settled(product, state if config.shortcut else None, config.activation)
+        if predictor.gate is None:
+            state = nn.functional.dropout(new, config.dropout, predictor.training)
+        else:
+            if config.gate_mask == "reached":
+                live = torch.ones_like(live)
+            new = nn.functional.dropout(new, config.dropout, predictor.training)
+            state = old = gated(predictor.gate.cell, new, old, live)
+        states.append(state)
+    if not config.concat:
+        states = states[-1:]
+    reached = _read(predictor, states, plan)
+    scores = torch.zeros(batch.num_entities, dtype=reached.dtype, device=batch.device)
+    scores = scores.index_copy(0, plan.order[: len(reached)], reached)
+    if predictor.priors is not None:
+        asked = predictor.priors.weight.index_select(0, query.relation)
+        scores = scores + dots(prior_features(batch, asked.dtype), asked, plan.by_place)
+    return scores
+
+
+def _initial(start: Tensor, plan: "FusedPlan") -> Tensor:
+    """`h⁰` of the rows that have one, [reach, d]."""
+    if plan.reach[0] == len(start):
+        return start  # the queries' entities come first, in their order
+    state = start.new_zeros(plan.reach[0], start.shape[1])
+    return state.index_copy(0, plan.start, start)
+
+
+def _read(predictor: "Predictor", states: list[Tensor], plan: "FusedPlan") -> Tensor:
+    """The scores of the rows that have a state in the end, [reach]; each layer's are added up."""
+    from oneshot.predictor.kernels.dot import dots
+
+    total: Tensor | None = None
+    width = predictor.config.dim
+    for number, state in enumerate(states):
+        if predictor.readout is None:
+            part = dots(state, state.index_select(0, plan.start), plan.by_row)
+        else:
+            weight = predictor.readout.weight[:, number * width : (number + 1) * width]
+            part = nn.functional.linear(state, weight).squeeze(1).float()
+        part = nn.functional.pad(part, (0, plan.reach[-1] - len(part)))
+        total = part if total is None else total + part
+    assert total is not None
+    return total

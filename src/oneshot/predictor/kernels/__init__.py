@@ -1,0 +1,1 @@
+"""The fused path of the predictor: Triton kernels for the GPU, imported only where they run."""

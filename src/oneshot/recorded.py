@@ -1,0 +1,168 @@
+"""Recorded steps: forward and backward of a step as one CUDA graph, played for each batch.
+
+A step launches a thousand small kernels, which take the processor longer to launch than the GPU
+to run. So the step is recorded once, on buffers of a fixed capacity, and then played by a single
+launch. Several steps' queries are sampled at once, on a stream of their own, while the GPU is
+still busy with the steps before.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oneshot.config import TrainingConfig
+from oneshot.losses import Targets, query_losses
+from oneshot.padding import Capacity, PaddedBatch
+from oneshot.predictor import Predictor
+from oneshot.predictor.fused import can_prune, fused_plan, why_not_fused
+from oneshot.subgraph import SubgraphBatch
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch with the targets of its loss, and the size it takes."""
+
+    batch: SubgraphBatch
+    targets: Targets
+    size: Capacity
+
+
+def can_record(predictor: Predictor, config: TrainingConfig, device: torch.device) -> bool:
+    """Whether steps can be recorded: on a GPU, with the kernels, whole batches, softmax."""
+    some = next(predictor.parameters())
+    return (
+        device.type == "cuda"
+        and config.accumulate == 1
+        and config.loss == "softmax"
+        and predictor.engine != "plain"
+        and why_not_fused(predictor.config, device, some.dtype) is None
+    )
+
+
+class RecordedStep:
+    """Losses and gradients of batches of `num_queries` queries, computed by a recorded graph."""
+
+    def __init__(
+        self, predictor: Predictor, config: TrainingConfig, num_queries: int, half: bool
+    ) -> None:
+        self.predictor, self.config = predictor, config
+        self.num_queries, self.half = num_queries, half
+        self.device = next(predictor.parameters()).device
+        self.capacity = self._nothing()
+        self._gradients: list[Tensor | None] = []
+
+    def reserve(self, block: list[Prepared]) -> None:
+        """Record the step anew if one of these batches does not fit."""
+        sizes = [prepared.size for prepared in block]
+        if not all(map(self.capacity.holds, sizes)):
+            self._record(self.capacity.grown(sizes), block[0])
+
+    def play(self, prepared: Prepared) -> Tensor:
+        """Set the parameters' gradients of the mean loss. → the sum of the losses, float []
+
+        The result is overwritten by the next step.
+        """
+        if not self.capacity.holds(prepared.size):
+            self.reserve([prepared])
+        self._fill(prepared)
+        self._graph.replay()
+        for parameter, gradient in zip(self.predictor.parameters(), self._gradients, strict=True):
+            parameter.grad = gradient
+        return self._loss
+
+    def _record(self, capacity: Capacity, example: Prepared) -> None:
+        """Record the step anew, for batches up to a capacity."""
+        # The buffers and the memory of an earlier recording are not needed any more.
+        self.capacity = self._nothing()
+        self._gradients = []
+        for parameter in self.predictor.parameters():
+            parameter.grad = None
+        self._graph = torch.cuda.CUDAGraph()
+        self._padded = PaddedBatch(capacity, self.num_queries, self.device)
+        zeros = torch.zeros(capacity.entities, dtype=torch.bool, device=self.device)
+        self._targets = Targets(
+            torch.zeros(self.num_queries, dtype=torch.long, device=self.device),
+            zeros if example.targets.skip is not None else None,
+            torch.zeros(self.num_queries, dtype=torch.long, device=self.device),
+        )
+        self._fill(example)
+        # Once as usual, on another stream: kernels are compiled, libraries get their workspaces.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._compute(capacity)
+        torch.cuda.current_stream().wait_stream(stream)
+        for parameter in self.predictor.parameters():
+            parameter.grad = None
+        with torch.cuda.graph(self._graph):
+            self._loss = self._compute(capacity)
+        self._gradients = [parameter.grad for parameter in self.predictor.parameters()]
+        self.capacity = capacity
+
+    def _nothing(self) -> Capacity:
+        return Capacity(0, 0, (0,) * (self.predictor.config.num_layers + 1))
+
+    def _fill(self, prepared: Prepared) -> None:
+        self._padded.fill(prepared.batch)
+        ours, theirs = self._targets, prepared.targets
+        ours.place.copy_(theirs.place)
+        ours.unsampled.copy_(theirs.unsampled)
+        if ours.skip is not None and theirs.skip is not None:
+            ours.skip[: len(theirs.skip)].copy_(theirs.skip)
+
+    def _compute(self, capacity: Capacity) -> Tensor:
+        batch = self._padded.batch
+        plan = fused_plan(self.predictor, batch, True, capacity.reach)
+        with torch.autocast("cuda", torch.bfloat16, self.half, cache_enabled=False):
+            scores = self.predictor(batch, plan=plan)
+        losses = query_losses(self.config, scores.float(), batch, self._targets)
+        (losses.sum() / self.num_queries).backward()
+        return losses.detach().sum()
+
+
+def sizes_of(
+    predictor: Predictor, whole: SubgraphBatch, parts: list[SubgraphBatch]
+) -> list[Capacity]:
+    """The sizes that the parts of a batch take."""
+    layers = predictor.config.num_layers
+    if not can_prune(predictor.config):
+        return [
+            Capacity(part.num_entities, part.num_edges, (part.num_entities,) * (layers + 1))
+            for part in parts
+        ]
+    from oneshot.predictor.kernels.plan import distances
+
+    levels = layers + 2
+    lengths = torch.tensor([part.num_entities for part in parts], device=whole.device)
+    number = torch.arange(len(parts), device=whole.device).repeat_interleave(
+        lengths, output_size=whole.num_entities
+    )
+    counts = torch.bincount(
+        number * levels + distances(whole, layers).long(), minlength=len(parts) * levels
+    )
+    reach = counts.reshape(-1, levels).cumsum(1)[:, :-1].tolist()
+    return [
+        Capacity(part.num_entities, part.num_edges, tuple(rows))
+        for part, rows in zip(parts, reach, strict=True)
+    ]
+
+
+def ahead(blocks: Iterator[list[Prepared]], device: torch.device) -> Iterator[list[Prepared]]:
+    """The blocks, each made on a stream of its own while the one before is worked on.
+
+    When a block is handed out, the work on the one before it is done.
+    """
+    stream = torch.cuda.Stream(device, priority=-1)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        block = next(blocks, None)
+    while block is not None:
+        torch.cuda.current_stream(device).wait_stream(stream)
+        yield block
+        with torch.cuda.stream(stream):
+            following = next(blocks, None)
+        # The memory of a block goes back to its own stream: not before the work on it is done.
+        torch.cuda.current_stream(device).synchronize()
+        block = following

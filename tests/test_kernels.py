@@ -1,0 +1,198 @@
+"""The kernels against the plain path, run by Triton's interpreter where there is no GPU.
+
+Triton decides at its import whether it interprets, so that the tests run in a process of their
+own: `test_kernels_in_the_interpreter` starts pytest on this very file.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from oneshot.config import PredictorConfig, TrainingConfig
+from oneshot.devices import has_triton
+from oneshot.graph import KnowledgeGraph
+from oneshot.losses import Targets, find_targets, query_losses, softmax_loss
+from oneshot.padding import Capacity, PaddedBatch
+from oneshot.predictor import Predictor
+from oneshot.predictor.fused import fused_plan
+from oneshot.ranking import KnownFacts
+from oneshot.samplers import PPRSampler
+from oneshot.subgraph import SubgraphBatch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+
+needs_kernels = pytest.mark.skipif(
+    not has_triton() or not (INTERPRETED or torch.cuda.is_available()),
+    reason="needs Triton and a CUDA device, or TRITON_INTERPRET=1 (see the first test)",
+)
+
+
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="this is that process")
+@pytest.mark.skipif(not has_triton(), reason="needs Triton")
+def test_kernels_in_the_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__]
+    found = subprocess.run(
+        command,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-5000:]
+    assert " passed" in found.stdout
+
+
+def graph_with_hub(seed: int = 0) -> KnowledgeGraph:
+    """20 entities with few facts, one of them with 150 more, three isolated; an empty relation."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(most: int, count: int) -> Tensor:
+        return torch.randint(most, (count,), generator=generator)
+
+    facts = torch.stack([draw(20, 22), draw(4, 22), draw(20, 22)], dim=1)
+    hub = torch.stack([torch.zeros(150, dtype=torch.long), draw(4, 150), draw(12, 150)], dim=1)
+    return KnowledgeGraph.from_facts(torch.cat([facts, hub]), 23, 5).to(DEVICE)
+
+
+@pytest.fixture(scope="module")
+def batch() -> SubgraphBatch:
+    graph = graph_with_hub()
+    # The hub, another entity and an isolated one.
+    queries = torch.tensor([[0, 0], [17, 4], [22, 1]], device=DEVICE)
+    return PPRSampler(0.99).sample(graph, queries)
+
+
+SHAPES = [
+    {"message": "redgnn", "aggregate": "sum", "activation": "relu"},
+    {"message": "redgnn", "aggregate": "sum", "compose": "add", "activation": "tanh"},
+    {"message": "redgnn", "aggregate": "mean", "readout": "dot", "shortcut": True, "dim": 20},
+    {"message": "redgnn", "aggregate": "max", "gate_mask": "reached", "activation": "tanh"},
+    {"message": "redgnn", "aggregate": "pna", "gate": False, "concat": True},
+    {"message": "nbfnet", "aggregate": "sum", "gate": False, "norm": True, "priors": True},
+    {"message": "nbfnet", "aggregate": "mean", "concat": True, "readout": "dot"},
+    {"message": "nbfnet", "aggregate": "max", "compose": "add", "initial": "binary"},
+    {"message": "nbfnet", "aggregate": "pna", "gate": False, "readout": "dot"},
+]
+
+
+def predictor_of(shape: dict[str, object]) -> Predictor:
+    torch.manual_seed(3)
+    config = PredictorConfig(**{"dim": 16, "num_layers": 2, "attention_dim": 5, **shape})  # type: ignore[arg-type]
+    predictor = Predictor(config, 5).to(DEVICE)
+    if predictor.priors is not None:
+        torch.nn.init.normal_(predictor.priors.weight)
+    return predictor
+
+
+def outcome(scores: Tensor, predictor: Predictor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Scores and the gradients of some function of them."""
+    predictor.zero_grad(set_to_none=True)
+    weight = torch.sin(torch.arange(len(scores), device=scores.device) * 0.37)
+    (scores * weight).sum().backward()
+    found = {n: p.grad.clone() for n, p in predictor.named_parameters() if p.grad is not None}
+    return scores.detach(), found
+
+
+def assert_close(ours: tuple[Tensor, dict[str, Tensor]], other: tuple[Tensor, dict[str, Tensor]]):
+    """Scores to 1e-5 and gradients to 1e-4, relative to their norms."""
+    assert (ours[0] - other[0]).norm() <= 1e-5 * other[0].norm()
+    assert ours[1].keys() == other[1].keys()
+    for name, gradient in other[1].items():
+        assert (ours[1][name] - gradient).norm() <= 1e-4 * gradient.norm() + 1e-9, name
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "-".join(map(str, shape.values())))
+def test_fused_and_plain_agree(shape: dict[str, object], batch: SubgraphBatch) -> None:
+    predictor = predictor_of(shape)
+    predictor.engine = "plain"
+    expected = outcome(predictor(batch), predictor)
+    predictor.engine = "fused"
+    ours = outcome(predictor(batch), predictor)
+    assert_close(ours, expected)
+    if DEVICE == "cuda":  # the interpreter has no races
+        again = outcome(predictor(batch), predictor)
+        assert torch.equal(ours[0], again[0])
+        assert all(torch.equal(ours[1][name], again[1][name]) for name in ours[1])
+    with torch.inference_mode():
+        assert torch.equal(predictor(batch), ours[0])
+
+
+def padded(batch: SubgraphBatch, layers: int) -> PaddedBatch:
+    """The batch in buffers that held another one before."""
+    count = batch.num_entities
+    reach = (batch.num_queries, count - 20, *(count + 3,) * (layers - 1))
+    buffers = PaddedBatch(
+        Capacity(count + 7, batch.num_edges + 11, reach), batch.num_queries, batch.device
+    )
+    for tensor in vars(buffers.batch).values():
+        tensor.fill_(2)
+    buffers.fill(batch)
+    return buffers
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2], SHAPES[4], SHAPES[5]])
+def test_padding_changes_nothing(shape: dict[str, object], batch: SubgraphBatch) -> None:
+    predictor = predictor_of(shape)
+    predictor.engine = "fused"
+    expected = outcome(predictor(batch), predictor)
+    buffers = padded(batch, 2)
+    exact = fused_plan(predictor, batch, True).reach
+    assert all(have >= need for have, need in zip(buffers.capacity.reach, exact, strict=True))
+    plan = fused_plan(predictor, buffers.batch, True, buffers.capacity.reach)
+    scores = predictor(buffers.batch, plan=plan)
+    assert_close(outcome(scores[: batch.num_entities], predictor), expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("rivals", ["all", "sampled"])
+def test_losses_on_a_padded_batch(rivals: str, batch: SubgraphBatch) -> None:
+    from oneshot.loss_kernels import query_logsumexp
+
+    config = TrainingConfig(mask_known=True, softmax_over=rivals)  # type: ignore[arg-type]
+    scores = torch.linspace(-3, 4, batch.num_entities, device=DEVICE).requires_grad_()
+    answers = torch.tensor([5, 19, 3], device=DEVICE)
+    graph = graph_with_hub()
+    seen = KnownFacts(graph.facts.long(), graph.num_entities, 5)
+    targets = find_targets(config, batch, answers, seen, graph.num_entities)
+    losses = query_losses(config, scores.cpu().double(), batch.to("cpu"), _on_cpu(targets))
+    losses.sum().backward()
+    expected, scores.grad = scores.grad, None
+
+    buffers = padded(batch, 2)
+    queries = torch.arange(4, device=DEVICE)
+    ends = torch.searchsorted(buffers.batch.entity_query, queries)
+    longer = torch.cat([scores, torch.full((7,), 9.0, device=DEVICE)])
+    skip = torch.cat([targets.skip, torch.zeros(7, dtype=torch.bool, device=DEVICE)])
+    total = query_logsumexp(longer.masked_fill(skip, -torch.inf), ends)
+    if rivals == "all":
+        total = torch.logaddexp(total, targets.unsampled.float().log())
+    ours = torch.where(targets.place >= 0, total - longer[targets.place.clamp(min=0)], 0.0)
+    assert ours.cpu().tolist() == pytest.approx(losses.tolist(), rel=1e-5, abs=1e-6)
+    ours.sum().backward()
+    assert torch.allclose(scores.grad.cpu(), expected.cpu().float(), rtol=1e-4, atol=1e-6)
+    if DEVICE == "cuda":
+        found = softmax_loss(longer, buffers.batch, targets.place, skip, targets.unsampled)
+        assert found.shape == (3,)
+
+
+def _on_cpu(targets: Targets) -> Targets:
+    assert targets.skip is not None
+    return Targets(targets.place.cpu(), targets.skip.cpu(), targets.unsampled.cpu())
+
+
+def test_an_engine_that_cannot_be_used_says_why(batch: SubgraphBatch) -> None:
+    from oneshot.errors import InputError
+
+    predictor = predictor_of({"message": "drum"})
+    predictor.engine = "fused"
+    with pytest.raises(InputError, match=r"fused.*(drum|CUDA|Triton)"):
+        predictor(batch)
