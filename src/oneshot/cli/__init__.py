@@ -21,6 +21,10 @@ app = typer.Typer(
 )
 benches = typer.Typer(no_args_is_help=True, help="Time our code against plain formulations.")
 
+_NO_MEMORY = (
+    "the memory of this machine is too small for this; take a smaller graph, budget "
+    "(sampler.entity_ratio), batch or predictor.dim"
+)
 COMMANDS = (
     demo.demo,
     data.data,
@@ -34,6 +38,8 @@ for command in COMMANDS:
     app.command()(command)
 app.add_typer(benches, name="bench")
 benches.command()(bench.sampler)
+benches.command()(bench.predictor)
+benches.command("end-to-end")(bench.end_to_end)
 
 
 def main() -> None:
@@ -46,7 +52,12 @@ def main() -> None:
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except MemoryError:
-        _fail("the memory of this machine is too small for this; take a smaller graph or budget")
+        _fail(_NO_MEMORY)
+    except RuntimeError as error:
+        # What torch says, which is not loaded here, when memory is short.
+        if type(error).__name__ != "OutOfMemoryError" and "allocate memory" not in str(error):
+            raise
+        _fail(_NO_MEMORY)
 
 
 def _fail(message: str) -> None:
