@@ -117,6 +117,11 @@ def test_coverage_as_a_picture(run: Run, tmp_path: Path) -> None:
     assert value["picture"] == str(picture)
     assert "<svg" in picture.read_text()
     assert listing(tmp_path) == ["sub", "sub/coverage.svg"]
+    # Letters that the font lacks are no reason to warn or to fail.
+    (tmp_path / "東京.tsv").write_text("".join(f"a{i}\tr\ta{i + 1}\n" for i in range(30)) * 2)
+    few = run("coverage", tmp_path / "東京.tsv", "--split", "train", "--plot", tmp_path / "c.png")
+    assert few.code == 0, few.err
+    assert "Glyph" not in few.err
 
 
 def test_the_installed_command(facts: Path) -> None:

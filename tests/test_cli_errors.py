@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from commands import Run, listing
 
 FACTS = "a\tr\tb\nb\tr\tc\n"
@@ -131,6 +132,13 @@ def test_wrong_use_is_exit_code_2(run: Run, command: str) -> None:
     ("error", "message"),
     [
         (MemoryError(), "the memory of this machine is too small"),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+            ),
+            "the memory of this machine is too small",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory"), "the memory of this machine is too small"),
         (OSError(28, "No space left on device", "x.npy"), "x.npy: No space left on device"),
         (OSError("odd"), "odd"),
     ],

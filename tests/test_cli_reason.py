@@ -3,14 +3,17 @@
 import errno
 import json
 import os
+import shutil
 import types
 from pathlib import Path
 
 import pytest
+import torch
 from commands import Run, listing
 from reasoning import chain_world, settings, trained_run, write_world
 
 from oneshot import errors, tensorboard
+from oneshot.checkpoints import load_tensors, save_tensors
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +24,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (path / "data" / "test.tsv").open("a") as file:
         file.write("alone\tnext\tlink 0\n")
     trained_run(path / "data", path / "run")
+    (path / "q.tsv").write_text("link 0\tnext\n")
+    (path / "link.png").symlink_to(path / "data" / "train.tsv")
+    chain_world(20).save(path / "saved")
+    (path / "own").mkdir()
+    (path / "own" / "config.toml").write_text("[training]\nepochs = 1\n")
     return path
 
 
@@ -86,6 +94,25 @@ def test_asking_one_question(run: Run, place: Path) -> None:
         ("predict run alone next", "entity 'alone' has no fact in the graph"),
         ("predict run nobody next", "unknown entity 'nobody'"),
         ("predict run --queries q.tsv", "--queries needs --out"),
+        ("predict run a next --queries q.tsv --out a.tsv", "ENTITY and RELATION cannot stand"),
+        ("predict run --inverse --queries q.tsv --out a.tsv", "--inverse cannot stand beside"),
+        ("predict run --explain --queries q.tsv --out a.tsv", "--explain cannot stand beside"),
+        ("predict run --plot a.svg --queries q.tsv --out a.tsv", "--plot cannot stand beside"),
+        ("predict run a next --out a.tsv", "--out is for the answers to --queries"),
+        # What is read is not written over.
+        ("predict run --queries q.tsv --out q.tsv", "q.tsv: is an input of this command"),
+        ("predict run --queries q.tsv --out data/train.tsv", "train.tsv: is an input of this"),
+        ("predict run --queries q.tsv --out run/metrics.jsonl", "metrics.jsonl: is an input of"),
+        (
+            "predict run --data data/train.tsv --queries q.tsv --out data/train.tsv",
+            "data/train.tsv: is an input of this command",
+        ),
+        ("bench sampler data --out data/valid.tsv", "data/valid.tsv: is an input of this command"),
+        ("bench sampler data/train.tsv --out data/train.tsv", "is an input of this command"),
+        ("coverage data/train.tsv --plot link.png", "link.png: is an input of this command"),
+        ("data saved --save saved", "saved/oneshot-graph.json: is an input of this command"),
+        ("train data --out own --config own/config.toml", "own: exists and was not written by"),
+        ("train data --out run --tensorboard run/tb", "run/tb: lies in the run"),
         ("predict run --queries q.tsv --out a.xls", "answers are written to files ending in"),
         ("predict run --queries q.tsv --out data", "data: answers are written to files"),
         ("train data --out data", "data: exists and was not written by oneshot"),
@@ -98,6 +125,8 @@ def test_asking_one_question(run: Run, place: Path) -> None:
 def test_wrong_use_is_one_line_and_loses_nothing(
     run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
 ) -> None:
+    if "--plot link" in command:
+        pytest.importorskip("matplotlib", reason="needs the extra plot")
     monkeypatch.chdir(place)
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     result = run(*command.split())
@@ -116,7 +145,7 @@ def test_a_full_disk_is_told(
     result = run("train", place / "data", "--out", tmp_path / "run", *settings())
     assert result.code == 2
     last = result.err.splitlines()[-1]
-    assert last == f"error: {tmp_path / 'run' / 'config.toml'}: No space left on device"
+    assert last == f"error: {tmp_path / 'run' / 'graph.json'}: No space left on device"
     assert listing(tmp_path) == ["run"]
 
 
@@ -180,3 +209,55 @@ def test_the_real_tensorboard_takes_it(run: Run, place: Path, tmp_path: Path) ->
     command = ["train", place / "data", "--out", tmp_path / "run", "--tensorboard", tmp_path / "tb"]
     assert run(*command, *settings()).code == 0
     assert [name.startswith("events.out.tfevents") for name in listing(tmp_path / "tb")] == [True]
+
+
+def test_scores_that_are_no_numbers_are_told(run: Run, place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "run", tmp_path / "run")
+    tensors, about = load_tensors(tmp_path / "run" / "predictor.safetensors")
+    nothing = {name: torch.full_like(tensor, torch.nan) for name, tensor in tensors.items()}
+    save_tensors(tmp_path / "run" / "predictor.safetensors", nothing, about)
+    question = ("predict", tmp_path / "run", "link 3", "next")
+    many = ("--queries", place / "q.tsv", "--out", tmp_path / "answers.jsonl")
+    for command in (
+        ("evaluate", tmp_path / "run"),
+        question,
+        (*question, "--json"),
+        (*question, "--explain"),
+        (*question[:2], *many),
+    ):
+        result = run(*command)
+        assert (result.code, result.out) == (2, ""), result.out
+        assert "the predictor gave scores that are not finite" in result.err
+    assert not (tmp_path / "answers.jsonl").exists()
+
+
+def test_a_training_that_learns_nothing_says_so(run: Run, tmp_path: Path) -> None:
+    facts = "".join(f"a{i}\tr\tb{i}\nb{i}\tr\ta{i}\na{i}\ts\tb{i}\n" for i in range(9))
+    (tmp_path / "few.tsv").write_text(facts)
+    small = [*settings("training.epochs=2"), "--set", "sampler.entity_ratio=0.01"]
+    result = run("train", tmp_path / "few.tsv", "--out", tmp_path / "run", *small)
+    assert result.code == 0
+    assert result.err.count("no answer was among the sampled entities") == 1
+    assert "sampler.entity_ratio" in result.err
+    assert "split at random with seed 0" in result.err  # what `oneshot data` says, too
+
+
+def test_relations_named_like_inverses_are_refused(run: Run, tmp_path: Path) -> None:
+    facts = tmp_path / "facts.tsv"
+    facts.write_text("a\tx\tb\nb\tx⁻¹\tc\n")
+    result = run("data", facts)
+    assert result.code == 2
+    assert f"{facts}: the relation 'x⁻¹' has the name of the inverse of 'x'" in result.err
+
+
+def test_a_relation_with_the_mark_of_inverses_can_be_asked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for split in ("train", "valid", "test"):
+        rows = [f"{split[0] if split != 'train' else ''}{i}\tx⁻¹\t{i + 1}\n" for i in range(9)]
+        (tmp_path / "data" / f"{split}.tsv").write_text("".join(rows))
+    run_path = trained_run(tmp_path / "data", tmp_path / "run", "training.epochs=1")
+    for more, name in (((), "x⁻¹"), (("--inverse",), "x⁻¹⁻¹")):
+        value = run("predict", run_path, "3", "x⁻¹", *more, "--explain", "--json").json
+        assert value["query"]["relation"] == name
+        known = next(answer for answer in value["answers"] if answer["known"])
+        assert any(path["known"] for path in known["paths"])

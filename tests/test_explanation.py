@@ -252,6 +252,21 @@ def test_the_asked_fact_itself_is_a_path_and_marked():
     assert not reasoner_on(chain([[0, 1, 2]])).explain("Cy", "far", "Ada").known
 
 
+def test_a_route_is_told_once_however_many_facts_lead_along_it():
+    #       Ada and Bo, and Bo and Cy, are joined by three facts each: nine paths of one route
+    extra = [[1, 0, 0], [0, 1, 1], [2, 0, 1], [1, 1, 2]]
+    explanation = reasoner_on(chain(extra)).explain("Ada", "far", "Cy")
+    (path,) = explanation.paths
+    assert [step.target for step in path.steps] == ["Bo", "Cy"]
+    assert path.parallel == 8
+    assert " (+8 by parallel facts)   weight" in str(explanation)
+    assert explanation.as_dict()["paths"][0]["parallel"] == 8
+    # Facts that join question and answer are one route, but the asked one stands for itself.
+    direct = reasoner_on(chain(extra)).explain("Ada", "far", "Bo")
+    told = {path.known: path.parallel for path in direct.paths if len(path.steps) == 1}
+    assert told == {True: 0, False: 1}
+
+
 def test_a_question_may_be_its_own_answer():
     explanation = reasoner_on(chain([[0, 1, 1], [2, 1, 0]])).explain("Ada", "next", "Ada")
     assert explanation.reachable

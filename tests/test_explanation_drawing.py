@@ -1,5 +1,7 @@
 """Drawings of explanations: well-formed whatever the names, complete, and the same each time."""
 
+import dataclasses
+import itertools
 import re
 import unicodedata
 from html import escape
@@ -143,6 +145,24 @@ def test_names_of_entities_do_not_overlap_and_stay_on_the_sheet():
         assert len(boxes) == len(lay_out(explanation).column)
         for number, box in enumerate(boxes):
             assert shapes.overlap(boxes[:number], box) == 0
+
+
+@pytest.mark.parametrize("powers", [4, 9, 17])
+def test_labels_of_charts_do_not_run_into_each_other(powers):
+    explanation = some_explanations()[0]
+    count = explanation.batch.num_entities
+    spread = torch.tensor([1 << (place % powers) for place in range(count)])
+    batch = dataclasses.replace(explanation.batch, degree=spread)
+    drawing = picture(dataclasses.replace(explanation, batch=batch))
+    rows: dict[float, list[tuple[float, float]]] = {}
+    for shape in drawing.shapes:
+        if isinstance(shape, Text) and shape.anchor == "middle" and shape.size <= 11:
+            half = text_width(shape.text, shape.size) / 2
+            rows.setdefault(shape.place[1], []).append((shape.place[0] - half, 2 * half))
+    floor = sorted(rows[max(rows)])
+    assert len(floor) >= powers
+    for (left, wide), (right, _) in itertools.pairwise(floor):
+        assert left + wide + 4 <= right
 
 
 def test_an_answer_out_of_reach_is_drawn_with_the_message():

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from oneshot.errors import InputError
-from oneshot.files import check_replaceable, replacing, replacing_directory, write_json
+from oneshot.files import (
+    check_output,
+    check_replaceable,
+    replacing,
+    replacing_directory,
+    write_json,
+)
+
+CONTENTS = {"mark.json": None, "a.npy": None, "inner": {"b.npy": None}}
 
 
 def tree(path: Path) -> dict[str, str | None]:
@@ -22,7 +30,7 @@ def tree(path: Path) -> dict[str, str | None]:
 
 
 def save(path: Path, text: str) -> None:
-    with replacing_directory(path, "mark.json", ("*.npy",)) as directory:
+    with replacing_directory(path, "mark.json", CONTENTS) as directory:
         (directory / "mark.json").write_text(text)
         (directory / "a.npy").write_text(text)
 
@@ -121,7 +129,7 @@ def test_a_directory_stays_as_it_was_if_the_block_fails(
     save(tmp_path / "old", "old")
     before = tree(tmp_path)
     for name in ("old", "new"):
-        block = replacing_directory(tmp_path / name, "mark.json", ("*.npy",))
+        block = replacing_directory(tmp_path / name, "mark.json", CONTENTS)
         with pytest.raises(error):
             write_half(block, "mark.json", error)
     assert tree(tmp_path) == before
@@ -159,12 +167,26 @@ def strange_files_beside_ours(path: Path) -> None:
     (path / "thesis.doc").write_text("mine")
 
 
+def strange_files_inside_ours(path: Path) -> None:
+    save(path, "old")
+    (path / "inner").mkdir()
+    (path / "inner" / "notes.txt").write_text("mine")
+
+
+def a_directory_named_like_a_file_of_ours(path: Path) -> None:
+    save(path, "old")
+    (path / "a.npy").unlink()
+    (path / "a.npy").mkdir()
+
+
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
         (a_file, "exists and is not a directory"),
         (strange_files, "exists and was not written by oneshot"),
         (strange_files_beside_ours, r"holds 'thesis\.doc', which was not written by oneshot"),
+        (strange_files_inside_ours, r"holds 'inner/notes\.txt', which was not written"),
+        (a_directory_named_like_a_file_of_ours, r"holds 'a\.npy', which was not written"),
     ],
 )
 def test_what_others_wrote_is_never_replaced(
@@ -176,7 +198,7 @@ def test_what_others_wrote_is_never_replaced(
     with pytest.raises(InputError, match=message):
         save(path, "new")
     with pytest.raises(InputError, match=message):
-        check_replaceable(path, "mark.json", ("*.npy",))
+        check_replaceable(path, "mark.json", CONTENTS)
     assert tree(tmp_path) == before
 
 
@@ -187,3 +209,39 @@ def test_the_current_directory_can_be_replaced(
     monkeypatch.chdir(tmp_path / "here")
     save(Path(), "x")
     assert tree(tmp_path) == {"here": None, "here/mark.json": "x", "here/a.npy": "x"}
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device: '{path}'"),
+        # What numpy says when a disk is full.
+        (OSError("100 requested and 0 written"), "is the disk full"),
+    ],
+)
+def test_a_directory_that_cannot_be_written_is_named(
+    tmp_path: Path, error: OSError, message: str
+) -> None:
+    def fail(temporary: Path) -> None:
+        (temporary / "half.npy").write_text("half")
+        raise error
+
+    path = tmp_path / "saved"
+    with (
+        pytest.raises(OSError, match=message.format(path=path)) as caught,
+        replacing_directory(path, "mark.json", CONTENTS) as temporary,
+    ):
+        fail(temporary)
+    assert caught.value.filename == str(path)
+    assert tree(tmp_path) == {}
+
+
+def test_an_input_is_not_an_output(tmp_path: Path) -> None:
+    (tmp_path / "facts.tsv").write_text("x")
+    (tmp_path / "link.tsv").symlink_to(tmp_path / "facts.tsv")
+    read = [tmp_path / "facts.tsv", tmp_path / "gone.tsv"]
+    for name in ("facts.tsv", "link.tsv", "../" + tmp_path.name + "/facts.tsv"):
+        with pytest.raises(InputError, match="is an input of this command"):
+            check_output(tmp_path / name, read)
+    check_output(tmp_path / "gone.tsv", read)
+    check_output(tmp_path / "other.tsv", read)

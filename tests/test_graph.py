@@ -134,3 +134,14 @@ def test_names_of_relations_and_their_inverses():
     assert graph.relation_name(1) == "father"
     assert graph.relation_name(3) == "father⁻¹"
     assert graph.inverse(torch.tensor([0, 1, 2, 3])).tolist() == [2, 3, 0, 1]
+
+
+def test_a_relation_must_not_have_the_name_of_an_inverse() -> None:
+    for names in (["likes", "likes⁻¹"], ["a⁻¹⁻¹", "b", "a⁻¹"]):
+        with pytest.raises(InputError, match="has the name of the inverse of"):
+            KnowledgeGraph.from_facts([[0, 0, 1]], 2, names)
+    graph = KnowledgeGraph.from_facts([[0, 0, 1]], 2, ["likes⁻¹", "a⁻¹b", "a"])
+    assert graph.relation_name(3) == "likes⁻¹⁻¹"
+    other = KnowledgeGraph.from_facts([[0, 0, 1]], 2, ["likes"])
+    with pytest.raises(InputError, match="has the name of the inverse of 'likes'"):
+        other.with_relations(Vocabulary.from_names(["likes⁻¹", "likes"], "relation"))

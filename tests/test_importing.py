@@ -158,11 +158,25 @@ def test_files_that_do_not_fit_are_named(tmp_path, data):
     file = tmp_path / "c.pt"
     strange = checkpoint(kinds, True, True, False) | {"other.weight": torch.zeros(2)}
     ragged = checkpoint(kinds, True, True, False) | {"W_final.weight": torch.zeros(1, 7)}
+    whole, layer = checkpoint(kinds, True, True, False), "gnn_layers.0"
     for tensors, message in (
         (checkpoint(kinds + 2, True, True, False), "is this the right data set"),
         (strange, "other.weight"),
         (ragged, "readout.weight"),
         ({"gate.weight_ih_l0": torch.zeros(3, 1)}, "has no layer"),
+        (
+            whole | {f"{layer}.rela_embed.weight": torch.tensor(1.0)},
+            r"rela_embed.* \[\], it should",
+        ),
+        (whole | {f"{layer}.w_alpha.weight": torch.tensor(1.0)}, r"w_alpha.* \[\], it should"),
+        (whole | {f"{layer}.w_alpha.weight": torch.zeros(1, 3).long()}, "it should hold numbers"),
+        (whole | {f"{layer}.W_h.weight": torch.zeros(1).expand(10**6, 10**6)}, "W_h|linear"),
+        (whole | {f"{layer}.rela_embed.weight": torch.zeros(kinds, 0)}, "dim must be at least 1"),
+        (whole | {f"{layer}.rela_embed.weight": torch.zeros(1).expand(kinds, 10**6)}, "at most"),
+        ({3: torch.zeros(1)}, "the tensor 3 is not one of"),
+        (whole | {"gnn_layers.99999999.W_h.weight": torch.zeros(6, 6)}, "99999999"),
+        (whole | {"gnn_layers.9999.W_h.weight": torch.zeros(6, 6)}, "has layer 9999, but only 4"),
+        (whole | {"gnn_layers.3.W_h.weight": torch.zeros(6, 6)}, "layers.3.* is missing"),
         ({}, "has no layer"),
     ):
         torch.save({"model_state_dict": tensors}, file)

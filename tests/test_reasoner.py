@@ -70,7 +70,7 @@ def test_an_inverse_question_may_be_asked_in_three_ways(reasoner: Reasoner) -> N
 
 
 def test_a_relation_may_be_called_like_an_inverse() -> None:
-    relations = Vocabulary.from_names(["r", "r⁻¹", "s"], "relation")
+    relations = Vocabulary.from_names(["t", "r⁻¹", "s"], "relation")  # but no "r" beside it
     graph = KnowledgeGraph.from_facts([[0, 0, 1], [1, 1, 2]], 3, relations)
     reasoner = Reasoner(graph, PPRSampler(1.0), tiny_predictor().float())
     assert reasoner.query("0", "r⁻¹") == (0, 1)

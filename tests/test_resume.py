@@ -1,8 +1,10 @@
 """Tests of resuming: a training that was stopped ends like one that was not."""
 
 import json
+import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +16,11 @@ import pytest
 import torch
 from commands import Run, listing
 from reasoning import chain_world, settings, trained_run, write_world
+from safetensors.torch import save_file
 from torch import Tensor
 
 from oneshot import jobs
-from oneshot.checkpoints import load_tensors
+from oneshot.checkpoints import load_tensors, save_tensors
 from oneshot.config import from_table
 from oneshot.errors import OneshotError
 from oneshot.recording import CHECKPOINT
@@ -290,9 +293,164 @@ def test_resuming_with_something_else_is_an_error_and_loses_nothing(
 
 
 def test_other_errors_are_not_taken_for_a_missing_checkpoint(tmp_path: Path) -> None:
-    from oneshot.checkpoints import save_tensors
-
     save_tensors(tmp_path / CHECKPOINT, {"x": torch.zeros(1)}, {})
     (tmp_path / "config.toml").write_text("")
+    (tmp_path / "graph.json").write_text('{"fingerprint": ""}')
     with pytest.raises(OneshotError, match="not a checkpoint of oneshot"):
         jobs.train_run(chain_world(30), tmp_path, from_table({}), CPU, resume=True)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set on disk with a small finished run of it."""
+    path = tmp_path_factory.mktemp("base")
+    write_world(path / "data", chain_world(20))
+    trained_run(path / "data", path / "run", "training.epochs=1")
+    return path
+
+
+@pytest.fixture
+def copied(base: Path, tmp_path: Path) -> Path:
+    """A copy of the run, without its result."""
+    shutil.copytree(base / "run", tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    return tmp_path / "run"
+
+
+def changed(about: dict[str, Any], place: str, value: object) -> None:
+    *way, last = place.split(".")
+    for name in way:
+        about = about[name]
+    if value is None:
+        del about[last]
+    else:
+        about[last] = value
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("schedule", None, "schedule.plateau_factor"),
+        ("schedule", 3, "schedule.plateau_factor"),
+        ("schedule.bad_epochs", "x", "schedule.bad_epochs"),
+        ("schedule.plateau_factor", math.nan, "schedule.plateau_factor"),
+        ("micro_batch", None, "micro_batch"),
+        ("micro_batch", "x", "micro_batch"),
+        ("micro_batch", 0, "micro_batch"),
+        ("micro_batch", 2.5, "micro_batch"),
+        ("state", [], "state"),
+        ("state.epoch", "x", "state.epoch"),
+        ("state.epoch", None, "state.epoch"),
+        ("state.epoch", -1, "state.epoch"),
+        ("state.epoch", 7, "state.epoch"),
+        ("state.best_epoch", 7, "state.best_epoch"),
+        ("state.best_mrr", math.nan, "state.best_mrr"),
+        ("state.finished", "no", "state.finished"),
+        ("state.history", "x", "state.history"),
+        ("state.history", [3], "state.history"),
+        ("state.more", 3, "state.more"),
+    ],
+)
+def test_a_damaged_state_is_named_and_loses_nothing(
+    run: Run, base: Path, copied: Path, place: str, value: object, message: str
+) -> None:
+    tensors, about = load_tensors(copied / CHECKPOINT)
+    changed(about, place, value)
+    save_tensors(copied / CHECKPOINT, tensors, about)
+    check_refused(run, base, copied, f"({message})")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("best.readout.weight", None, "the tensor readout.weight is missing in the file"),
+        ("best.strange", torch.zeros(1), "the tensor strange is [1] in the file"),
+        ("predictor.readout.weight", torch.zeros(2), "the tensor readout.weight is"),
+        ("optimizer.0.exp_avg", torch.zeros(2), "optimizer.0.exp_avg [2] does not fit"),
+        ("optimizer.0.step", torch.zeros(2), "optimizer.0.step [2] does not fit"),
+        ("optimizer.0.exp_avg", None, "of the tensors optimizer.0 some are missing"),
+        ("optimizer.99.step", torch.zeros(()), "optimizer.99.step [] does not fit"),
+        ("optimizer.x.step", torch.zeros(()), "optimizer.x.step [] does not fit"),
+        ("optimizer.1.2.3", torch.zeros(()), "optimizer.1.2.3 [] does not fit"),
+        ("odd", torch.zeros(1), "(the tensor odd)"),
+    ],
+)
+def test_damaged_tensors_are_named_and_lose_nothing(
+    run: Run, base: Path, copied: Path, name: str, tensor: Tensor | None, message: str
+) -> None:
+    tensors, about = load_tensors(copied / CHECKPOINT)
+    tensors.pop(name, None)
+    if tensor is not None:
+        tensors[name] = tensor
+    save_tensors(copied / CHECKPOINT, tensors, about)
+    check_refused(run, base, copied, message)
+
+
+def check_refused(run: Run, base: Path, out: Path, message: str) -> None:
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    result = run("train", base / "data", "--out", out, "--resume")
+    assert (result.code, result.err.count("\n")) == (2, 1), result.err
+    assert message in result.err
+    assert str(out / CHECKPOINT) in result.err
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_the_metadata_of_a_checkpoint_may_be_anything(run: Run, base: Path, copied: Path) -> None:
+    tensors, _ = load_tensors(copied / CHECKPOINT)
+    for about in ("[" * 100_000, '{"x": 1' + "0" * 5000 + "}", "[]"):
+        save_file(tensors, copied / CHECKPOINT, metadata={"about": about})
+        check_refused(run, base, copied, "state.safetensors: not ")
+
+
+@pytest.mark.parametrize("content", ["{}", "", "[]", '{"run": 1, "valid": {}, "test": 3}', None])
+def test_a_broken_result_is_made_again(run: Run, base: Path, copied: Path, content: str) -> None:
+    if content is None:
+        shutil.copy(base / "run" / "result.json", copied)
+        (copied / "calibration.json").write_text("{}")
+    else:
+        (copied / "result.json").write_text(content)
+    result = run("train", base / "data", "--out", copied, "--resume", "--json").json
+    assert result["already_finished"] is False
+    whole = json.loads((base / "run" / "result.json").read_text())
+    assert result["test"]["mrr"] == whole["test"]["mrr"]
+    assert json.loads((copied / "result.json").read_text())["valid"]["mrr"] == whole["valid"]["mrr"]
+
+
+@pytest.mark.parametrize("name", ["predictor.safetensors", "relations.txt", "metrics.jsonl"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_is_broken_in_a_run_comes_back_from_its_checkpoint(
+    run: Run, base: Path, copied: Path, name: str, finished: bool
+) -> None:
+    if finished:
+        shutil.copy(base / "run" / "result.json", copied)
+    for damage in (b"torn", None):
+        if damage is None:
+            (copied / name).unlink()
+        elif name != "metrics.jsonl":
+            (copied / name).write_bytes(damage)
+        else:
+            continue
+        result = run("train", base / "data", "--out", copied, "--resume")
+        assert result.code == 0
+        assert f"{copied / name}: was missing or damaged; restored" in result.err
+        assert (copied / name).read_bytes() == (base / "run" / name).read_bytes()
+    assert run("evaluate", copied).code == 0
+
+
+def test_resuming_takes_the_configuration_of_the_run(run: Run, base: Path, copied: Path) -> None:
+    config = (copied / "config.toml").read_text()
+    assert run("train", base / "data", "--out", copied, "--resume").code == 0
+    again = run("train", base / "data", "--out", copied, "--resume", "--json")
+    assert again.json["already_finished"] is True
+    assert (copied / "config.toml").read_text() == config
+    refused = run("train", base / "data", "--out", copied, "--resume", "--seed", 5)
+    assert refused.code == 2
+    assert "another configuration; resume it without --config and --set" in refused.err
+
+
+def test_training_says_what_becomes_of_an_older_run(run: Run, base: Path, copied: Path) -> None:
+    command = ["train", base / "data", "--out", copied, *settings("training.epochs=1")]
+    assert f"{copied}: holds an older run, which is replaced when" in run(*command).err
+    fresh = run("train", base / "data", "--out", copied.parent / "new", "--resume", *command[4:])
+    assert "there is no checkpoint to resume from; training starts afresh" in fresh.err
+    assert "older run" not in fresh.err

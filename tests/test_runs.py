@@ -1,5 +1,6 @@
 """Tests of run directories: what is saved, what is loaded, and what a full disk leaves."""
 
+import contextlib
 import errno
 import json
 import os
@@ -14,7 +15,7 @@ import torch
 from commands import listing
 from reasoning import chain_world, settings, tiny_predictor, write_world
 
-from oneshot import checkpoints, jobs
+from oneshot import checkpoints, jobs, recording
 from oneshot.answers import Calibration
 from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import from_table
@@ -127,11 +128,31 @@ def test_settings_change_a_loaded_reasoner(tmp_path: Path, reasoner: Reasoner) -
         ("predictor.safetensors", "torn", "not a readable safetensors file"),
         ("calibration.json", "{}", "not a calibration"),
         ("calibration.json", "[", "not valid JSON"),
+        ("calibration.json", "[" * 100_000, "calibration.json: not valid JSON"),
+        ("calibration.json", '{"slope": 1' + "0" * 5000 + "}", "calibration.json: not valid JSON"),
+        ("calibration.json", '{"slope": NaN, "offset": 0, "queries": 1}', "not a calibration"),
+        ("calibration.json", '{"slope": 1, "offset": -Infinity, "queries": 1}', "not a calib"),
+        ("config.toml", "x = " + "[" * 100_000, "config.toml: not valid TOML"),
+        ("config.toml", "x = 1" + "0" * 5000, "config.toml: not valid TOML"),
+        ("config.toml", "[predictor]\ndim = 0x" + "f" * 5000, "predictor.dim must be a whole"),
+        ("config.toml", "format = 0x" + "f" * 5000, "is not known, this version reads 1"),
         ("graph.json", "3", "not written by oneshot"),
         ("graph.json", None, "graph.json: No such file"),
         ("graph.json", '{"origin": {"source": 3}}', "not written by oneshot"),
         ("graph.json", '{"origin": null}', "the graph has changed since this run was made"),
         ("graph/oneshot-graph.json", None, "its graph is missing"),
+        ("graph/oneshot-graph.json", "[" * 100_000, "not a whole saved graph"),
+        *(
+            ("graph.json", f'{{"origin": {{"source": "world", "options": {options}}}}}', message)
+            for options, message in (
+                ('{"foo": 1}', "graph.json: not written by oneshot (origin.options.foo)"),
+                ('{"seed": "x"}', "(origin.options.seed)"),
+                ('{"seed": true}', "(origin.options.seed)"),
+                ('{"valid_share": "x"}', "(origin.options.valid_share)"),
+                ('{"valid_share": NaN}', "(origin.options.valid_share)"),
+                ("[[1, 2, 3]]", "graph.json: not written by oneshot"),
+            )
+        ),
     ],
 )
 def test_a_damaged_run_is_told(
@@ -171,6 +192,64 @@ def test_a_place_that_is_no_run_is_left_alone(tmp_path: Path, reasoner: Reasoner
     with pytest.raises(InputError, match="was not written by oneshot; choose another place"):
         jobs.train_run(chain_world(15), tmp_path, from_table({}), CPU)
     assert listing(tmp_path) == ["thesis.doc"]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    """All files under a directory."""
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.toml", None),  # alone, it may be the user's own
+        ("graph.json", '{"nodes": []}'),
+        ("checkpoint/mine.txt", "mine"),
+        ("graph/mine.npy", "mine"),
+        ("relations.txt/mine.txt", "mine"),
+    ],
+)
+def test_what_lies_in_a_run_and_is_not_ours_is_left_alone(
+    tmp_path: Path, reasoner: Reasoner, name: str, content: str | None
+) -> None:
+    if content is None:
+        (tmp_path / name).write_text("[training]\nepochs = 2\n")
+    else:
+        if "/mine" in name or name == "graph.json":
+            reasoner.save(tmp_path)
+        if (tmp_path / name).parent.is_file():
+            (tmp_path / name).parent.unlink()
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match="not written by oneshot"):
+        reasoner.save(tmp_path)
+    for resume in (False, True):
+        with pytest.raises(InputError, match="not written by oneshot"):
+            jobs.train_run(chain_world(15), tmp_path, from_table({}), CPU, resume)
+    assert contents(tmp_path) == before
+
+
+def test_a_run_does_not_replace_the_graph_it_is_about(tmp_path: Path, reasoner: Reasoner) -> None:
+    reasoner.save(tmp_path / "run")
+    chain_world(15).save(tmp_path / "run" / "graph")  # with its splits
+    before = contents(tmp_path)
+    data = load(tmp_path / "run" / "graph")
+    with pytest.raises(InputError, match="the graph is read from there"):
+        jobs.train_run(data, tmp_path / "run", from_table({}), CPU)
+    with pytest.raises(InputError, match="the graph is read from there"):
+        Reasoner(data.graph, PPRSampler(0.5), reasoner.predictor).save(tmp_path / "run")
+    assert contents(tmp_path) == before
+
+
+def test_a_graph_that_is_gone_is_named(tmp_path: Path) -> None:
+    data = load(write_world(tmp_path / "data", chain_world(15)))
+    Reasoner(data.graph, PPRSampler(0.5), tiny_predictor().float()).save(tmp_path / "run")
+    (tmp_path / "data").rename(tmp_path / "moved")
+    with pytest.raises(InputError) as caught:
+        Reasoner.load(tmp_path / "run")
+    run, gone = tmp_path / "run", tmp_path / "data"
+    assert str(caught.value) == f"{run}: its graph {gone} is gone; give it with --data"
 
 
 @pytest.fixture
@@ -250,10 +329,73 @@ def test_an_older_run_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
     assert json.loads((tmp_path / "result.json").read_text())["epochs"] == 1
     assert load_tensors(tmp_path / CHECKPOINT)[1]["state"]["epoch"] == 1
-    # Nothing of it is taken for a result of the new one, which has none yet.
+    # It stays as it is until the first epoch of its successor is done.
+    before = contents(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         jobs.train_run(data, tmp_path, small, CPU, observers=[Stop()])
-    assert listing(tmp_path) == ["checkpoint", "config.toml", "graph.json", "relations.txt"]
+    assert contents(tmp_path) == before
+
+
+def test_a_run_that_cannot_be_trained_leaves_the_older_one(tmp_path: Path) -> None:
+    data = chain_world(15)
+    data.graph.origin = {"source": "nowhere", "options": {}}
+    jobs.train_run(data, tmp_path, from_table({}, settings("training.epochs=1")[1::2]), CPU)
+    before = contents(tmp_path)
+    for setting, message in (
+        ("sampler.entity_ratio={default=0.5,nope=0.2}", "unknown relation 'nope'"),
+        ("sampler.max_edges={nope=2}", "unknown relation 'nope'"),
+        ("training.learning_rate=1000", "the loss is not finite"),
+    ):
+        wild = ("predictor.activation=identity", "predictor.gate=false", "predictor.num_layers=9")
+        changed = from_table({}, settings(*wild, "training.batch_size=4", setting)[1::2])
+        with pytest.raises(OneshotError, match=message):
+            jobs.train_run(data, tmp_path, changed, CPU)
+        assert contents(tmp_path) == before
+
+
+def test_a_run_is_never_mixed_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped at any moment, a run is the old one, the new one, or has no checkpoint."""
+    names = ["config.toml", "graph.json", "relations.txt", "metrics.jsonl"]
+    names += ["predictor.safetensors", "checkpoint/state.safetensors"]
+
+    def write(path: Path, text: str, *more: str) -> dict[str, bytes]:
+        for name in (*names, *more):
+            (path / name).parent.mkdir(exist_ok=True, parents=True)
+            (path / name).write_text(text)
+        return contents(path)
+
+    class StoppedError(Exception):
+        pass
+
+    def stopping(count: int, act: Any) -> Any:
+        left = [count]
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise StoppedError
+            return act(*arguments, **options)
+
+        return step
+
+    seen = set()
+    for moment in range(30):
+        run, staged = tmp_path / str(moment), tmp_path / f"{moment}-staged"
+        old = write(run, "old", "result.json", "calibration.json", "graph/facts.npy")
+        new = write(staged, "new")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", stopping(moment - 7, Path.replace))
+            patch.setattr(Path, "unlink", stopping(moment, Path.unlink))
+            with contextlib.suppress(StoppedError):
+                recording._replace_run(run, staged)
+        found = contents(run)
+        if found not in (old, new):
+            assert str(CHECKPOINT) not in found
+            assert "graph.json" in found
+            trained = {"predictor.safetensors", "result.json", "calibration.json", "config.toml"}
+            assert len({found[name] for name in trained & found.keys()}) <= 1
+        seen.add("old" if found == old else "new" if found == new else "between")
+    assert seen == {"old", "new", "between"}
 
 
 def test_a_data_set_without_test_facts_can_be_trained_on(tmp_path: Path) -> None:

@@ -93,6 +93,14 @@ def test_only_a_directory_with_the_marker_is_a_saved_graph(tmp_path: Path) -> No
         check_place(tmp_path)
 
 
+def test_arrays_of_others_are_not_deleted(tmp_path: Path) -> None:
+    small().save(tmp_path / "saved")
+    np.save(tmp_path / "saved" / "embeddings.npy", np.arange(3))
+    with pytest.raises(InputError, match=r"holds 'embeddings\.npy', which was not written"):
+        small().save(tmp_path / "saved")
+    assert np.load(tmp_path / "saved" / "embeddings.npy").tolist() == [0, 1, 2]
+
+
 def test_a_name_that_is_not_text_can_be_saved(tmp_path: Path) -> None:
     data = small()
     Dataset("bad\udcff.tsv", data.graph, data.valid, data.test).save(tmp_path)

@@ -64,6 +64,7 @@ def build_reasoner(
         torch.manual_seed(config.training.seed)
         predictor = Predictor(config.predictor, graph.num_relations)
     sampler = build_sampler(config.sampler, config.training.seed)
+    sampler.budget.check_names(graph)
     return Reasoner(graph.to(device), sampler, predictor.to(device))
 
 

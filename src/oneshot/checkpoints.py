@@ -6,6 +6,7 @@ numbers need no state: every step draws from a generator seeded by (seed, epoch,
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.files import replacing
+
+_OPTIMIZER = re.compile(r"([0-9]{1,6})\.(step|exp_avg|exp_avg_sq)")
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -35,7 +38,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = json.loads((file.metadata() or {}).get("about", "{}"))
-    except (OSError, SafetensorError, ValueError) as error:
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from error
     if not isinstance(about, dict):
         raise InputError(f"{path}: not written by oneshot")
@@ -71,13 +74,28 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
+def restore_optimizer(
+    path: Path, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` gave, without its prefix; `path` is for messages."""
+    sizes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".")
-            state.setdefault(int(index), {})[key] = tensor
+        match = _OPTIMIZER.fullmatch(name)
+        index = int(match[1]) if match else len(sizes)
+        key = match[2] if match else ""
+        if index >= len(sizes) or tensor.shape != (() if key == "step" else sizes[index]):
+            raise InputError(
+                f"{path}: the tensor optimizer.{name} {list(tensor.shape)} does not fit the "
+                "predictor; train without --resume to start again"
+            )
+        state.setdefault(index, {})[key] = tensor
+    for index, values in state.items():
+        if len(values) != 3:
+            raise InputError(
+                f"{path}: of the tensors optimizer.{index} some are missing; train without "
+                "--resume to start again"
+            )
     whole = optimizer.state_dict()
     whole["state"] = state
     optimizer.load_state_dict(whole)

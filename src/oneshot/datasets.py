@@ -19,6 +19,7 @@ from oneshot.graph import KnowledgeGraph, first_occurrences
 from oneshot.numbering import numbered
 from oneshot.reading import FORMATS, RawFacts, format_of, read_facts, read_names
 from oneshot.splitting import split_facts
+from oneshot.storage import CONTENTS as SAVED_GRAPH
 from oneshot.storage import is_saved_graph, open_graph
 from oneshot.vocabulary import Vocabulary
 
@@ -80,6 +81,29 @@ def data_directories() -> list[Path]:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oneshot"
     chosen = os.environ.get("ONESHOT_DATA")
     return [Path(chosen), cache] if chosen else [cache]
+
+
+def source_exists(source: str) -> bool:
+    """Whether there is anything under the name that a graph's `origin` gives."""
+    return source in bundled_names() or is_generated(source) or _exists(Path(source))
+
+
+def source_files(source: str) -> list[Path]:
+    """The files that a data set is read from, as far as they are there and not bundled."""
+    if not source or source in bundled_names() or is_generated(source):
+        return []
+    try:
+        path = _find(source)
+    except InputError:  # `load` will say so
+        return []
+    if not path.is_dir():
+        return [path]
+    names = (*SPLITS, "entities", "relations")
+    return [
+        entry
+        for entry in path.iterdir()
+        if entry.name.split(".")[0] in names or entry.name in SAVED_GRAPH
+    ]
 
 
 def _find(name: str) -> Path:

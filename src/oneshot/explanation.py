@@ -23,8 +23,9 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
-from oneshot.paths import WeightedPath, heaviest_paths, hops
+from oneshot.paths import WeightedPath, heaviest_paths, hops, routes
 from oneshot.predictor import Predictor
+from oneshot.ranking import check_finite
 from oneshot.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 
@@ -50,6 +51,7 @@ class Path:
     `weight`: its edges' share of the score times the predictor's `agreement`. `score_without`:
     the answer's score when the facts of the path are taken out of the subgraph. `known`: whether
     it is the asked fact itself. `edges`: the places of its edges in the subgraph's `edges`.
+    `parallel`: how many lighter paths were found through the same entities, by other facts.
     """
 
     steps: tuple[Step, ...]
@@ -57,12 +59,19 @@ class Path:
     score_without: float
     known: bool
     edges: tuple[int, ...] = field(repr=False)
+    parallel: int = 0
+
+    @property
+    def mark(self) -> str:
+        """What is said of it beside its steps; mostly empty."""
+        if self.known:
+            return " (known fact)"
+        return f" (+{self.parallel} by parallel facts)" if self.parallel else ""
 
     def __str__(self) -> str:
         way = "".join(f" —{step.relation}→ {step.target}" for step in self.steps)
-        mark = " (known fact)" if self.known else ""
         return (
-            f"{self.steps[0].source}{way}{mark}   "
+            f"{self.steps[0].source}{way}{self.mark}   "
             f"weight {self.weight:z.2f}, score without {self.score_without:z.2f}"
         )
 
@@ -120,6 +129,7 @@ class Explanation:
                 "weight": path.weight,
                 "score_without": path.score_without,
                 "known": path.known,
+                "parallel": path.parallel,
             }
             for path in self.paths
         ]
@@ -168,6 +178,7 @@ def explain(
     try:
         with torch.no_grad():
             scores = predictor(batch)
+        check_finite(scores)
         found: list[WeightedPath] = []
         if _within_reach(batch, source, target, predictor.config.num_layers):
             shares = edge_shares(predictor, batch, target)
@@ -186,8 +197,9 @@ def explain(
                     ),
                     known=len(path.edges) == 1 and int(batch.edges[1, path.edges[0]]) == query[1],
                     edges=path.edges,
+                    parallel=parallel,
                 )
-                for path in found[:paths]
+                for path, parallel in routes(batch, found, query[1])[:paths]
             )
     finally:
         predictor.train(was_training)

@@ -1,17 +1,20 @@
 """Writing files so that a crash leaves either the old or the new content, never half of it."""
 
+import errno
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from oneshot.errors import InputError
+
+Contents = Mapping[str, "Contents | None"]
+"""What we write into a directory, by name: None for a file, contents for a directory."""
 
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}(?:\.\w+)?")
 
@@ -42,16 +45,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing_directory(path: Path, marker: str, others: Collection[str]) -> Iterator[Path]:
+def replacing_directory(path: Path, marker: str, contents: Contents) -> Iterator[Path]:
     """A temporary directory that takes the place of `path` when the block ends well.
 
     An existing directory is replaced only if it is empty, or holds the file `marker` and beside
-    it only files whose names fit one of the patterns `others` (and what a killed process left of
-    writing them): the sign that all of it was written by us. Anything else there is an error and
-    stays.
+    it only what stands in `contents` (and what a killed process left of writing that): the sign
+    that all of it was written by us. Anything else there is an error and stays.
     """
     path = path.resolve()
-    check_replaceable(path, marker, others)
+    check_replaceable(path, marker, contents)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     old = temporary.with_name(temporary.name + ".old")
@@ -70,41 +72,63 @@ def replacing_directory(path: Path, marker: str, others: Collection[str]) -> Ite
                 old.replace(path)
             raise
         sync(path.parent)
+    except OSError as error:
+        if error.filename is not None and not str(error.filename).startswith(str(temporary)):
+            raise
+        # A full disk tells no name, or that of a file which is gone by now.
+        said = error.strerror or f"cannot be written whole; is the disk full? ({error})"
+        raise OSError(error.errno or errno.EIO, said, str(path)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
 
-def check_replaceable(path: Path, marker: str, others: Collection[str]) -> None:
+def check_replaceable(path: Path, marker: str, contents: Contents) -> None:
     """Raise unless `path` is free or may be replaced (see `replacing_directory`)."""
     if not path.exists():
         return
     if not path.is_dir():
         raise InputError(f"{path}: exists and is not a directory; choose another place")
-    left = {entry.name for entry in leftovers(path, (marker, *others))}
-    names = sorted(entry.name for entry in path.iterdir() if entry.name not in left)
+    left = {entry.name for entry in leftovers(path, contents)}
+    names = {entry.name for entry in path.iterdir()} - left
     if names and marker not in names:
         raise InputError(f"{path}: exists and was not written by oneshot; choose another place")
-    for name in names:
-        if name != marker and not any(fnmatchcase(name, pattern) for pattern in others):
-            raise InputError(
-                f"{path}: exists and holds {name!r}, which was not written by oneshot; choose "
-                "another place"
-            )
+    strange = next(_strangers(path, contents), None)
+    if strange is not None:
+        raise InputError(
+            f"{path}: exists and holds {str(strange.relative_to(path))!r}, which was not written "
+            "by oneshot; choose another place"
+        )
+
+
+def _strangers(path: Path, contents: Contents) -> Iterator[Path]:
+    """What lies in a directory, at any depth, that we did not write."""
+    left = set(leftovers(path, contents))
+    for entry in sorted(path.iterdir()):
+        if entry in left:
+            continue
+        inside = contents.get(entry.name)
+        if entry.name not in contents or entry.is_dir() != (inside is not None):
+            yield entry
+        elif inside is not None:
+            yield from _strangers(entry, inside)
+
+
+def check_output(path: Path, inputs: Iterable[Path]) -> None:
+    """Raise if writing to `path` would replace a file that is read."""
+    for file in inputs:
+        if path.exists() and file.exists() and path.samefile(file):
+            raise InputError(f"{path}: is an input of this command; write to another place")
 
 
 def leftovers(path: Path, names: Collection[str]) -> list[Path]:
     """What a killed process left in the directory `path` of writing files of these names.
 
-    `names` may be patterns. Temporary names are those that `replacing` makes: a point, the name,
-    eight letters or digits, and the ending once more.
+    Temporary names are those that `replacing` makes: a point, the name, eight letters or digits,
+    and the ending once more.
     """
-    found = []
-    for entry in path.iterdir():
-        match = _TEMPORARY.fullmatch(entry.name)
-        if match and any(fnmatchcase(match[1], pattern) for pattern in names):
-            found.append(entry)
-    return found
+    matches = ((entry, _TEMPORARY.fullmatch(entry.name)) for entry in path.iterdir())
+    return [entry for entry, match in matches if match and match[1] in names]
 
 
 def remove_leftovers(path: Path, names: Collection[str]) -> None:

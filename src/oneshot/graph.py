@@ -110,6 +110,7 @@ class KnowledgeGraph:
         cls, facts: NDArray[np.integer], entities: Vocabulary, relations: Vocabulary
     ) -> "KnowledgeGraph":
         """The graph of `facts` [F, 3] that are known to be valid ids and distinct."""
+        check_relations(relations)
         small = max(len(entities), 2 * len(relations) + 1, 2 * len(facts)) < 2**31
         kept = np.ascontiguousarray(facts, np.int32 if small else np.int64)
         return cls(torch.from_numpy(kept), entities, relations)
@@ -269,6 +270,7 @@ class KnowledgeGraph:
             if found is None:
                 raise UnknownNameError("relation", name, relations.nearest(name), where="graph")
             new_id[relation] = found
+        check_relations(relations)
         facts = self.facts.clone()
         facts[:, 1] = new_id.to(self.device)[facts[:, 1].long()]
         return KnowledgeGraph(facts, self.entities, relations)
@@ -291,6 +293,19 @@ def _vocabulary(
     if count < 0:
         raise InputError(f"the number of names must be at least 0, not {count}")
     return Vocabulary.numbered(count, kind)
+
+
+def check_relations(relations: Vocabulary, where: str = "graph") -> None:
+    """Raise if a relation has the name that the inverse of another one has."""
+    mark = INVERSE_MARK.encode()
+    if mark not in relations.blob.tobytes():  # in one pass, as good as always
+        return
+    for name in relations:
+        if name.endswith(INVERSE_MARK) and name.removesuffix(INVERSE_MARK) in relations:
+            raise InputError(
+                f"{where}: the relation {name!r} has the name of the inverse of "
+                f"{name.removesuffix(INVERSE_MARK)!r}; rename one of them"
+            )
 
 
 def check_ids(ids: NDArray[np.integer], names: Vocabulary, where: str = "facts") -> None:

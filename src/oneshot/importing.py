@@ -22,7 +22,7 @@ from oneshot.errors import InputError
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 
-_LAYER = re.compile(r"gnn_layers\.(\d+)\.(.+)")
+_LAYER = re.compile(r"gnn_layers\.([0-9]{1,4})\.(.+)")
 
 # Tensor of a layer there → tensor of a layer here.
 _LAYER_NAMES = {
@@ -64,13 +64,14 @@ def import_official(path: Path, data: Dataset, config: Config) -> Reasoner:
     asked = renamed.get("query_embedding.weight")
     if asked is not None and len(asked) == kinds - 1:  # no query has the identity relation
         renamed["query_embedding.weight"] = torch.cat([asked, torch.zeros_like(asked[:1])])
-    predictor = Predictor(shape, relations)
-    wanted = predictor.state_dict()
+    with torch.device("meta"):  # the shapes alone: a damaged file may ask for any size
+        wanted = Predictor(shape, relations).state_dict()
     for name in sorted(wanted.keys() | renamed.keys()):
         here = list(renamed[name].shape) if name in renamed else "missing"
         there = list(wanted[name].shape) if name in wanted else "not expected"
         if here != there:
             raise InputError(f"{path}: the tensor for {name} is {here}, it should be {there}")
+    predictor = Predictor(shape, relations)
     predictor.load_state_dict(renamed)
     sampler = build_sampler(config.sampler, config.training.seed)
     return Reasoner(data.graph, sampler, predictor)
@@ -97,13 +98,20 @@ def _renamed(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under our names; one that we do not know is an error."""
     renamed = {}
     for name, tensor in tensors.items():
-        match = _LAYER.fullmatch(name)
+        match = _LAYER.fullmatch(str(name))
         if match and match[2] in _LAYER_NAMES:
-            renamed[f"layers.{match[1]}.{_LAYER_NAMES[match[2]]}"] = tensor.float()
+            ours = f"layers.{int(match[1])}.{_LAYER_NAMES[match[2]]}"
         elif name in _OTHER_NAMES:
-            renamed[_OTHER_NAMES[name]] = tensor.float()
+            ours = _OTHER_NAMES[name]
         else:
-            raise InputError(f"{path}: the tensor {name} is not one of the official code's")
+            raise InputError(f"{path}: the tensor {name!r} is not one of the official code's")
+        dimensions = 1 if "bias" in ours else 2
+        if tensor.dim() != dimensions or not tensor.is_floating_point() or tensor.is_sparse:
+            raise InputError(
+                f"{path}: the tensor {name} is {tensor.dtype} {list(tensor.shape)}, it should "
+                f"hold numbers in {dimensions} dimensions"
+            )
+        renamed[ours] = tensor.float()
     if "layers.0.message.relation.weight" not in renamed:
         raise InputError(f"{path}: has no layer (gnn_layers.0.rela_embed)")
     return renamed
@@ -111,7 +119,10 @@ def _renamed(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _shape(path: Path, tensors: dict[str, Tensor], base: PredictorConfig) -> PredictorConfig:
     """The configuration that the tensors imply."""
-    layers = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("layers."))
+    numbers = {int(name.split(".")[1]) for name in tensors if name.startswith("layers.")}
+    layers = len(numbers)
+    if max(numbers) != layers - 1:
+        raise InputError(f"{path}: has layer {max(numbers)}, but only {layers} layers in all")
     dim = tensors["layers.0.message.relation.weight"].shape[-1]
     attention = tensors.get("layers.0.message.attention.weight")
     if attention is None:

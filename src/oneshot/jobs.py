@@ -1,11 +1,13 @@
 """Jobs: whole tasks on disk, as the command line and scripts run them."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from oneshot import console
 from oneshot.building import build_reasoner
 from oneshot.calibrating import calibrate
 from oneshot.config import Config, to_toml
@@ -13,24 +15,27 @@ from oneshot.dataset import Dataset
 from oneshot.distributed import Team
 from oneshot.errors import InputError
 from oneshot.evaluation import Report, evaluate
-from oneshot.files import check_replaceable, remove_leftovers, write_json
+from oneshot.files import remove_leftovers, write_json
 from oneshot.progress import ProgressDisplay
 from oneshot.reasoner import Reasoner
-from oneshot.recording import CHECKPOINT, RunWriter, checkpoint_state, restore
+from oneshot.recording import RunWriter, begun_run, holds_training
+from oneshot.resuming import Checkpoint, mend_run, read_checkpoint, restore
 from oneshot.runs import (
     CALIBRATION,
-    CONFIG,
+    CHECKPOINT,
+    CONTENTS,
     GRAPH,
-    METRICS,
-    OURS,
-    PREDICTOR,
     RESULT,
     calibration_values,
+    check_run_place,
+    read_calibration,
     read_json,
     run_config,
-    start_run,
 )
-from oneshot.training import Observer, Trainer, TrainingState
+from oneshot.training import Observer, Trainer
+
+REPORTED = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "coverage", "queries", "seconds")
+"""The figures of an evaluation that are shown in a table."""
 
 
 def train_run(
@@ -43,25 +48,35 @@ def train_run(
 ) -> dict[str, Any]:
     """Train into a run directory, choose by validation, evaluate once on test.
 
-    `resume` goes on from the checkpoint in `path`; without one it starts afresh. Of several
-    processes under `torchrun` the first one writes and evaluates; the others return nothing.
+    `resume` goes on from the checkpoint in `path`; without one it starts afresh. An older run in
+    `path` that is not resumed is replaced when the first epoch is done. Of several processes
+    under `torchrun` the first one writes and evaluates; the others return nothing.
     """
     team = Team(device)
-    check_replaceable(path, CONFIG, OURS)
-    state = _resumable(data, path, config) if resume else None
-    if state is not None and state.finished and (path / RESULT).is_file():
-        return {**read_json(path / RESULT), "already_finished": True} if team.is_first else {}
+    check_run_place(path, data.graph)
+    checkpoint = _resumable(data, path, config) if resume else None
+    if checkpoint is not None and checkpoint.state.finished:
+        result = _saved_result(path)
+        if result is not None:
+            if team.is_first:
+                _mend(path, checkpoint, data)
+            return {**result, "already_finished": True} if team.is_first else {}
     reasoner = build_reasoner(data.graph, config, device)
-    with ProgressDisplay(team.is_first) as display:
-        trainer = Trainer(reasoner, data, config.training, [RunWriter(path), display, *observers])
-        if state is not None:
-            restore(path, trainer)
+    display = ProgressDisplay(team.is_first)
+    trainer = Trainer(reasoner, data, config.training, [display, *observers])
+    if checkpoint is not None:
+        restore(checkpoint, trainer)
+    with display, ExitStack() as stack:
         # Nothing was written so far: wrong use leaves an older run as it was.
         if team.is_first:
+            _tell(data, path, resume, checkpoint)
             _clean(path)
-            if state is None:
-                _forget(path)
-                start_run(path, config, data.graph)
+            if checkpoint is None:
+                writer = stack.enter_context(begun_run(path, config, data.graph))
+            else:
+                _mend(path, checkpoint, data)
+                writer = RunWriter(path)
+            trainer.observers.insert(0, writer)
         state = trainer.run()
         if not team.is_first:
             return {}
@@ -81,19 +96,54 @@ def train_run(
     return {**result, "already_finished": False}
 
 
-def _resumable(data: Dataset, path: Path, config: Config) -> TrainingState | None:
-    """Where the run in `path` stands, or None if it has no checkpoint."""
-    state = checkpoint_state(path)
-    if state is None:
+def _resumable(data: Dataset, path: Path, config: Config) -> Checkpoint | None:
+    """The checkpoint of the run in `path`, which must fit what is asked for, or None."""
+    checkpoint = read_checkpoint(path)
+    if checkpoint is None:
         return None
     if to_toml(run_config(path)) != to_toml(config):
         raise InputError(
-            f"{path}: was started with another configuration; resume it with the same one, or "
-            "train into another directory"
+            f"{path}: was started with another configuration; resume it without --config and "
+            "--set, or with the same ones, or train into another directory"
         )
     if read_json(path / GRAPH).get("fingerprint") != data.graph.fingerprint:
         raise InputError(f"{path}: the graph has changed since this run was started")
-    return state
+    return checkpoint
+
+
+def _saved_result(path: Path) -> dict[str, Any] | None:
+    """The result of a finished run; None if it, or the calibration before it, is not whole."""
+    try:
+        read_calibration(path / CALIBRATION)
+        result = read_json(path / RESULT)
+    except InputError:
+        return None
+    reports = [result.get("valid"), result.get("test")]
+    is_whole = {"run", "data", "epochs", "best_epoch", "seconds", "test"} <= result.keys() and all(
+        isinstance(report, dict)
+        and all(isinstance(report.get(name), int | float) for name in REPORTED)
+        for report in reports
+        if report is not None
+    )
+    return result if is_whole and result["valid"] is not None else None
+
+
+def _tell(data: Dataset, path: Path, resume: bool, checkpoint: Checkpoint | None) -> None:
+    """Say what a user should know before the long work starts."""
+    for remark in data.notes:
+        console.note(remark)
+    if checkpoint is None and resume:
+        console.note(f"{path}: there is no checkpoint to resume from; training starts afresh")
+    if checkpoint is None and holds_training(path):
+        console.note(
+            f"{path}: holds an older run, which is replaced when the first epoch is done; to go on "
+            "with a run, use --resume"
+        )
+
+
+def _mend(path: Path, checkpoint: Checkpoint, data: Dataset) -> None:
+    for name in mend_run(path, checkpoint, data.graph):
+        console.note(f"{path / name}: was missing or damaged; restored from the checkpoint")
 
 
 def _evaluated(
@@ -115,11 +165,5 @@ def _evaluated(
 
 def _clean(path: Path) -> None:
     """Remove temporary files that a killed process left behind."""
-    remove_leftovers(path, (CONFIG, *OURS))
+    remove_leftovers(path, CONTENTS)
     remove_leftovers((path / CHECKPOINT).parent, (CHECKPOINT.name,))
-
-
-def _forget(path: Path) -> None:
-    """Remove what an earlier training left in a directory that is trained into again."""
-    for name in (CHECKPOINT, RESULT, CALIBRATION, PREDICTOR, METRICS):
-        (path / name).unlink(missing_ok=True)

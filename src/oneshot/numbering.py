@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph import check_ids
+from oneshot.graph import check_ids, check_relations
 from oneshot.reading import RawFacts
 from oneshot.vocabulary import Vocabulary
 
@@ -24,18 +24,24 @@ def numbered(
     their numbers); with one, a name outside it is an error.
     """
     if any(split.are_ids != splits[0].are_ids for split in splits):
-        raise InputError(
-            f"{splits[0].path.parent}: NPZ files of ids cannot stand beside files of names"
-        )
+        raise InputError(f"{_place(splits)}: NPZ files of ids cannot stand beside files of names")
     if splits[0].are_ids:
-        return _check_numbers(splits, entities, relations)
+        facts, entities, relations = _check_numbers(splits, entities, relations)
+        check_relations(relations, _place(splits))
+        return facts, entities, relations
     heads_and_tails, entities = _number_names(splits, (0, 2), entities, "entity")
     labels, relations = _number_names(splits, (1,), relations, "relation")
+    check_relations(relations, _place(splits))
     facts = [
         np.stack([heads_and_tails[0][i], labels[0][i], heads_and_tails[1][i]], axis=1)
         for i in range(len(splits))
     ]
     return facts, entities, relations
+
+
+def _place(splits: list[RawFacts]) -> str:
+    """The file, or the directory of several, for messages."""
+    return str(splits[0].path if len(splits) == 1 else splits[0].path.parent)
 
 
 def _number_names(

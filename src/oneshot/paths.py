@@ -71,6 +71,24 @@ def heaviest_paths(
     ]
 
 
+def routes(
+    batch: SubgraphBatch, paths: Sequence[WeightedPath], apart: int
+) -> list[tuple[WeightedPath, int]]:
+    """The first of the paths through each sequence of entities, and how many others share it.
+
+    Such paths differ only in which of several facts between two entities they take. A path of
+    one edge with the relation `apart` stands for itself.
+    """
+    first: dict[tuple[int, ...], WeightedPath] = {}
+    shared: dict[tuple[int, ...], int] = {}
+    for path in paths:
+        origin, relation, goal = batch.edges[:, list(path.edges)].tolist()
+        key = (-1,) if relation == [apart] else (*origin, goal[-1])
+        first.setdefault(key, path)
+        shared[key] = shared.get(key, -1) + 1
+    return [(path, shared[key]) for key, path in first.items()]
+
+
 def _best_of_each(entity: Tensor, moves: Tensor, weight: Tensor, count: int) -> Tensor:
     """Places of the `count` heaviest of each entity, one for each number of moves; all [P]."""
     order = weight.argsort(descending=True, stable=True)

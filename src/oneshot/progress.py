@@ -14,6 +14,7 @@ class ProgressDisplay:
     """A line an epoch, and a bar for the epoch that runs; all on stderr."""
 
     def __init__(self, is_shown: bool = True) -> None:
+        self._warned = False
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
@@ -67,6 +68,12 @@ class ProgressDisplay:
             f"covered {record['covered']:.3f}, {quality}"
             f"{record['queries_per_second']:,.0f} queries/s, {_duration(left)} left"
         )
+        if not record["covered"] and not self._warned:
+            self._warned = True
+            console.note(
+                "no answer was among the sampled entities, so that nothing could be learnt: raise "
+                "sampler.entity_ratio (`oneshot coverage` shows how far)"
+            )
         self._bar.reset(
             self._task,
             description=f"epoch {state.epoch + 1}/{trainer.config.epochs}",

@@ -71,6 +71,12 @@ class Ranks:
         return (self.optimistic + self.pessimistic).double() / 2
 
 
+def check_finite(scores: Tensor) -> None:
+    """Raise unless all scores are numbers that can be compared."""
+    if not bool(torch.isfinite(scores).all()):
+        raise OneshotError("the predictor gave scores that are not finite; training has diverged")
+
+
 def filtered_ranks(
     batch: SubgraphBatch,
     scores: Tensor,
@@ -80,8 +86,7 @@ def filtered_ranks(
     uncovered: Uncovered = "below",
 ) -> Ranks:
     """Ranks of `answers` [n] among all entities, given `scores` [N] of the sampled ones."""
-    if not bool(torch.isfinite(scores).all()):
-        raise OneshotError("the predictor gave scores that are not finite; training has diverged")
+    check_finite(scores)
     count = batch.num_queries
     others = torch.ones(batch.num_entities, dtype=torch.bool, device=batch.device)
     outside = num_entities - torch.bincount(batch.entity_query, minlength=count)

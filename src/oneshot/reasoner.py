@@ -11,6 +11,7 @@ from oneshot.answers import Answer, Calibration, Prediction
 from oneshot.errors import InputError
 from oneshot.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.predictor import Predictor
+from oneshot.ranking import check_finite
 from oneshot.samplers import Sampler
 from oneshot.subgraph import SubgraphBatch
 
@@ -139,6 +140,7 @@ class Reasoner:
         tail = self._entity(answer)
         target = torch.tensor([tail], device=self.device)
         batch, scores = self.reason(torch.tensor([[head, label]], device=self.device), target[None])
+        check_finite(scores)
         return float(scores[batch.find(target)])
 
     def explain(
@@ -209,6 +211,7 @@ class Reasoner:
         allowed: Tensor | None,
     ) -> Prediction:
         """The answers of a batch of one query."""
+        check_finite(scores)
         head, label = batch.queries[0].tolist()
         known = torch.isin(batch.entities, self.known_answers(head, label))
         shares = scores.log_softmax(0)

@@ -11,6 +11,7 @@ checkpoint/              for resuming
 """
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,25 @@ from oneshot.answers import Calibration
 from oneshot.building import build_reasoner, sampler_config
 from oneshot.checkpoints import load_parameters, save_tensors
 from oneshot.config import Config, TrainingConfig, read_config, to_toml
-from oneshot.datasets import Dataset, load
+from oneshot.datasets import Dataset, load, source_exists, source_files
 from oneshot.errors import InputError
-from oneshot.files import replacing_directory, write_json, write_text
+from oneshot.files import Contents, check_replaceable, replacing_directory, write_json, write_text
 from oneshot.graph import KnowledgeGraph
 from oneshot.reading import read_names
 from oneshot.reasoner import Reasoner
+from oneshot.storage import CONTENTS as SAVED_GRAPH
 from oneshot.storage import is_saved_graph, open_graph, save_graph
 from oneshot.vocabulary import Vocabulary
 
 CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"
 GRAPH, CALIBRATION, METRICS = "graph.json", "calibration.json", "metrics.jsonl"
-RESULT = "result.json"
-OURS = (RELATIONS, PREDICTOR, GRAPH, CALIBRATION, METRICS, RESULT, "graph", "checkpoint")
+RESULT, CHECKPOINT = "result.json", Path("checkpoint") / "state.safetensors"
+CONTENTS: Contents = {
+    **dict.fromkeys((CONFIG, RELATIONS, PREDICTOR, GRAPH, CALIBRATION, METRICS, RESULT)),
+    "graph": SAVED_GRAPH,
+    CHECKPOINT.parent.name: {CHECKPOINT.name: None},
+}
+"""All that we write into a run; a directory that holds anything else is left alone."""
 
 
 def save_reasoner(reasoner: Reasoner, path: Path) -> None:
@@ -41,23 +48,42 @@ def save_reasoner(reasoner: Reasoner, path: Path) -> None:
         predictor=reasoner.predictor.config,
         training=TrainingConfig(seed=reasoner.sampler.seed),
     )
-    with replacing_directory(path, CONFIG, OURS) as directory:
+    check_run_place(path, reasoner.graph)
+    with replacing_directory(path, GRAPH, CONTENTS) as directory:
         start_run(directory, config, reasoner.graph)
         save_tensors(directory / PREDICTOR, reasoner.predictor.state_dict(), {})
         if reasoner.calibration is not None:
             write_json(directory / CALIBRATION, calibration_values(reasoner.calibration))
 
 
+def check_run_place(path: Path, graph: KnowledgeGraph) -> None:
+    """Raise unless a run on this graph may be written to `path`; before the long work starts.
+
+    A directory there must be a run of ours: it holds our `graph.json` (a `config.toml` may be
+    the user's own) and nothing that we do not write.
+    """
+    check_replaceable(path, GRAPH, CONTENTS)
+    if (path / GRAPH).exists() and "fingerprint" not in read_json(path / GRAPH):
+        raise InputError(f"{path / GRAPH}: was not written by oneshot; choose another place")
+    source = Path((graph.origin or {}).get("source", ""))  # absolute, but for names of ours
+    if source.is_absolute() and source.is_relative_to(path.resolve()):
+        raise InputError(f"{path}: the graph is read from there; choose another place for the run")
+
+
 def start_run(path: Path, config: Config, graph: KnowledgeGraph) -> None:
     """Write what a run is about, before it has a predictor."""
     path.mkdir(parents=True, exist_ok=True)
     # First what marks the directory as ours: a process killed from here on can be resumed.
-    write_text(path / CONFIG, to_toml(config))
-    about: dict[str, Any] = {"fingerprint": graph.fingerprint, "origin": graph.origin}
+    write_json(path / GRAPH, {"fingerprint": graph.fingerprint, "origin": graph.origin})
     if graph.origin is None:
         save_graph(path / "graph", graph.to("cpu"), {}, {})
-    write_json(path / GRAPH, about)
-    write_text(path / RELATIONS, "".join(f"{_as_line(name)}\n" for name in graph.relations))
+    write_text(path / RELATIONS, relation_lines(graph))
+    write_text(path / CONFIG, to_toml(config))
+
+
+def relation_lines(graph: KnowledgeGraph) -> str:
+    """The relations of a graph as the text of `relations.txt`."""
+    return "".join(f"{_as_line(name)}\n" for name in graph.relations)
 
 
 def load_reasoner(
@@ -77,7 +103,7 @@ def load_reasoner(
         raise InputError(f"{path}: there is no trained predictor in this run yet")
     load_parameters(path / PREDICTOR, reasoner.predictor)
     if (path / CALIBRATION).is_file():
-        reasoner.calibration = _read_calibration(path / CALIBRATION)
+        reasoner.calibration = read_calibration(path / CALIBRATION)
     return reasoner
 
 
@@ -141,10 +167,35 @@ def run_data(path: Path) -> Dataset:
     if origin is None:
         raise InputError(f"{path}: was made from a graph in memory; name a data set")
     try:
-        source, options = origin["source"], dict(origin["options"])
+        source, options = str(origin["source"]), dict(origin["options"])
+        wrong = [name for name, value in options.items() if not _is_option(name, value)]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path / GRAPH}: not written by oneshot ({error!r})") from error
+    if wrong:
+        raise InputError(f"{path / GRAPH}: not written by oneshot (origin.options.{wrong[0]})")
+    if not source_exists(source):
+        raise InputError(f"{path}: its graph {source} is gone; give it with --data")
     return load(source, **options)
+
+
+def run_files(path: Path) -> list[Path]:
+    """The files that a run is read from, those of its graph included."""
+    files = []
+    for name, inside in CONTENTS.items():
+        files += [path / name] if inside is None else [path / name / inner for inner in inside]
+    origin = read_json(path / GRAPH).get("origin") if (path / GRAPH).is_file() else None
+    source = origin.get("source") if isinstance(origin, dict) else None
+    return [*files, *source_files(str(source or ""))]
+
+
+def _is_option(name: str, value: Any) -> bool:
+    """Whether `load` takes this option."""
+    if isinstance(value, bool):
+        return False
+    if name == "seed":
+        return isinstance(value, int) and value >= 0
+    is_share = isinstance(value, int | float) and 0 <= value < 1
+    return name in ("valid_share", "test_share") and is_share
 
 
 def calibration_values(calibration: Calibration) -> dict[str, float]:
@@ -152,12 +203,16 @@ def calibration_values(calibration: Calibration) -> dict[str, float]:
     return asdict(calibration)
 
 
-def _read_calibration(path: Path) -> Calibration:
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a file of a run."""
     values = read_json(path)
     try:
-        return Calibration(float(values["slope"]), float(values["offset"]), int(values["queries"]))
-    except (KeyError, TypeError, ValueError) as error:
+        found = Calibration(float(values["slope"]), float(values["offset"]), int(values["queries"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: not a calibration ({error!r})") from error
+    if not (math.isfinite(found.slope) and math.isfinite(found.offset)):
+        raise InputError(f"{path}: not a calibration (slope and offset must be finite)")
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -166,7 +221,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise InputError(f"{path}: not written by oneshot")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.files import check_replaceable, replacing_directory
-from oneshot.graph import Edges, KnowledgeGraph, Neighbours
+from oneshot.graph import Edges, KnowledgeGraph, Neighbours, check_relations
 from oneshot.vocabulary import Vocabulary
 
 FORMAT = 1
@@ -23,11 +23,23 @@ MARKER = "oneshot-graph.json"
 
 _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")
+_NAMES = ("blob", "offsets", "hashes", "hash_ids")
+
+CONTENTS: dict[str, None] = dict.fromkeys(
+    [
+        MARKER,
+        *(f"edges_{name}.npy" for name in _EDGES),
+        *(f"neighbours_{name}.npy" for name in _NEIGHBOURS),
+        *(f"{kind}_{name}.npy" for kind in ("entity", "relation") for name in _NAMES),
+        *(f"{facts}.npy" for facts in ("facts", "valid", "test")),
+    ]
+)
+"""The files of a saved graph; a directory that holds anything else is not replaced."""
 
 
 def check_place(path: Path) -> None:
     """Raise if no graph can be saved there; for a look before the long work starts."""
-    check_replaceable(path, MARKER, ("*.npy",))
+    check_replaceable(path, MARKER, CONTENTS)
 
 
 def save_graph(
@@ -40,7 +52,7 @@ def save_graph(
         "splits": list(splits),
         "about": about,
     }
-    with replacing_directory(path, MARKER, ("*.npy",)) as directory:
+    with replacing_directory(path, MARKER, CONTENTS) as directory:
         for name in _EDGES:
             _save(directory / f"edges_{name}.npy", getattr(graph.edges, name))
         for name in _NEIGHBOURS:
@@ -74,6 +86,7 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
                 "again with `oneshot data SOURCE --save DIR`"
             )
         entities, relations = (_open_vocabulary(path, kind) for kind in ("entity", "relation"))
+        check_relations(relations, str(path))
         graph = KnowledgeGraph(_open(path / "facts.npy", dimensions=2), entities, relations)
         graph.edges = Edges(*(_open(path / f"edges_{name}.npy") for name in _EDGES))
         graph.neighbours = Neighbours(
@@ -83,7 +96,7 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
         splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
         _check_lengths(path, graph, splits)
         return graph, splits, dict(meta["about"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not a whole saved graph ({error})") from error
 
 
@@ -107,9 +120,7 @@ def _open(path: Path, dimensions: int = 1) -> Tensor:
 
 
 def _open_vocabulary(path: Path, kind: str) -> Vocabulary:
-    blob, offsets, hashes, ids = (
-        _map(path / f"{kind}_{name}.npy") for name in ("blob", "offsets", "hashes", "hash_ids")
-    )
+    blob, offsets, hashes, ids = (_map(path / f"{kind}_{name}.npy") for name in _NAMES)
     return Vocabulary(blob, offsets, kind, (hashes, ids))
 
 

@@ -14,6 +14,7 @@ from oneshot.cli.options import (
     LimitOption,
     SeedOption,
     SplitOption,
+    check_output,
     count,
     drawn,
     load_data,
@@ -38,11 +39,12 @@ def data(
 ) -> None:
     """Show what is in a data set, or save it in a form that opens in milliseconds."""
     from oneshot.devices import find_device
-    from oneshot.storage import check_place
+    from oneshot.storage import MARKER, check_place
 
     find_device(device)
     if save is not None:
         check_place(save)
+        check_output(save / MARKER, source)
     dataset = load_data(source, seed)
     summary = _summary(dataset)
     if json:
@@ -113,6 +115,7 @@ def coverage(
         from oneshot.report.coverage import check_picture
 
         check_picture(plot)
+        check_output(plot, source)
     dataset = load_data(source, seed)
     queries, answers = dataset.queries(split)
     if not len(queries):

@@ -47,6 +47,14 @@ def load_data(source: str, seed: int) -> "Dataset":
         return load(source, seed=seed)
 
 
+def check_output(path: Path, source: str, *others: Path) -> None:
+    """Raise if writing to `path` would replace a file of the data set, or one of others read."""
+    from oneshot import files
+    from oneshot.datasets import source_files
+
+    files.check_output(path, [*others, *source_files(source)])
+
+
 def parts(text: str, option: str) -> list[str]:
     """The values of a comma-separated list, of which there must be one."""
     values = [part.strip() for part in text.split(",") if part.strip()]

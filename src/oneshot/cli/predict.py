@@ -13,6 +13,7 @@ from oneshot.cli.options import (
     RunArgument,
     SeedOption,
     SetOption,
+    check_output,
     load_data,
 )
 from oneshot.errors import InputError
@@ -60,28 +61,28 @@ def predict(
 ) -> None:
     """Answer one question, or a file of them."""
     from oneshot.devices import find_device
-    from oneshot.runs import load_reasoner
+    from oneshot.runs import load_reasoner, run_files
 
+    _check_use(entity, relation, inverse, explain, plot, queries, out)
     place = find_device(device)
-    if plot is not None:
-        _check_plot(plot)
+    for target in (plot, out):
+        if target is not None:
+            read = [*run_files(run), *([] if queries is None else [queries])]
+            check_output(target, data or "", *read)
     graph = None if data is None else load_data(data, seed).graph
     reasoner = load_reasoner(run, graph, settings).to(place)
-    if queries is not None:
+    if queries is not None and out is not None:
         _predict_file(reasoner, queries, out, top, exclude_known, batch_size, json)
         return
-    if entity is None or relation is None:
-        raise InputError("name an ENTITY and a RELATION, or a file of questions with --queries")
     started = time.perf_counter()
-    found = reasoner.predict(
-        entity, relation, inverse=inverse, top=top, exclude_known=exclude_known
-    )
+    head, label = reasoner.query(entity or "", relation or "", inverse)
+    found = reasoner.predict(head, label, top=top, exclude_known=exclude_known)
     value: dict[str, Any] = {
         "query": {"entity": found.entity, "relation": found.relation},
         "answers": [vars(answer) for answer in found],
         "subgraph": {"entities": found.num_entities, "edges": found.num_edges},
     }
-    reasons = _reasons(reasoner, found, explain, plot)
+    reasons = _reasons(reasoner, (head, label), found, explain, plot)
     for answer, reason in zip(value["answers"], reasons if explain else (), strict=False):
         answer["paths"] = reason.as_dict()["paths"]
     value["seconds"] = time.perf_counter() - started
@@ -110,14 +111,50 @@ def predict(
         console.note(f"picture: {plot}")
 
 
+def _check_use(
+    entity: str | None,
+    relation: str | None,
+    inverse: bool,
+    explain: bool,
+    plot: Path | None,
+    queries: Path | None,
+    out: Path | None,
+) -> None:
+    """Raise if the arguments contradict each other, or a picture cannot be drawn."""
+    if queries is None:
+        if entity is None or relation is None:
+            raise InputError("name an ENTITY and a RELATION, or a file of questions with --queries")
+        if out is not None:
+            raise InputError("--out is for the answers to --queries; to keep one answer use --json")
+    else:
+        one_only = {
+            "ENTITY and RELATION": entity is not None,
+            "--inverse": inverse,
+            "--explain": explain,
+            "--plot": plot is not None,
+        }
+        for name, given in one_only.items():
+            if given:
+                more = "; write RELATION⁻¹ in the file instead" if name == "--inverse" else ""
+                raise InputError(f"{name} cannot stand beside --queries{more}")
+        if out is None:
+            raise InputError("--queries needs --out: where the answers go")
+    if plot is not None:
+        _check_plot(plot)
+
+
 def _reasons(
-    reasoner: "Reasoner", found: "Prediction", explain: bool, plot: Path | None
+    reasoner: "Reasoner",
+    query: tuple[int, int],
+    found: "Prediction",
+    explain: bool,
+    plot: Path | None,
 ) -> list["Explanation"]:
     """Explanations of the answers (of the best one only, if just a picture is wanted)."""
     if not explain and plot is None:
         return []
     wanted = found[:] if explain else found[:1]
-    reasons = [reasoner.explain(found.entity, found.relation, answer.entity) for answer in wanted]
+    reasons = [reasoner.explain(*query, answer.entity) for answer in wanted]
     if plot is not None:
         if not reasons:
             raise InputError("there is no answer to draw")
@@ -140,7 +177,7 @@ def _check_plot(path: Path) -> None:
 def _predict_file(
     reasoner: "Reasoner",
     queries: Path,
-    out: Path | None,
+    out: Path,
     top: int,
     exclude_known: bool,
     batch_size: int,
@@ -150,8 +187,6 @@ def _predict_file(
     from oneshot.answering import answer_questions, check_answers_place
     from oneshot.questions import check_questions
 
-    if out is None:
-        raise InputError("--queries needs --out: where the answers go")
     check_answers_place(out)
     started = time.perf_counter()
     with console.status(f"checking {queries}"):

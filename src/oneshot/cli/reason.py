@@ -18,6 +18,7 @@ from oneshot.cli.options import (
     SplitOption,
     load_data,
 )
+from oneshot.errors import InputError
 
 
 def train(
@@ -28,7 +29,12 @@ def train(
     ] = None,
     settings: SetOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where the run in --out left off.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on where the run in --out left off, with its own configuration if neither "
+            "--config nor --set is given.",
+        ),
     ] = False,
     tensorboard: Annotated[
         Path | None,
@@ -45,11 +51,17 @@ def train(
     from oneshot.config import from_table, read_config
     from oneshot.devices import find_device
     from oneshot.jobs import train_run
+    from oneshot.runs import CONFIG, run_config
     from oneshot.tensorboard import TensorBoard
 
     place = find_device(device)
     changes = list(settings or []) + ([] if seed is None else [f"training.seed={seed}"])
-    chosen = from_table({}, changes) if config is None else read_config(config, changes)
+    if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
+        raise InputError(f"{tensorboard}: lies in the run; choose a place outside of {out}")
+    if resume and config is None and not changes and (out / CONFIG).is_file():
+        chosen = run_config(out)
+    else:
+        chosen = from_table({}, changes) if config is None else read_config(config, changes)
     dataset = load_data(source, chosen.training.seed)
     observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
     result = train_run(dataset, out, chosen, place, resume, observers)
@@ -144,7 +156,8 @@ def import_official(
 
 
 def _print_report(title: str, report: dict[str, Any]) -> None:
-    names = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "coverage", "queries", "seconds")
+    from oneshot.jobs import REPORTED
+
     console.print_table(
         title,
         ("", "value"),
@@ -153,6 +166,6 @@ def _print_report(title: str, report: dict[str, Any]) -> None:
                 name.replace("_", " "),
                 f"{report[name]:,}" if name == "queries" else f"{report[name]:.4f}",
             )
-            for name in names
+            for name in REPORTED
         ],
     )

@@ -1,5 +1,6 @@
 """The picture of coverage against budget, one line a sampler (as in the paper's figure)."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,6 +60,9 @@ def plot_coverage(rows: Sequence[Coverage], title: str, path: Path) -> None:
     axes.set_ylim(0, 1.02)
     axes.grid(alpha=0.3)
     axes.set_title(title)
-    axes.legend(loc="lower right")
-    with replacing(path) as temporary:
+    figure.legend(loc="outside right upper", frameon=False)  # beside the curves, not on them
+    with replacing(path) as temporary, warnings.catch_warnings():
+        # A letter that the font lacks is drawn as a box; that is no reason to fail.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())

@@ -149,17 +149,16 @@ def _list_of_paths(explanation: Explanation, top: float, width: float) -> Part:
         y += 20
         names = [path.steps[0].source, *(step.target for step in path.steps)]
         relations = [f" —{shortened(step.relation, 12, 130)}→ " for step in path.steps]
-        room = right - _MARGIN - 200 - sum(text_width(relation, 12) for relation in relations)
+        room = right - _MARGIN - 200 - text_width("".join(relations) + path.mark, 12)
         widths = [text_width(name, 12) for name in names]
         # Long names give way first: the widest limit that all names fit with.
         fits = (n for n in range(500, 40, -10) if sum(min(w, n) for w in widths) <= room)
         most = next(fits, 40)
         short = [shortened(name, 12, most) for name in names]
         way = short[0] + "".join(r + n for r, n in zip(relations, short[1:], strict=True))
-        mark = "  (known fact)" if path.known else ""
         bold = number == 1
         shapes += [
-            Text((_MARGIN, y), f"{number}.  {way}{mark}", 12, INK, bold=bold, title=str(path)),
+            Text((_MARGIN, y), f"{number}.  {way}{path.mark}", 12, INK, bold=bold, title=str(path)),
             Text((right - 112, y), f"{path.weight:z.2f}", 12, INK, "end", bold),
             Text((right, y), f"{path.score_without:z.2f}", 12, INK, "end", bold),
         ]
@@ -169,17 +168,19 @@ def _list_of_paths(explanation: Explanation, top: float, width: float) -> Part:
 def _charts(explanation: Explanation, top: float, width: float) -> Part:
     """The degrees of the sampled entities and their distances from the question's entity."""
     batch = explanation.batch
+    room = (width - 2 * _MARGIN - 60) / 2
     degrees: dict[str, int] = {}
     for degree in sorted(batch.degree.tolist()):
         low = 1 << (degree.bit_length() - 1) if degree else 0  # powers of two: a log scale
         label = str(low) if low < 2 else f"{low}–{2 * low - 1}"
         degrees[label] = degrees.get(label, 0) + 1
+    if any(text_width(label, 11) > room / len(degrees) - 6 for label in degrees):
+        degrees = {_from(label): count for label, count in degrees.items()}
     distances: dict[str, int] = {}
     for distance in sorted(hops(batch, explanation.source).tolist()):
         label = "no path" if distance == batch.num_entities else str(min(distance, 9))
         label = "9+" if label == "9" else label
         distances[label] = distances.get(label, 0) + 1
-    room = (width - 2 * _MARGIN - 60) / 2
     return [
         *_bars("degree of the sampled entities (log scales)", degrees, _MARGIN, top, room, True),
         *_bars(
@@ -193,6 +194,20 @@ def _charts(explanation: Explanation, top: float, width: float) -> Part:
     ], top + _CHART + 66
 
 
+def _from(label: str) -> str:
+    """A range of degrees by its lower end: `64–127` as `64+`, `2048–4095` as `2k+`."""
+    low, _, high = label.partition("–")
+    if not high:
+        return label
+    return f"{low}+" if int(low) < 1024 else f"{int(low) // 1024}k+"
+
+
+def _short(count: int, size: float, width: float) -> str:
+    """A count that is no wider than it may be, rounded to thousands if need be."""
+    text = f"{count:,}"
+    return text if text_width(text, size) <= width else f"{count / 1000:.0f}k"
+
+
 def _bars(
     title: str, counts: dict[str, int], left: float, top: float, width: float, log: bool
 ) -> list[Shape]:
@@ -200,6 +215,7 @@ def _bars(
     floor = top + 22 + _CHART
     pitch = min(width / len(counts), 92.0)
     bar = pitch * 0.72
+    size = 11 if pitch >= 36 else 8
     largest = max(counts.values())
     shapes: list[Shape] = [Text((left, top), title, 12, SOFT, bold=True)]
     for number, (label, count) in enumerate(counts.items()):
@@ -210,7 +226,7 @@ def _bars(
         what = f"{count:,} entities"
         shapes += [
             Box((x, floor - height), bar, height, "#7fa6c9", title=what),
-            Text((middle, floor - height - 5), f"{count:,}", 11, INK, "middle"),
-            Text((middle, floor + 15), label, 11, SOFT, "middle"),
+            Text((middle, floor - height - 5), _short(count, size, pitch), size, INK, "middle"),
+            Text((middle, floor + 15), label, size, SOFT, "middle"),
         ]
     return [*shapes, line((left, floor), (left + pitch * len(counts), floor), GREY, 1)]

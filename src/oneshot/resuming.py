@@ -1,0 +1,149 @@
+"""Resuming: what the checkpoint of a run says, checked before a training rests on it."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
+
+from torch import Tensor
+
+from oneshot.checkpoints import check_shapes, load_tensors, restore_optimizer, save_tensors
+from oneshot.errors import InputError
+from oneshot.files import write_text
+from oneshot.graph import KnowledgeGraph
+from oneshot.recording import metrics_lines
+from oneshot.runs import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, read_relations, relation_lines
+from oneshot.training import Trainer, TrainingState
+
+_PREFIXES = ("predictor.", "best.", "optimizer.")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a training stands: its state, and the tensors by their names in each part."""
+
+    file: Path
+    state: TrainingState
+    plateau_factor: float
+    bad_epochs: int
+    micro_batch: int
+    predictor: dict[str, Tensor]
+    best: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """The checkpoint of the run in `path`, or None without one; a damaged one is an error."""
+    file = path / CHECKPOINT
+    if not file.is_file():
+        return None
+    tensors, about = load_tensors(file)
+    strange = [name for name in tensors if not name.startswith(_PREFIXES)]
+    if strange:
+        raise _damaged(file, f"the tensor {strange[0]}")
+    predictor, best, optimizer = (
+        {k.removeprefix(p): v for k, v in tensors.items() if k.startswith(p)} for p in _PREFIXES
+    )
+    schedule = about.get("schedule")
+    schedule = schedule if isinstance(schedule, dict) else {}
+    state = _state(file, about.get("state"))
+    micro_batch = _value(file, int, about.get("micro_batch"), "micro_batch")
+    if micro_batch < 1:
+        raise _damaged(file, "micro_batch")
+    check_shapes(file, best, predictor)
+    return Checkpoint(
+        file,
+        state,
+        _value(file, float, schedule.get("plateau_factor"), "schedule.plateau_factor"),
+        _value(file, int, schedule.get("bad_epochs"), "schedule.bad_epochs"),
+        micro_batch,
+        predictor,
+        best,
+        optimizer,
+    )
+
+
+def restore(checkpoint: Checkpoint, trainer: Trainer) -> None:
+    """Put a trainer where a checkpoint left off."""
+    check_shapes(checkpoint.file, checkpoint.predictor, trainer.predictor.state_dict())
+    restore_optimizer(checkpoint.file, trainer.optimizer, checkpoint.optimizer)
+    trainer.predictor.load_state_dict(checkpoint.predictor)
+    trainer.best = {k: v.to(trainer.reasoner.device) for k, v in checkpoint.best.items()}
+    trainer.schedule.plateau_factor = checkpoint.plateau_factor
+    trainer.schedule.bad_epochs = checkpoint.bad_epochs
+    trainer.micro_batch = checkpoint.micro_batch
+    trainer.state = checkpoint.state
+
+
+def mend_run(path: Path, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[str]:
+    """Write again what is missing or unreadable in a run and follows from its checkpoint.
+
+    → the names of those files
+    """
+    mended = []
+    if checkpoint.state.best_epoch and not _is_whole(path / PREDICTOR, checkpoint.best):
+        about = {"epoch": checkpoint.state.best_epoch}
+        save_tensors(path / PREDICTOR, checkpoint.best, about)
+        mended.append(PREDICTOR)
+    if not _lists(path / RELATIONS, graph):
+        write_text(path / RELATIONS, relation_lines(graph))
+        mended.append(RELATIONS)
+    if not (path / METRICS).is_file():
+        write_text(path / METRICS, metrics_lines(checkpoint.state.history))
+        mended.append(METRICS)
+    return mended
+
+
+def _is_whole(file: Path, wanted: dict[str, Tensor]) -> bool:
+    try:
+        check_shapes(file, load_tensors(file)[0], wanted)
+    except InputError:
+        return False
+    return True
+
+
+def _lists(file: Path, graph: KnowledgeGraph) -> bool:
+    try:
+        return read_relations(file) == graph.relations
+    except InputError:
+        return False
+
+
+def _state(file: Path, about: Any) -> TrainingState:
+    if not isinstance(about, dict):
+        raise _damaged(file, "state")
+    kinds = {part.name: part.type for part in dataclasses.fields(TrainingState)}
+    for name in kinds.keys() ^ about.keys():
+        raise _damaged(file, f"state.{name}")
+    values = {n: _value(file, kind, about[n], f"state.{n}") for n, kind in kinds.items()}
+    state = TrainingState(**values)
+    epochs = [line.get("epoch") if isinstance(line, dict) else None for line in state.history]
+    if epochs != list(range(1, len(epochs) + 1)):
+        raise _damaged(file, "state.history")
+    if state.epoch != len(epochs) or not state.epoch:
+        raise _damaged(file, "state.epoch")
+    if state.best_epoch > state.epoch:
+        raise _damaged(file, "state.best_epoch")
+    return state
+
+
+def _value(file: Path, kind: Any, value: Any, name: str) -> Any:
+    """The value, if it is of the kind (int: a count; float: finite; bool; a list)."""
+    kind = get_origin(kind) or kind
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        fits = is_number and isinstance(value, int) and 0 <= value < 2**53
+    elif kind is float:
+        fits = is_number and abs(value) < 1e300
+    else:
+        fits = isinstance(value, kind)
+    if not fits:
+        raise _damaged(file, name)
+    return value
+
+
+def _damaged(file: Path, what: str) -> InputError:
+    return InputError(
+        f"{file}: not a checkpoint of oneshot, or damaged ({what}); train without --resume to "
+        "start again"
+    )
