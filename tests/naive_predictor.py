@@ -36,9 +36,10 @@ def naive_scores(predictor: Predictor, batch: SubgraphBatch) -> Array:
             _aggregate(config.aggregate, np.stack(messages), int(degree))
             for messages, degree in zip(arriving, batch.degree.tolist(), strict=True)
         ]
-        new = _activate(
-            config.activation, np.stack(rows) @ table[f"layers.{layer}.linear.weight"].T
-        )
+        product = np.stack(rows) @ table[f"layers.{layer}.linear.weight"].T
+        if config.norm:
+            product = product / np.sqrt((product**2).mean(1, keepdims=True) + 1e-3)
+        new = _activate(config.activation, product)
         new = new + state if config.shortcut else new
         if config.gate:
             live = new.sum(1) != 0 if config.gate_mask == "nonzero" else distance <= layer + 1
@@ -47,9 +48,14 @@ def naive_scores(predictor: Predictor, batch: SubgraphBatch) -> Array:
         states.append(state)
     final = np.concatenate(states, axis=1) if config.concat else state
     if config.readout == "linear":
-        return np.asarray(final @ table["readout.weight"][0])
-    asked = final[batch.source.numpy()][batch.entity_query.numpy()]
-    return np.asarray((final * asked).sum(1))
+        scores = final @ table["readout.weight"][0]
+    else:
+        scores = (final * final[batch.source.numpy()][batch.entity_query.numpy()]).sum(1)
+    if config.priors:
+        weight = table["priors.weight"][relation[batch.entity_query.numpy()]]
+        scores = scores + weight[:, 0] * np.log(batch.score.double().numpy() + 1e-7) / 4
+        scores = scores + weight[:, 1] * np.log(batch.degree.numpy() + 1.0) / 4
+    return np.asarray(scores)
 
 
 def _message(

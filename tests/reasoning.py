@@ -41,6 +41,9 @@ VARIANTS: list[dict[str, object]] = [
     {"activation": "identity"},
     {"activation": "relu"},
     {"gate": False, "shortcut": True, "readout": "dot"},
+    {"norm": True},
+    {"norm": True, "gate": False, "activation": "relu", "priors": True},
+    {"priors": True, "readout": "dot"},
 ]
 
 

@@ -25,7 +25,9 @@ def test_the_version(run: Run) -> None:
     assert run("--version") == Result(0, f"{oneshot.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [(), ("data",), ("coverage",), ("bench", "sampler")])
+@pytest.mark.parametrize(
+    "command", [(), ("data",), ("coverage",), ("bench", "sampler"), ("bench", "predictor")]
+)
 def test_help(run: Run, command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.code == 0
@@ -147,3 +149,31 @@ def test_a_reader_that_goes_away_is_no_traceback(facts: Path) -> None:
     done = subprocess.run(command, env=environment, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert done.stderr == ""
+
+
+def test_bench_predictor(run: Run, facts: Path, tmp_path: Path) -> None:
+    shape = ("--set", "predictor.dim=8", "--set", "predictor.num_layers=2")
+    out = tmp_path / "out.json"
+    value = run("bench", "predictor", facts, "--queries", 3, *shape, "--out", out, "--json").json
+    assert value == json.loads(out.read_text())
+    assert {"ours", "baseline", "ratio", "hardware"} <= value.keys()
+    assert value["queries"] == 3
+    assert value["ours"]["step_milliseconds"] > 0
+    assert value["ratio"]["step"] == pytest.approx(
+        value["baseline"]["edge by edge"]["step_milliseconds"] / value["ours"]["step_milliseconds"],
+        abs=0.01,
+    )
+    text = run("bench", "predictor", facts, "--queries", 3, *shape)
+    assert "edge by edge" in text.out
+    refused = run("bench", "predictor", facts, "--set", "predictor.message=drum")
+    assert refused.code == 2
+    assert "redgnn" in refused.err
+
+
+def test_bench_end_to_end(run: Run, facts: Path) -> None:
+    command = ("bench", "end-to-end", facts, "--steps", 2, "--limit", 6)
+    shape = ("--set", "predictor.dim=8", "--set", "training.batch_size=4")
+    value = run(*command, *shape, "--json").json
+    for row in (value["ours"], value["baseline"]["edge by edge"]):
+        assert all(number > 0 for number in row.values())
+    assert "training" in run(*command, *shape).out

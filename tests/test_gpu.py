@@ -1,10 +1,16 @@
 """The same subgraphs on a GPU as on a processor; needs a CUDA device."""
 
+import dataclasses
+
 import pytest
 import torch
 
+from oneshot.building import build_reasoner
+from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.datasets import family
+from oneshot.evaluation import evaluate
 from oneshot.samplers import SAMPLERS, PPRSampler
+from oneshot.training import Trainer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,3 +63,62 @@ def test_a_subset_on_the_gpu_equals_that_of_the_processor(data):
     expected = data.graph.subset(mask)
     assert ours.fingerprint == expected.fingerprint
     assert torch.equal(ours.neighbours.index, expected.neighbours.index)
+
+
+SMALL = Config(
+    SamplerConfig(entity_ratio=0.2),
+    PredictorConfig(num_layers=3, dim=16),
+    TrainingConfig(epochs=2, batch_size=16, fact_ratio=0.9, query_share=0.2, mask_known=True),
+)
+
+
+def trained(data, config, recorded):
+    torch.manual_seed(0)
+    reasoner = build_reasoner(data.graph, config, torch.device("cuda"))
+    trainer = Trainer(reasoner, data, config.training, [])
+    assert trainer.recorder is not None
+    if not recorded:
+        trainer.recorder = None
+    trainer.run()
+    return reasoner, [record["loss"] for record in trainer.state.history]
+
+
+def test_recorded_steps_are_those_that_are_launched_one_by_one(data):
+    recorded, ours = trained(data, SMALL, True)
+    launched, expected = trained(data, SMALL, False)
+    assert ours == pytest.approx(expected, rel=1e-3)
+    again, same = trained(data, SMALL, True)
+    assert same == ours
+    for one, other in zip(
+        recorded.predictor.parameters(), again.predictor.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
+    facts = data.valid[:50]
+    known = data.known
+    left, right = (evaluate(r, facts, known).mrr for r in (recorded, launched))
+    assert left == pytest.approx(right, abs=0.02)
+
+
+def test_recorded_steps_grow_with_the_batches(data):
+    config = dataclasses.replace(
+        SMALL, training=dataclasses.replace(SMALL.training, precision="bfloat16", epochs=1)
+    )
+    reasoner = build_reasoner(data.graph, config, torch.device("cuda"))
+    trainer = Trainer(reasoner, data, config.training, [])
+    trainer.run_epoch()
+    before = trainer.recorder.capacity
+    reasoner.sampler.budget = type(reasoner.sampler.budget)(entity_ratio=0.5)
+    trainer.state.finished = False
+    trainer.run_epoch()
+    assert trainer.recorder.capacity.entities > before.entities
+    assert all(torch.isfinite(parameter).all() for parameter in reasoner.predictor.parameters())
+
+
+def test_the_loss_of_a_gpu_is_that_of_a_processor(data):
+    reasoner, on_gpu = trained(data, SMALL, True)
+    del reasoner
+    torch.manual_seed(0)
+    reasoner = build_reasoner(data.graph, SMALL, torch.device("cpu"))
+    trainer = Trainer(reasoner, data, SMALL.training, [])
+    trainer.run()
+    assert [r["loss"] for r in trainer.state.history] == pytest.approx(on_gpu, rel=0.02)

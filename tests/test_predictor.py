@@ -11,6 +11,7 @@ from naive_predictor import naive_scores
 from reasoning import COMBINATIONS, VARIANTS, tiny_batch, tiny_predictor
 from torch import Tensor
 
+from oneshot.bench.predictor import EdgeByEdge
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
@@ -108,7 +109,9 @@ def test_other_names_of_the_entities_change_nothing(settings: dict[str, object])
     sampler = PPRSampler(entity_ratio=1.0)
     scores = predictor(sampler.sample(graph, queries)).reshape(3, 20)
     permuted = predictor(sampler.sample(other, renamed)).reshape(3, 20)
-    torch.testing.assert_close(permuted[:, order], scores, rtol=1e-10, atol=1e-12)
+    # The sampler computes its scores, which are priors, in float32.
+    tolerance = 1e-6 if settings.get("priors") else 1e-10
+    torch.testing.assert_close(permuted[:, order], scores, rtol=tolerance, atol=tolerance / 100)
 
 
 def test_a_predictor_works_on_a_graph_it_has_never_seen() -> None:
@@ -234,3 +237,13 @@ def test_edges_in_another_order_within_a_target_change_nothing() -> None:
     )
     predictor = tiny_predictor()
     torch.testing.assert_close(predictor(turned), predictor(batch), rtol=1e-10, atol=1e-12)
+
+
+def test_written_edge_by_edge_it_is_the_same_network() -> None:
+    _, batch = tiny_batch(seed=4, queries=3, entities=15, facts=30)
+    for settings in ({}, {"concat": True, "shortcut": True}, {"readout": "dot"}):
+        predictor = tiny_predictor(dim=4, num_layers=3, **settings).float()
+        usual = EdgeByEdge(predictor)
+        torch.testing.assert_close(usual(batch), predictor(batch), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="redgnn"):
+        EdgeByEdge(tiny_predictor(aggregate="max"))

@@ -12,7 +12,7 @@ from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.dataset import Dataset
 from oneshot.datasets import family
-from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch
+from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation import evaluate
 from oneshot.graph import KnowledgeGraph
@@ -287,3 +287,33 @@ def test_data_that_cannot_be_trained_on_are_refused() -> None:
     other = KnowledgeGraph.from_facts(data.train, 30, 3)
     with pytest.raises(InputError, match="other relations"):
         fit(Reasoner(other, PPRSampler(0.5), tiny_predictor().float()), data, SMALL)
+
+
+def test_direct_facts_can_be_hidden() -> None:
+    graph = KnowledgeGraph.from_facts(
+        [[0, 0, 1], [0, 1, 1], [1, 1, 0], [0, 0, 2], [2, 0, 1], [0, 1, 0]], 3, 2
+    )
+    batch = PPRSampler(1.0).sample(graph, torch.tensor([[0, 0], [0, 1], [0, 0]]))
+    # Answered by a neighbour, by the entity itself, and by one that was not sampled.
+    hidden = without_direct(batch, torch.tensor([1, 0, 9]), 2)
+
+    def facts(found: SubgraphBatch, query: int) -> set[tuple[int, ...]]:
+        source, relation, target = found.edges[:, found.edge_query == query]
+        ids = found.entities[source], relation, found.entities[target]
+        return set(zip(*(column.tolist() for column in ids), strict=True))
+
+    assert facts(batch, 0) - facts(hidden, 0) == {
+        (0, 0, 1), (1, 2, 0), (0, 1, 1), (1, 3, 0), (1, 1, 0), (0, 3, 1)
+    }  # fmt: skip
+    assert facts(batch, 1) - facts(hidden, 1) == {(0, 1, 0), (0, 3, 0)}
+    assert facts(batch, 2) == facts(hidden, 2)
+    assert bool((hidden.edges[2].diff() >= 0).all())
+
+
+def test_a_training_may_hide_direct_facts() -> None:
+    data = chain_world(30)
+    losses = [
+        fit(make(data), data, dataclasses.replace(SMALL, hide_direct=hide)).history[0]["loss"]
+        for hide in (False, True)
+    ]
+    assert losses[0] != losses[1]

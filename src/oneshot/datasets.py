@@ -85,7 +85,13 @@ def data_directories() -> list[Path]:
 
 def source_exists(source: str) -> bool:
     """Whether there is anything under the name that a graph's `origin` gives."""
-    return source in bundled_names() or is_generated(source) or _exists(Path(source))
+    if source in bundled_names() or is_generated(source):
+        return True
+    try:
+        _find(source)
+    except InputError:
+        return False
+    return True
 
 
 def source_files(source: str) -> list[Path]:
@@ -112,7 +118,8 @@ def _find(name: str) -> Path:
         path = path.expanduser()
     if _exists(path):
         return path
-    if "/" not in name and "\\" not in name:
+    # A name may have folders in front, as in "inductive/nell_v1", but stays inside.
+    if not path.is_absolute() and ".." not in path.parts:
         for directory in data_directories():
             if _exists(directory / name):
                 return directory / name

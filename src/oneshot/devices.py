@@ -1,7 +1,9 @@
 """Devices by name, as the command line takes them."""
 
+import contextlib
 import functools
 import importlib.util
+from collections.abc import Iterator
 
 import torch
 
@@ -29,3 +31,21 @@ def find_device(name: str) -> torch.device:
 def has_triton() -> bool:
     """Whether Triton, which compiles kernels for GPUs, is installed."""
     return importlib.util.find_spec("triton") is not None
+
+
+@contextlib.contextmanager
+def fast_products(device: torch.device) -> Iterator[None]:
+    """Within the block, products of float32 matrices on a GPU take its matrix units.
+
+    These read 10 of the 23 bits behind the point, and sum up in float32: enough for answers, whose
+    scores differ by far more, and several times as fast.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before

@@ -88,6 +88,7 @@ def train_run(
             "epochs": state.epoch,
             "best_epoch": state.best_epoch,
             "seconds": state.seconds,
+            "peak_gpu_megabytes": _peak_gpu_megabytes(device),
             "parameters": reasoner.predictor.num_parameters,
             "valid": _evaluated(reasoner, data, "valid", config, display),
             "test": _evaluated(reasoner, data, "test", config, display),
@@ -161,6 +162,13 @@ def _evaluated(
         progress=display.evaluating(split, 2 * len(facts)),
     )
     return report.as_dict()
+
+
+def _peak_gpu_megabytes(device: torch.device) -> float | None:
+    """The most memory that this process had on the GPU."""
+    if device.type != "cuda":
+        return None
+    return round(torch.cuda.max_memory_reserved(device) / 2**20, 1)
 
 
 def _clean(path: Path) -> None:

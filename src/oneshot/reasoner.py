@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.answers import Answer, Calibration, Prediction
+from oneshot.devices import fast_products
 from oneshot.errors import InputError
 from oneshot.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.predictor import Predictor
@@ -59,7 +60,7 @@ class Reasoner:
         was_training = self.predictor.training
         self.predictor.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), fast_products(self.device):
                 return batch, self.predictor(batch).float()
         finally:
             self.predictor.train(was_training)

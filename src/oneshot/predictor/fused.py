@@ -121,7 +121,9 @@ def _read(predictor: "Predictor", states: list[Tensor], plan: "FusedPlan") -> Te
             part = dots(state, state.index_select(0, plan.start), plan.by_row)
         else:
             weight = predictor.readout.weight[:, number * width : (number + 1) * width]
-            part = nn.functional.linear(state, weight).squeeze(1).float()
+            # Scores are compared with each other: they keep the precision that states may lack.
+            with torch.autocast(state.device.type, enabled=False):
+                part = nn.functional.linear(state.float(), weight.float()).squeeze(1)
         part = nn.functional.pad(part, (0, plan.reach[-1] - len(part)))
         total = part if total is None else total + part
     assert total is not None

@@ -159,7 +159,9 @@ class Predictor(nn.Module):
 
     def _read(self, final: Tensor, batch: SubgraphBatch) -> Tensor:
         if self.readout is not None:
-            scores: Tensor = self.readout(final).squeeze(-1)
+            # Scores are compared with each other: they keep the precision that states may lack.
+            with torch.autocast(final.device.type, enabled=False):
+                scores: Tensor = self.readout(final.to(self.readout.weight.dtype)).squeeze(-1)
             return scores
         asked = final.index_select(0, batch.source)
         return (final * asked.index_select(0, batch.entity_query)).sum(dim=-1)
