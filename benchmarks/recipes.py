@@ -2,9 +2,10 @@
 
     python benchmarks/recipes.py VARIANTS.json OUT [--jobs 8]
 
-VARIANTS: a list of {"name", "config", "data", "set": [...], "test_data"?}. Each becomes a run in
-OUT/name; `OUT/summary.json` has the validation MRR of each, by which to choose, and the figures
-of the test split (for inductive data: of the other graph), which are not for choosing.
+VARIANTS: a list of {"name", "config", "data", "set": [...], "test_data"?}, for example
+`benchmarks/small-graphs.json`. Each becomes a run in OUT/name; `OUT/summary.json` has the
+validation MRR of each, by which to choose, and the figures of the test split (for inductive data:
+of the other graph), which are not for choosing.
 """
 
 import argparse
@@ -15,6 +16,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from common import RESULTS
 
 from oneshot.bench.measuring import hardware
 from oneshot.devices import find_device
@@ -27,6 +30,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--result", help="also write benchmarks/results/RESULT.json")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     variants = json.loads(options.variants.read_text())
@@ -36,6 +40,8 @@ def main() -> None:
             summary.append(row)
             value = {"rows": summary, "hardware": hardware(find_device(options.device))}
             write_json(options.out / "summary.json", value)
+    if options.result:
+        write_json(RESULTS / f"{options.result}.json", value)
     print(f"{'variant':44s} {'valid':>7s} {'best/epochs':>12s} {'seconds':>8s}")
     for row in summary:
         if "error" in row:

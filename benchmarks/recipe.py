@@ -1,0 +1,111 @@
+"""Train a data set's configuration from raw triples, with several seeds, and record the evidence.
+
+    python benchmarks/recipe.py WN18RR [--seeds 0,1,2] [--runs DIR] [--pretrained]
+
+Each seed is a run of `oneshot train` in DIR, resumed if it was begun there. Written are
+`benchmarks/results/recipe-NAME.json` (figures, learning curve, seconds from start to end, memory)
+and, with `--pretrained`, the best run by validation as `pretrained/NAME`.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS
+from recipes import oneshot
+
+from oneshot.bench.measuring import hardware
+from oneshot.devices import find_device
+from oneshot.files import write_json
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ("mrr", "hits@1", "hits@3", "hits@10", "coverage", "queries", "seconds")
+SHIPPED = ("config.toml", "relations.txt", "predictor.safetensors", "calibration.json")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--pretrained", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for seed in map(int, options.seeds.split(",")):
+        rows.append(train(options.name, seed, options.runs, options.device, options.settings))
+        write_json(
+            options.results / f"recipe-{options.name}.json",
+            {
+                "data": options.name,
+                "config": f"configs/{options.name}.toml",
+                "set": options.settings,
+                "rows": rows,
+                "hardware": hardware(find_device(options.device)),
+            },
+        )
+    best = max(rows, key=lambda row: row["valid"]["mrr"])
+    if options.pretrained:
+        ship(options.name, options.runs / f"{options.name}-{best['seed']}")
+    for row in rows:
+        print(
+            f"{options.name} seed {row['seed']}: valid {row['valid']['mrr']:.4f} "
+            f"test {row['test']['mrr']:.4f} in {row['wall_seconds']:.0f} s"
+        )
+
+
+def train(name: str, seed: int, runs: Path, device: str, settings: list[str]) -> dict[str, Any]:
+    """One run, from raw triples to the test split."""
+    run = runs / f"{name}-{seed}"
+    runs.mkdir(parents=True, exist_ok=True)
+    command: list[Any] = ["train", name, "--out", run, "--config", ROOT / f"configs/{name}.toml"]
+    command += ["--json", "--device", device, "--resume", "--seed", seed]
+    for setting in settings:
+        command += ["--set", setting]
+    started = time.perf_counter()
+    result, error = oneshot(command, runs / f"{name}-{seed}.log")
+    if result is None:
+        sys.exit(f"{name}, seed {seed}: {error}")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return {
+        "seed": seed,
+        "valid": {key: result["valid"][key] for key in FIGURES},
+        "test": {key: result["test"][key] for key in FIGURES},
+        "epochs": result["epochs"],
+        "best_epoch": result["best_epoch"],
+        "parameters": result["parameters"],
+        "training_seconds": result["seconds"],
+        # All of it: reading, training, validation, evaluation; resumed, only since then.
+        "wall_seconds": time.perf_counter() - started,
+        "peak_gpu_megabytes": result["peak_gpu_megabytes"],
+        "curve": [
+            {
+                "epoch": record["epoch"],
+                "seconds": record["seconds"],
+                "loss": record["loss"],
+                "valid_mrr": record.get("valid", {}).get("mrr"),
+            }
+            for record in map(json.loads, lines)
+        ],
+    }
+
+
+def ship(name: str, run: Path) -> None:
+    """Copy what evaluation needs; the graph is named, not pointed to on this machine."""
+    target = ROOT / "pretrained" / name
+    target.mkdir(parents=True, exist_ok=True)
+    for file in SHIPPED:
+        shutil.copy(run / file, target / file)
+    graph = json.loads((run / "graph.json").read_text())
+    graph["origin"]["source"] = name
+    write_json(target / "graph.json", graph)
+
+
+if __name__ == "__main__":
+    main()
