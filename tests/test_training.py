@@ -317,3 +317,17 @@ def test_a_training_may_hide_direct_facts() -> None:
         for hide in (False, True)
     ]
     assert losses[0] != losses[1]
+
+
+def test_a_training_may_use_smaller_subgraphs_than_testing() -> None:
+    data = chain_world(30)
+    reasoner = make(data)
+    trainer = Trainer(reasoner, data, dataclasses.replace(SMALL, entity_ratio=0.2), [])
+    queries = data.queries("valid")[0][:4]
+    small = trainer.sampler.sample(data.graph, queries)
+    large = reasoner.sampler.sample(data.graph, queries)
+    assert small.entity_query.bincount().max() == 6
+    assert large.num_entities > small.num_entities
+    trainer.run_epoch()
+    with pytest.raises(InputError, match="entity_ratio"):
+        TrainingConfig(entity_ratio=1.5)

@@ -113,6 +113,8 @@ class TrainingConfig:
     weight_decay: float = 0.0
     # share of the training facts that are seen in an epoch; the others are asked
     fact_ratio: float = 0.9
+    # share of the entities in training, if it is to be another than in testing
+    entity_ratio: float | None = None
     # what the sampler sees: the observation facts, or (official code) all training facts
     sample_from: Literal["observation", "train"] = "observation"
     loss: Literal["softmax", "bce"] = "softmax"
@@ -153,6 +155,8 @@ class TrainingConfig:
         _at_most(self, epochs=10**9, patience=10**9, valid_every=10**9, warmup_epochs=10**9)
         _at_most(self, batch_size=10**6, valid_batch_size=10**6, accumulate=10**6)
         _at_most(self, weight_decay=1000, learning_rate=1000, seed=2**63 - 1)
+        if self.entity_ratio is not None and not 0 < self.entity_ratio <= 1:
+            raise InputError(f"entity_ratio must be above 0 and at most 1, not {self.entity_ratio}")
         for name in ("fact_ratio", "query_share"):
             value = getattr(self, name)
             if not 0 < value <= 1:

@@ -98,6 +98,9 @@ class Trainer:
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
         self.seen = KnownFacts(data.train, self.graph.num_entities, self.graph.num_relations)
         self.seen = self.seen.to(reasoner.device)
+        self.sampler = reasoner.sampler
+        if config.entity_ratio is not None:
+            self.sampler = self.sampler.with_entity_ratio(config.entity_ratio)
         self.predictor = reasoner.predictor
         self.network: torch.nn.Module = self.predictor
         if self.team.size > 1:
@@ -297,7 +300,7 @@ class Trainer:
 
     def _sample(self, facts: Epoch, queries: Tensor, answers: Tensor) -> SubgraphBatch:
         sampled = self.graph if self.config.sample_from == "train" else facts.observed
-        batch = self.reasoner.sampler.sample(sampled, queries, edges_from=facts.observed)
+        batch = self.sampler.sample(sampled, queries, edges_from=facts.observed)
         if self.config.hide_direct:
             batch = without_direct(batch, answers, self.graph.num_relations)
         return batch

@@ -1,10 +1,12 @@
 """Sampler: the contract that all samplers share."""
 
+import copy
+import dataclasses
 import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple, get_args
+from typing import ClassVar, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
@@ -68,6 +70,14 @@ class Sampler(ABC):
         if edge_score not in get_args(EdgeScore):
             raise InputError(f"edge_score must be one of {get_args(EdgeScore)}, not {edge_score!r}")
         self.edge_score = edge_score
+
+    def with_entity_ratio(self, entity_ratio: Ratio) -> Self:
+        """This sampler with another share of the entities; a count is not kept."""
+        other = copy.copy(self)
+        other.budget = dataclasses.replace(
+            self.budget, entity_ratio=entity_ratio, max_entities=None
+        )
+        return other
 
     @abstractmethod
     def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
