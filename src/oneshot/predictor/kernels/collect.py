@@ -29,6 +29,9 @@ from oneshot.predictor.messages import Attention
 
 Statistics = Literal["sum", "mean", "max", "pna"]
 
+# Whether sums read attentions that a kernel of their own has written, instead of computing them.
+ATTEND_FIRST = False
+
 # How the slope of the loss in a message is found: it is the target's; by comparing the message
 # with the target's highest; by that, the lowest and the message itself.
 _PLAIN, _HIGHEST, _ALL = 0, 1, 2
@@ -120,14 +123,15 @@ class _Call:
         plan = self.plan
         out = self.state.new_empty(self.num_rows, self.dim)
         parts = self._floats(plan.rows.num_slots, self.dim)
-        weights = self._weights(needs_gradient)
+        weights = self.attention() if ATTEND_FIRST else self._weights(needs_gradient)
         if self.num_rows:
             collect_sums[(plan.rows.bound(self.num_rows),)](
                 self.state, self.table, *self.terms,
                 plan.source, plan.relation, plan.row_query, plan.scale,
                 *_pointers(plan.rows), out, parts, out if weights is None else weights,
                 self.num_rows, self.num_sources, self.stride,
-                MEAN=self.statistics == "mean", STORE=weights is not None, **self.constants,
+                MEAN=self.statistics == "mean", STORE=weights is not None and not ATTEND_FIRST,
+                READ=weights is not None and ATTEND_FIRST, **self.constants,
             )  # fmt: skip
             join_sums(parts, plan.rows, self.num_rows, out, None)
         return out, weights

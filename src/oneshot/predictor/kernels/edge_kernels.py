@@ -45,7 +45,7 @@ def collect_sums(
     row_at, first_at, indptr_at, slot_at,
     out_at, part_at, weight_at,
     num_rows, num_sources, stride,
-    MEAN: tl.constexpr, STORE: tl.constexpr,
+    MEAN: tl.constexpr, STORE: tl.constexpr, READ: tl.constexpr,
     D: tl.constexpr, A: tl.constexpr, BD: tl.constexpr, BA: tl.constexpr, BE: tl.constexpr,
     SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr,
 ):  # fmt: skip
@@ -60,7 +60,7 @@ def collect_sums(
         k = tl.arange(0, BA)
         in_d = d < D
         in_k = k < A
-        if ATTENTION:
+        if ATTENTION and not READ:
             w = tl.load(w_at + k, mask=in_k, other=0.0).to(tl.float32)
             b = tl.load(b_at).to(tl.float32)
             asked = tl.load(q_at + query * A + k, mask=in_k, other=0.0).to(tl.float32)
@@ -76,7 +76,10 @@ def collect_sums(
             relation = (r + query * stride).to(tl.int64)
             v = tl.load(table_at + relation[:, None] * D + d[None, :], mask=grid, other=0.0)
             message = _composed(h.to(tl.float32), v.to(tl.float32), IS_SUM)
-            if ATTENTION:
+            if READ:
+                a = tl.load(weight_at + edge, mask=inside, other=0.0)
+                message = message * a[:, None]
+            elif ATTENTION:
                 small = inside[:, None] & in_k[None, :]
                 u = tl.load(s_at + x[:, None] * A + k[None, :], mask=small, other=0.0)
                 t = tl.load(t_at + r[:, None] * A + k[None, :], mask=small, other=0.0)
