@@ -17,7 +17,7 @@ ROOT = Path(oneshot.__file__).parent
 ORDER = (
     ("graph", "ppr", "push", "subgraph", "samplers", "coverage"),
     ("subgraph", "predictor"),
-    ("ranking", "reasoner", "training", "search"),
+    ("ranking", "reasoner", "stepping", "training", "search"),
     ("ranking", "reasoner", "evaluation", "search"),
     ("search", "cli"),
     ("search", "serve"),
