@@ -20,7 +20,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from oneshot.adjacency import Matrix
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.vocabulary import Vocabulary
 
@@ -70,11 +69,8 @@ class KnowledgeGraph:
 
     `facts` [F, 3] integers: (head, relation, tail), distinct rows.
     `origin`: how to read it again, {"source": …, "options": …}, if it was read from somewhere.
-    `packed`: whether the rows of the adjacency stand one after the other, without gaps.
     Immutable; `subset` and `to` give new graphs.
     """
-
-    packed = True
 
     def __init__(self, facts: Tensor, entities: Vocabulary, relations: Vocabulary) -> None:
         self.facts = facts
@@ -192,7 +188,7 @@ class KnowledgeGraph:
             pair.to(self.facts.dtype),
         )
 
-    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
+    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """`D^-1/2 A D^-1/2` of the undirected simple graph, sparse CSR [V, V].
 
         An entity without neighbours gets a 1 on the diagonal: a walk that starts there stays.

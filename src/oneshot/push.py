@@ -23,7 +23,7 @@ _JOIN_SHARE = 0.1
 class PushWorkspace:
     """Scratch memory over all entities of a graph, clean between uses.
 
-    Allocated once a size of graph, so that a push itself costs only what it touches.
+    Allocated once a graph, so that a push itself costs only what it touches.
     `mass` float32 [V]: probability that has arrived; `mark` int64 [V]: any content;
     `joined` bool [V]: whether the entity is in the ball.
     """
@@ -32,10 +32,6 @@ class PushWorkspace:
         self.mass = torch.zeros(graph.num_entities, device=graph.device)
         self.mark = torch.zeros(graph.num_entities, dtype=torch.long, device=graph.device)
         self.joined = torch.zeros(graph.num_entities, dtype=torch.bool, device=graph.device)
-
-    def fits(self, graph: KnowledgeGraph) -> bool:
-        """Whether it serves another graph, too: one that has changed, say."""
-        return len(self.mass) == graph.num_entities and self.mass.device == graph.device
 
 
 def ppr_push(

@@ -189,8 +189,7 @@ class Reasoner:
     def known_answers(self, entity: int, relation: int) -> Tensor:
         """Entities `v` with a fact `(entity, relation, v)` in the graph, int64 [m]."""
         edges = self.graph.edges
-        start = int(edges.indptr[entity])
-        row = slice(start, start + int(self.graph.degree[entity]))
+        row = slice(int(edges.indptr[entity]), int(edges.indptr[entity + 1]))
         # An edge (v, r, u) into the entity is the fact (u, r⁻¹, v).
         turned = self.graph.inverse(edges.relation[row].long())
         return edges.source[row][turned == relation].long()
@@ -252,10 +251,10 @@ class Reasoner:
         if isinstance(candidates, str):
             if candidates != "seen":
                 raise InputError(f'candidates must be "seen" or a list, not {candidates!r}')
-            # An edge (v, r⁻¹, u) into an entity u, read backwards, is a fact with it as the head.
-            column = int(relation < self.graph.num_relations) * 2
-            mine = self.graph.facts[:, 1] == relation % self.graph.num_relations
-            seen: Tensor = self.graph.facts[mine, column].long().unique()
+            edges = self.graph.edges
+            mine = edges.relation == relation
+            targets = torch.searchsorted(edges.indptr, mine.nonzero().squeeze(1), right=True) - 1
+            seen: Tensor = targets.unique()
             return seen
         ids = sorted({self._entity(candidate) for candidate in candidates})
         return torch.tensor(ids, dtype=torch.long, device=self.device)
