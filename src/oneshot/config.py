@@ -141,7 +141,7 @@ class TrainingConfig:
     query_share: float = 1.0
     # validation queries asked after each epoch, drawn with the seed; 0 for all
     valid_limit: int = 0
-    # validation queries answered at once; 0 for batch_size
+    # validation queries answered at once; 0 for 16, on a GPU as many as it is good for
     valid_batch_size: int = 0
     # epochs between validations
     valid_every: int = 1

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oneshot.batching import BatchSize
 from oneshot.coverage import components
 from oneshot.datasets import both_directions
 from oneshot.errors import InputError
@@ -77,7 +78,7 @@ def evaluate(
     facts: Tensor,
     known: Tensor | KnownFacts | None = None,
     *,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     limit: int | None = None,
     seed: int = 0,
     uncovered: Uncovered = "below",
@@ -85,8 +86,9 @@ def evaluate(
 ) -> Report:
     """Filtered ranking of `facts` int64 [n, 3], each asked in both directions.
 
-    `known`: the facts to filter by, [m, 3], of all splits; the graph's if not given. `limit`:
-    ask only so many queries, drawn with the seed. `progress` is called with queries done.
+    `known`: the facts to filter by, [m, 3], of all splits; the graph's if not given.
+    `batch_size`: queries answered at once; on a GPU as many as it is good for if not given.
+    `limit`: ask only so many queries, drawn with the seed. `progress` is called with queries done.
     """
     graph = reasoner.graph
     queries, answers = both_directions(facts.to(graph.device), graph.num_relations)
@@ -102,10 +104,18 @@ def evaluate(
     known = known.to(graph.device)
     started = time.perf_counter()
     best, worst, covered = [], [], []
-    for part in range(0, len(queries), batch_size):
-        step = slice(part, part + batch_size)
-        batch, scores = reasoner.reason(queries[step])
+    size = BatchSize(batch_size, reasoner.predictor.config, graph.device)
+    done = 0
+    while done < len(queries):
+        step = slice(done, done + size.now)
+        try:
+            batch, scores = reasoner.reason(queries[step])
+        except torch.OutOfMemoryError as error:
+            size.shrink(error)
+            continue
         ranks = filtered_ranks(batch, scores, answers[step], known, graph.num_entities, uncovered)
+        size.learn(batch)
+        done += len(ranks.covered)
         best.append(ranks.optimistic)
         worst.append(ranks.pessimistic)
         covered.append(ranks.covered)

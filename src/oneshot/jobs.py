@@ -158,17 +158,17 @@ def _evaluated(
         reasoner,
         facts,
         data.known,
-        batch_size=config.training.valid_batch_size or config.training.batch_size,
+        batch_size=config.training.valid_batch_size or None,
         progress=display.evaluating(split, 2 * len(facts)),
     )
     return report.as_dict()
 
 
 def _peak_gpu_megabytes(device: torch.device) -> float | None:
-    """The most memory that this process had on the GPU."""
+    """The most memory that tensors had on the GPU at one time."""
     if device.type != "cuda":
         return None
-    return round(torch.cuda.max_memory_reserved(device) / 2**20, 1)
+    return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
 
 
 def _clean(path: Path) -> None:

@@ -154,7 +154,7 @@ class Trainer(Stepper):
                 self.reasoner,
                 self.data.valid,
                 self.known,
-                batch_size=self.config.valid_batch_size or self.config.batch_size,
+                batch_size=self.config.valid_batch_size or None,
                 limit=limit,
                 seed=self.config.seed,
             )

@@ -18,6 +18,7 @@ from oneshot.dataset import Dataset, both_directions
 from oneshot.devices import fast_products
 from oneshot.epoch import Epoch, draw_epoch
 from oneshot.errors import InputError
+from oneshot.evaluation import evaluate
 from oneshot.losses import find_targets, query_losses
 from oneshot.predictor import Predictor
 from oneshot.predictor.fused import why_not_fused
@@ -288,9 +289,12 @@ def _answering_rate(
     queries, answers = queries[:limit], answers[:limit]
 
     def work() -> None:
+        if network is reasoner.predictor:
+            evaluate(reasoner, data.valid, known, limit=limit)
+            return
         for part, mine in zip(queries.split(size), answers.split(size), strict=True):
             batch = reasoner.sampler.sample(graph, part)
-            with torch.inference_mode(), _products_of(network, graph.device):
+            with torch.inference_mode():
                 scores = network(batch).float()
             filtered_ranks(batch, scores, mine, known, graph.num_entities)
 

@@ -86,7 +86,10 @@ def evaluate(
     split: SplitOption = "test",
     limit: LimitOption = None,
     settings: SetOption = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Queries answered at once.")] = 16,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Queries answered at once; on a GPU as many as it is good for."),
+    ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",

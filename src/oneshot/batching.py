@@ -1,0 +1,59 @@
+"""Batching: how many queries are answered at once.
+
+On a processor a few are as good as many. A GPU that gets a few spends its time on being told what
+to do, so there the batches grow to what keeps it busy and fits into its memory.
+"""
+
+import torch
+
+from oneshot.config import PredictorConfig
+from oneshot.subgraph import SubgraphBatch
+
+_FIRST = 16
+# What keeps a GPU busy: more gains nothing.
+_EDGES = 16_000_000
+_QUERIES = 1024
+_BYTES = 16 * 2**30
+# Rows of the width `dim` that a layer holds at once for an entity, in float32: state, messages,
+# the gate's six, and what the aggregations of "pna" add.
+_ROWS = 12
+_ROWS_PNA = 28
+# Numbers that an edge takes, in bytes: its ends, relation, and the orders that kernels go by.
+_EDGE_BYTES = 64
+
+
+class BatchSize:
+    """The number of queries of the next batch, `now`; fixed if the user wants it so."""
+
+    def __init__(
+        self, wanted: int | None, predictor: PredictorConfig, device: torch.device
+    ) -> None:
+        self.now = wanted or _FIRST
+        self.is_fixed = wanted is not None or device.type != "cuda"
+        self._config, self._device = predictor, device
+
+    def learn(self, batch: SubgraphBatch) -> None:
+        """Choose the next size by the subgraphs of the last batch."""
+        if self.is_fixed or not batch.num_queries:
+            return
+        entities = batch.num_entities / batch.num_queries
+        edges = max(batch.num_edges / batch.num_queries, 1.0)
+        wide = _ROWS_PNA if self._config.aggregate == "pna" else _ROWS
+        memory = entities * self._config.dim * 4 * wide + edges * _EDGE_BYTES
+        fitting = min(_free_memory(self._device) / 2, _BYTES) / memory
+        self.now = max(int(min(_QUERIES, _EDGES / edges, fitting)), 1)
+
+    def shrink(self, error: torch.OutOfMemoryError) -> None:
+        """After running out of memory: half of it, and no more growing."""
+        if self.now == 1:
+            raise error
+        self.now = -(-self.now // 2)
+        self.is_fixed = True
+        torch.cuda.empty_cache()
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes that can still be had, those included that are kept for the next one who asks."""
+    free, _ = torch.cuda.mem_get_info(device)
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free + kept)
