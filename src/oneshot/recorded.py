@@ -80,6 +80,7 @@ class RecordedStep:
         for parameter in self.predictor.parameters():
             parameter.grad = None
         self._graph = torch.cuda.CUDAGraph()
+        torch.cuda.empty_cache()  # a recording's memory is a pool that no other one uses
         self._padded = PaddedBatch(capacity, self.num_queries, self.device)
         zeros = torch.zeros(capacity.entities, dtype=torch.bool, device=self.device)
         self._targets = Targets(
