@@ -3,8 +3,9 @@
     python benchmarks/recipe.py WN18RR [--seeds 0,1,2] [--runs DIR] [--pretrained]
 
 Each seed is a run of `oneshot train` in DIR, resumed if it was begun there. Written are
-`benchmarks/results/recipe-NAME.json` (figures, learning curve, seconds from start to end, memory)
-and, with `--pretrained`, the best run by validation as `pretrained/NAME`.
+`benchmarks/results/recipe-NAME.json` (figures, learning curve, seconds from start to end, memory;
+seeds that were run before with the same configuration stay in it) and, with `--pretrained`, the
+best run by validation as `pretrained/NAME`.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import json
 import shutil
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +39,25 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--pretrained", action="store_true")
     options = parser.parse_args()
-    rows = []
+    target = options.results / f"recipe-{options.name}.json"
+    head = {
+        "data": options.name,
+        "config": tomllib.loads((ROOT / f"configs/{options.name}.toml").read_text()),
+        "set": options.settings,
+    }
+    before = json.loads(target.read_text()) if target.is_file() else {}
+    same = all(before.get(key) == value for key, value in head.items())
+    done = {row["seed"]: row for row in before["rows"]} if same else {}
+    mine = {}
     for seed in map(int, options.seeds.split(",")):
-        rows.append(train(options.name, seed, options.runs, options.device, options.settings))
-        write_json(
-            options.results / f"recipe-{options.name}.json",
-            {
-                "data": options.name,
-                "config": f"configs/{options.name}.toml",
-                "set": options.settings,
-                "rows": rows,
-                "hardware": hardware(find_device(options.device)),
-            },
-        )
-    best = max(rows, key=lambda row: row["valid"]["mrr"])
+        mine[seed] = train(options.name, seed, options.runs, options.device, options.settings)
+        done[seed] = mine[seed]
+        rows = [done[seed] for seed in sorted(done)]
+        write_json(target, {**head, "rows": rows, "hardware": mine[seed]["hardware"]})
+    best = max(mine.values(), key=lambda row: row["valid"]["mrr"])
     if options.pretrained:
         ship(options.name, options.runs / f"{options.name}-{best['seed']}")
-    for row in rows:
+    for row in mine.values():
         print(
             f"{options.name} seed {row['seed']}: valid {row['valid']['mrr']:.4f} "
             f"test {row['test']['mrr']:.4f} in {row['wall_seconds']:.0f} s"
@@ -93,6 +97,7 @@ def train(name: str, seed: int, runs: Path, device: str, settings: list[str]) ->
             }
             for record in map(json.loads, lines)
         ],
+        "hardware": hardware(find_device(device)),
     }
 
 

@@ -189,6 +189,7 @@ def small_graphs() -> str:
 # MRR, Hits@1 and Hits@10 on test, and the time, as published; for each data set of `recipe.py`.
 PUBLISHED_LARGE = {
     "WN18RR": ("one-shot subgraph", 0.567, 0.514, 0.666, "hours, after 2 h of preparation"),
+    "NELL-995": ("one-shot subgraph", 0.547, 0.485, 0.651, "hours, after 8 h of preparation"),
 }
 
 
