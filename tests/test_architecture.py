@@ -19,7 +19,7 @@ ORDER = (
     ("subgraph", "predictor"),
     ("ranking", "reasoner", "stepping", "training", "search"),
     ("ranking", "reasoner", "evaluation", "search"),
-    ("search", "cli"),
+    ("search", "paper", "cli"),
     ("search", "serve"),
     ("search", "report"),
 )

@@ -61,6 +61,8 @@ def train_run(
             if team.is_first:
                 _mend(path, checkpoint, data)
             return {**result, "already_finished": True} if team.is_first else {}
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     reasoner = build_reasoner(data.graph, config, device)
     display = ProgressDisplay(team.is_first)
     trainer = Trainer(reasoner, data, config.training, [display, *observers])

@@ -229,7 +229,7 @@ def bench_end_to_end(
         if usual:
             network = trainer.network = EdgeByEdge(reasoner.predictor).to(device)
             trainer.recorder = None
-        rate = _training_rate(trainer, steps)
+        rate = training_rate(trainer, steps)
         known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
         size = config.training.valid_batch_size or config.training.batch_size
         answering = _answering_rate(reasoner, network, data, known.to(device), size, limit)
@@ -256,7 +256,7 @@ def bench_end_to_end(
     }
 
 
-def _training_rate(trainer: Trainer, steps: int) -> float:
+def training_rate(trainer: Trainer, steps: int) -> float:
     """Queries per second over so many steps of an epoch, after some to warm up."""
     facts = draw_epoch(trainer.graph, trainer.config, 1)
     size = trainer.config.batch_size

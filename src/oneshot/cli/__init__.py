@@ -7,7 +7,7 @@ import typer
 
 from oneshot import console
 from oneshot._version import __version__
-from oneshot.cli import bench, data, demo, predict, reason
+from oneshot.cli import bench, data, demo, paper, predict, reason
 from oneshot.errors import OneshotError
 from oneshot.process import prepare_process
 
@@ -33,6 +33,7 @@ COMMANDS = (
     reason.evaluate,
     predict.predict,
     reason.import_official,
+    paper.paper,
 )
 for command in COMMANDS:
     app.command()(command)

@@ -1,0 +1,162 @@
+"""Drawings of single subgraphs, with the degrees and distances of their entities."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from oneshot.files import replacing
+from oneshot.paper.table import Column, Figures, Row, Table
+from oneshot.paper.workbench import Workbench
+from oneshot.report.coverage import check_picture
+from oneshot.samplers import PPRSampler
+from oneshot.subgraph import SubgraphBatch
+
+_RATIOS = (0.001, 0.01)
+_QUESTIONS = (0, 1, 2)
+"""Places of the drawn questions in the test split, asked forwards."""
+
+_INK, _FAINT, _QUESTION, _ANSWER = "#0072B2", "#c9d1d9", "#1b3a5c", "#D55E00"
+
+
+def _plan(bench: Workbench) -> Iterator[Row]:
+    for name in bench.data_names("WN18RR"):
+        for place in _QUESTIONS[: 1 if bench.quick else None]:
+            for ratio in (0.2,) if bench.quick else _RATIOS:
+                key = {"data": name, "question": place, "ratio": ratio}
+                yield Row(key, partial(_case, bench, name, place, ratio))
+
+
+def _case(bench: Workbench, name: str, place: int, ratio: float) -> Figures:
+    data = bench.dataset(name)
+    head, relation, tail = data.test[place].tolist()
+    batch = PPRSampler(entity_ratio=ratio).sample(data.graph, torch.tensor([[head, relation]]))
+    distance = hops_from(batch)
+    picture = bench.out / "cases" / f"{name.replace(':', '-')}-{place}-{ratio:g}.png"
+    answer = batch.find(torch.tensor([tail]))
+    title = (
+        f"({data.entities[head]}, {data.graph.relation_name(relation)}, ?) on {ratio:.1%} of the "
+        "entities"
+    )
+    draw_case(batch, distance, int(answer), title, picture)
+    return {
+        "query": f"({data.entities[head]}, {data.graph.relation_name(relation)}, ?)",
+        "entities": batch.num_entities,
+        "facts": (batch.num_edges - batch.num_entities) // 2,
+        "covered": bool(int(answer) >= 0),
+        "mean_degree": float(batch.degree.double().mean()),
+        "largest_distance": max(distance),
+        "degrees": dict(sorted(Counter(map(_power, batch.degree.tolist())).items())),
+        "distances": dict(sorted(Counter(distance).items())),
+        "drawing": str(picture.relative_to(bench.out)),
+    }
+
+
+def hops_from(batch: SubgraphBatch) -> list[int]:
+    """Hops from the question's entity to each entity of one subgraph; -1 if no way leads there."""
+    found = torch.full((batch.num_entities,), -1)
+    found[batch.source] = 0
+    head, _, tail = batch.edges
+    for hops in range(1, batch.num_entities + 1):
+        new = tail[(found[head] == hops - 1) & (found[tail] < 0)]
+        if not len(new):
+            break
+        found[new] = hops
+    return found.tolist()
+
+
+def _power(degree: int) -> int:
+    """The power of two that a degree reaches: the bars of the histogram."""
+    return 1 << (max(degree, 1).bit_length() - 1)
+
+
+def draw_case(
+    batch: SubgraphBatch, distance: Sequence[int], answer: int, title: str, path: Path
+) -> None:
+    """The subgraph on rings by distance, and beside it the histograms."""
+    check_picture(path)
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    axes, charts = figure.subplots(1, 2, width_ratios=(2, 1))
+    charts.remove()
+    places = _on_rings(batch, distance)
+    head, relation, tail = batch.edges.tolist()
+    lines = [
+        (places[x], places[o])
+        for x, r, o in zip(head, relation, tail, strict=True)
+        if x < o and r != max(relation)
+    ]
+    axes.add_collection(LineCollection(lines, colors=_FAINT, linewidths=0.5, zorder=1))
+    size = 30 if batch.num_entities < 200 else 8
+    axes.scatter(*zip(*places, strict=True), s=size, color=_INK, zorder=2)
+    source = int(batch.source[0])
+    for place, colour, label in ((source, _QUESTION, "question"), (answer, _ANSWER, "answer")):
+        if place >= 0:
+            axes.scatter(*places[place], s=90, color=colour, zorder=3, label=label)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    axes.legend(loc="lower left", frameon=False)
+    figure.suptitle(title, fontsize=10)
+    right = figure.add_gridspec(2, 3)
+    degrees = Counter(map(_power, batch.degree.tolist()))
+    for number, (counts, label) in enumerate(
+        (
+            (degrees, "degree in the whole graph, from"),
+            (Counter(distance), "hops from the question"),
+        )
+    ):
+        chart = figure.add_subplot(right[number, 2])
+        names = sorted(counts)
+        shown = ["no way" if name < 0 else str(name) for name in names]
+        chart.bar(range(len(names)), [counts[name] for name in names], color=_INK)
+        chart.set_xticks(range(len(names)), shown, fontsize=7)
+        chart.set_xlabel(label, fontsize=8)
+        chart.set_ylabel("entities", fontsize=8)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format=path.suffix[1:])
+
+
+def _on_rings(batch: SubgraphBatch, distance: Sequence[int]) -> list[tuple[float, float]]:
+    """Places on rings by distance; on a ring near those of the ring before that they hang on.
+
+    What no way leads to is on a ring of its own, outside.
+    """
+    outside = max(distance) + 1
+    distance = [outside if hops < 0 else hops for hops in distance]
+    angle = dict.fromkeys(range(batch.num_entities), 0.0)
+    before: dict[int, list[int]] = {}
+    for x, _, o in batch.edges.T.tolist():
+        if distance[x] == distance[o] - 1:
+            before.setdefault(o, []).append(x)
+    for ring in range(1, max(distance) + 1):
+        mine = [entity for entity in range(batch.num_entities) if distance[entity] == ring]
+        mine.sort(key=lambda entity: min((angle[x] for x in before.get(entity, ())), default=0.0))
+        for number, entity in enumerate(mine):
+            angle[entity] = 2 * math.pi * (number + 0.5 * (ring % 2)) / len(mine)
+    return [
+        (distance[entity] * math.cos(turn), distance[entity] * math.sin(turn))
+        for entity, turn in angle.items()
+    ]
+
+
+CASES = Table(
+    "cases",
+    "Subgraphs of single questions",
+    (
+        Column("data", "data"),
+        Column("question", "query"),
+        Column("ratio", "ratio", ".1%"),
+        Column("entities", "entities", ","),
+        Column("facts", "facts", ","),
+        Column("answer sampled", "covered"),
+        Column("mean degree", "mean_degree", ".1f"),
+        Column("farthest", "largest_distance"),
+        Column("drawing", "drawing"),
+    ),
+    _plan,
+)

@@ -1,0 +1,252 @@
+"""The tables about cost: parameters and computation by category, time and memory by budget."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from oneshot.bench.measuring import measure
+from oneshot.bench.predictor import training_rate
+from oneshot.building import build_reasoner
+from oneshot.config import PredictorConfig
+from oneshot.dataset import both_directions
+from oneshot.errors import OneshotError
+from oneshot.evaluation import evaluate
+from oneshot.paper.pictures import draw_heat_map
+from oneshot.paper.table import Column, Figures, Row, Table
+from oneshot.paper.workbench import Workbench
+from oneshot.predictor import Predictor
+from oneshot.ranking import KnownFacts
+from oneshot.subgraph import SubgraphBatch
+from oneshot.training import Trainer
+
+# complexity --------------------------------------------------------------------------------------
+
+# Where the parameters are, by the beginning of their names, and how many the formulas give.
+# R relations make K = 2R + 1 kinds of edges; d dimension, a attention, L layers.
+_CATEGORIES = {
+    "relation embeddings": ("layers.*.message.relation", "L · K · d"),
+    "attention": ("layers.*.message.", "L · (3 · d · a + a + a + 1)"),
+    "layers": ("layers.", "L · d²"),
+    "query embedding": ("query_embedding", "K · d"),
+    "gate": ("gate", "6 · d² + 6 · d"),
+    "readout": ("readout", "d"),
+}
+
+
+def _complexity(bench: Workbench) -> Iterator[Row]:
+    for name in bench.data_names("WN18RR"):
+        for category in (*_CATEGORIES, "all"):
+            yield Row({"data": name, "part": category}, partial(_parameters, bench, name, category))
+        yield Row({"data": name, "part": "a question"}, partial(_products, bench, name))
+
+
+def _parameters(bench: Workbench, name: str, category: str) -> Figures:
+    data = bench.dataset(name)
+    config = bench.config(name, _PLAIN).predictor
+    counts = counted(Predictor(config, data.graph.num_relations))
+    expected = by_formula(config, data.graph.num_relations)
+    if category == "all":
+        return {"measured": sum(counts.values()), "formula": sum(expected.values())}
+    written = _CATEGORIES[category][1]
+    return {"measured": counts[category], "formula": expected[category], "written": written}
+
+
+# The formulas are for the official code's predictor.
+_PLAIN = {
+    "predictor.message": "redgnn",
+    "predictor.aggregate": "sum",
+    "predictor.gate": True,
+    "predictor.norm": False,
+    "predictor.initial": "relational",
+    "predictor.readout": "linear",
+    "predictor.concat": False,
+}
+
+
+def counted(predictor: Predictor) -> dict[str, int]:
+    """The parameters of a predictor by category; each counts in the first that names it."""
+    counts = dict.fromkeys(_CATEGORIES, 0)
+    for name, parameter in predictor.named_parameters():
+        parts = name.split(".")
+        general = ".".join("*" if part.isdecimal() else part for part in parts)
+        for category, (beginning, _) in _CATEGORIES.items():
+            if name.startswith(beginning) or general.startswith(beginning):
+                counts[category] += parameter.numel()
+                break
+        else:
+            raise AssertionError(f"{name} belongs to no category")
+    return counts
+
+
+def by_formula(config: PredictorConfig, num_relations: int) -> dict[str, int]:
+    """The same by the formulas."""
+    kinds, d, a, layers = 2 * num_relations + 1, config.dim, config.attention_dim, config.num_layers
+    return {
+        "relation embeddings": layers * kinds * d,
+        "attention": layers * (3 * d * a + a + a + 1),
+        "layers": layers * d * d,
+        "query embedding": kinds * d,
+        "gate": 6 * d * d + 6 * d,
+        "readout": d,
+    }
+
+
+def _products(bench: Workbench, name: str) -> Figures:
+    """Multiplications in matrix products that a question takes, measured beside the formula."""
+    data = bench.dataset(name)
+    config = bench.config(name, _PLAIN)
+    reasoner = build_reasoner(data.graph, config, bench.device)
+    reasoner.predictor.engine = "plain"
+    queries, _ = both_directions(data.valid, data.graph.num_relations)
+    asked = queries[: min(len(queries), 16)].to(bench.device)
+    batch = reasoner.sampler.sample(reasoner.graph, asked)
+    measured = products(reasoner.predictor, batch)
+    shape = config.predictor
+    d, a = shape.dim, shape.attention_dim
+    rows, edges = batch.num_entities / len(asked), batch.num_edges / len(asked)
+    kinds = 2 * data.graph.num_relations + 1
+    # For each layer: W and the gate on every entity, attention by entity, kind, query and edge.
+    formula = shape.num_layers * (
+        rows * (7 * d * d + d * a) + (kinds / len(asked) + 1) * d * a + edges * a
+    )
+    return {
+        "measured": measured / len(asked),
+        "formula": formula + rows * d,
+        "written": "L · (N · (7 · d² + d · a) + K · d · a / n + d · a + E · a) + N · d",
+    }
+
+
+def products(predictor: Predictor, batch: SubgraphBatch) -> int:
+    """Multiplications in the matrix products of a forward pass, counted while it runs."""
+    total = 0
+
+    def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        nonlocal total
+        rows = given[0].numel() // given[0].shape[-1]
+        weights = [parameter for parameter in module.parameters() if parameter.dim() == 2]
+        total += rows * sum(weight.numel() for weight in weights)
+
+    hooks = [
+        module.register_forward_pre_hook(count)
+        for module in predictor.modules()
+        if isinstance(module, nn.Linear | nn.GRUCell)
+    ]
+    try:
+        with torch.inference_mode():
+            predictor(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total
+
+
+def _complexity_finding(rows: Sequence[Figures]) -> str:
+    for row in rows:
+        if row["part"] == "all" and "measured" in row:
+            agree = row["measured"] == row["formula"]
+            verdict = "exactly as" if agree else "not as"
+            return (
+                f"The predictor has {row['measured']:,} parameters, {verdict} the formulas say; "
+                "none of them belongs to an entity."
+            )
+    return ""
+
+
+COMPLEXITY = Table(
+    "complexity",
+    "Parameters and multiplications, measured beside the formulas",
+    (
+        Column("data", "data"),
+        Column("part", "part"),
+        Column("measured", "measured", ",.0f"),
+        Column("by formula", "formula", ",.0f"),
+        Column("formula", "written"),
+    ),
+    _complexity,
+    _complexity_finding,
+)
+
+
+# efficiency --------------------------------------------------------------------------------------
+
+_GRID = (0.1, 0.2, 0.5, 1.0)
+
+
+def _efficiency(bench: Workbench) -> Iterator[Row]:
+    ratios = (0.2, 1.0) if bench.quick else _GRID
+    for name in bench.data_names("WN18RR"):
+        for entities in ratios:
+            for edges in ratios:
+                yield Row(
+                    {"data": name, "entities": entities, "edges": edges},
+                    partial(_cost, bench, name, entities, edges),
+                )
+
+
+def _cost(bench: Workbench, name: str, entities: float, edges: float) -> Figures:
+    data = bench.dataset(name)
+    config = bench.config(name, {"sampler.entity_ratio": entities, "sampler.edge_ratio": edges})
+    known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
+    try:
+        reasoner = build_reasoner(data.graph, config, bench.device)
+        trainer = Trainer(reasoner, data, config.training, [])
+        training = measure(partial(training_rate, trainer, 2 if bench.quick else 10), bench.device)
+        size = 32 if bench.quick else 512
+
+        def answer() -> float:
+            return evaluate(reasoner, data.valid, known, limit=size, seed=bench.seed).seconds
+
+        answer()  # kernels are compiled
+        inference = measure(answer, bench.device)
+    except (OneshotError, torch.OutOfMemoryError) as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "memory" not in str(error):
+            raise
+        return {"failure": "out of memory"}
+    return {
+        "training_ms": 1000 / training.result,
+        "training_megabytes": (training.peak_bytes or 0) / 2**20,
+        "inference_ms": 1000 * inference.result / min(size, 2 * len(data.valid)),
+        "inference_megabytes": (inference.peak_bytes or 0) / 2**20,
+    }
+
+
+def _efficiency_finding(rows: Sequence[Figures]) -> str:
+    found = {(row["entities"], row["edges"]): row for row in rows if "training_ms" in row}
+    least, most = min(found, default=None), max(found, default=None)
+    if least is None or most is None or least == most:
+        return ""
+    small, whole = found[least], found[most]
+    saved = 1 - small["training_ms"] / whole["training_ms"]
+    faster = 1 - small["inference_ms"] / whole["inference_ms"]
+    return (
+        f"{least[0]:.0%} of the entities and {least[1]:.0%} of the facts save {saved:.0%} of the "
+        f"training time and {faster:.0%} of the inference time of the whole graph."
+    )
+
+
+EFFICIENCY = Table(
+    "efficiency",
+    "Time of a query and memory of a batch, by the size of the subgraph",
+    (
+        Column("data", "data"),
+        Column("entities", "entities"),
+        Column("edges", "edges"),
+        Column("training ms", "training_ms", ".2f"),
+        Column("MB", "training_megabytes", ",.0f"),
+        Column("inference ms", "inference_ms", ".2f"),
+        Column("MB", "inference_megabytes", ",.0f"),
+        Column("failure", "failure"),
+    ),
+    _efficiency,
+    _efficiency_finding,
+    partial(
+        draw_heat_map,
+        x="entities",
+        y="edges",
+        value="training_ms",
+        label="training, ms a query",
+        labels=("share of entities", "share of facts"),
+    ),
+)

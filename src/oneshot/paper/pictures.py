@@ -1,0 +1,108 @@
+"""The pictures of the tables: lines and heat maps."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from oneshot.files import replacing
+from oneshot.paper.table import Figures
+from oneshot.report.coverage import check_picture
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#555555")
+_MARKERS = "osD^vx"
+
+
+def draw_lines(
+    rows: Sequence[Figures],
+    path: Path,
+    *,
+    x: str,
+    lines: str,
+    label: str,
+    y: str = "mrr",
+    y_label: str = "test MRR",
+    panels: str | None = None,
+) -> None:
+    """The figure `y` of the rows against `x`, one line for each value of `lines`.
+
+    `panels`: what there is one panel of for each value, side by side.
+    """
+    figure = _figure(path)
+    parts = list(dict.fromkeys(row[panels] if panels else None for row in rows))
+    figure.set_size_inches(max(7.0, 3.5 * len(parts)), 4.5)
+    names = list(dict.fromkeys(row[lines] for row in rows))
+    grid = figure.subplots(1, max(len(parts), 1), squeeze=False, sharey=True)[0]
+    for axes, part in zip(grid, parts, strict=True):
+        for number, name in enumerate(names):
+            mine = sorted(
+                (row[x], row[y])
+                for row in rows
+                if row[lines] == name
+                and row.get(y) is not None
+                and (panels is None or row[panels] == part)
+            )
+            if mine:
+                axes.plot(
+                    *zip(*mine, strict=True),
+                    color=_COLOURS[number % len(_COLOURS)],
+                    marker=_MARKERS[number % len(_MARKERS)],
+                    label=str(name),
+                )
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+        axes.set_title(str(part if panels else names[0] if len(names) == 1 else ""))
+    grid[0].set_ylabel(y_label)
+    if len(names) > 1:
+        figure.legend(
+            *grid[0].get_legend_handles_labels(), loc="outside right upper", frameon=False
+        )
+    _save(figure, path)
+
+
+def draw_heat_map(
+    rows: Sequence[Figures],
+    path: Path,
+    *,
+    x: str,
+    y: str,
+    label: str,
+    labels: tuple[str, str],
+    value: str = "mrr",
+) -> None:
+    """The figure `value` of the rows by `x` and `y`, one panel a data set, with the numbers."""
+    figure = _figure(path)
+    names = list(dict.fromkeys(row["data"] for row in rows))
+    grid = figure.subplots(1, max(len(names), 1), squeeze=False)[0]
+    for axes, name in zip(grid, names, strict=True):
+        mine = {(row[x], row[y]): row.get(value) for row in rows if row["data"] == name}
+        columns, lines = (sorted({key[axis] for key in mine}) for axis in (0, 1))
+        table = [[mine.get((c, line)) for c in columns] for line in lines]
+        numbers = [[float("nan") if cell is None else cell for cell in row] for row in table]
+        image = axes.imshow(numbers, origin="lower", aspect="auto", cmap="viridis")
+        shades = image.norm
+        for down, row in enumerate(table):
+            for across, cell in enumerate(row):
+                if cell is not None:
+                    ink = "white" if shades(cell) < 0.6 else "black"
+                    axes.text(across, down, f"{cell:.3f}", ha="center", va="center", color=ink)
+        axes.set_xticks(range(len(columns)), [f"{column:g}" for column in columns])
+        axes.set_yticks(range(len(lines)), [f"{line:g}" for line in lines])
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        axes.set_title(name)
+        figure.colorbar(image, ax=axes, label=label)
+    _save(figure, path)
+
+
+def _figure(path: Path) -> Any:
+    check_picture(path)
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(7, 4.5), layout="constrained")
+
+
+def _save(figure: Any, path: Path) -> None:
+    with replacing(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())

@@ -1,0 +1,79 @@
+"""Table: one table or figure of the paper, as rows that can be measured one after the other."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oneshot.paper.workbench import Workbench
+
+Figures = dict[str, Any]
+"""Named figures, JSON values."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row that is still to be measured.
+
+    `key`: what tells it from the other rows of its table. `paper`: the paper's figures for it,
+    under the names of ours.
+    """
+
+    key: Figures
+    measure: Callable[[], Figures]
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table for people: its head, the figure it shows, and how it is written."""
+
+    head: str
+    figure: str
+    form: str = ""
+
+    def cell(self, row: Figures) -> str:
+        """Our figure, and the paper's in brackets where there is one."""
+        text = self._written(row.get(self.figure))
+        published = row.get("paper", {}).get(self.figure)
+        return text if published is None else f"{text} ({self._written(published)})"
+
+    def _written(self, value: Any) -> str:
+        if value is None:
+            return "–"
+        return format(value, self.form) if isinstance(value, int | float) else str(value)
+
+
+def _no_finding(rows: Sequence[Figures]) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What `oneshot paper NAME` makes.
+
+    `plan`: the rows that a workbench is to measure. `finding`: a sentence with figures on what
+    the measured rows say. `draw`: writes a picture of them. `derived`: the rows come from other
+    reports, and are made anew each time.
+    """
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    plan: Callable[["Workbench"], Iterable[Row]]
+    finding: Callable[[Sequence[Figures]], str] = _no_finding
+    draw: Callable[[Sequence[Figures], Path], None] | None = None
+    derived: bool = False
+
+
+def figures_by(
+    rows: Sequence[Figures], name: str, figure: str = "mrr", **where: Any
+) -> dict[Any, float]:
+    """The figure of each row that has it, by the row's value of `name`; `where` chooses rows."""
+    return {
+        row[name]: row[figure]
+        for row in rows
+        if row.get(figure) is not None
+        and all(row.get(key) == value for key, value in where.items())
+    }

@@ -1,0 +1,187 @@
+"""Workbench: what the tables of the paper share: data, settings, trained runs, and the time."""
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oneshot.config import Config, from_table, to_toml
+from oneshot.dataset import Dataset
+from oneshot.datasets import load, source_exists
+from oneshot.errors import InputError, OneshotError
+from oneshot.graph import KnowledgeGraph
+from oneshot.jobs import train_run
+from oneshot.paper.table import Figures
+from oneshot.reasoner import Reasoner
+from oneshot.runs import load_reasoner
+
+QUICK_DATA = "family:100"
+"""The small world on which a quick run measures everything."""
+
+LARGE = ("WN18RR", "NELL-995", "YAGO3-10-partial", "FB15k-237")
+"""The data sets of the main table, as far as they can be had."""
+
+# Short trainings, which make the differences visible that the tables are about; the trainings
+# for the best figures are in the repository's `configs/`.
+_SHORT: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "WN18RR": {
+        "predictor": {"activation": "identity", "num_layers": 8, "shortcut": True},
+        "training": {"epochs": 16, "batch_size": 64, "learning_rate": 0.004, "fact_ratio": 0.95},
+    },
+    "NELL-995": {
+        "predictor": {"dropout": 0.2, "attention_dim": 16},
+        "training": {
+            "epochs": 8,
+            "batch_size": 64,
+            "learning_rate": 0.002,
+            "fact_ratio": 0.95,
+            "mask_known": True,
+        },
+    },
+    "YAGO3-10-partial": {
+        "training": {"epochs": 4, "batch_size": 32, "learning_rate": 0.002, "fact_ratio": 0.98},
+    },
+    "FB15k-237": {
+        "sampler": {"entity_ratio": 0.2},
+        "predictor": {
+            "aggregate": "pna",
+            "dim": 32,
+            "gate": False,
+            "norm": True,
+            "shortcut": True,
+        },
+        "training": {
+            "epochs": 4,
+            "batch_size": 64,
+            "learning_rate": 0.003,
+            "fact_ratio": 0.95,
+            "hide_direct": True,
+            "mask_known": True,
+            "valid_limit": 4000,
+        },
+    },
+}
+_QUICK: Mapping[str, Mapping[str, Any]] = {
+    "sampler": {"entity_ratio": 0.5},
+    "predictor": {"num_layers": 3, "dim": 16},
+    "training": {"epochs": 1, "batch_size": 32, "learning_rate": 0.01, "valid_limit": 40},
+}
+
+
+@dataclass
+class Workbench:
+    """Where the rows of tables are measured.
+
+    `out`: the directory of reports; trained runs are kept there, so that a training which two
+    tables need, or which was killed, is not begun again. `names`: data sets instead of a table's
+    own. `changes`: SECTION.KEY=VALUE for every configuration. `minutes`: no row is begun later.
+    """
+
+    out: Path
+    device: torch.device
+    seed: int = 0
+    quick: bool = False
+    names: Sequence[str] = ()
+    changes: Sequence[str] = ()
+    minutes: float | None = None
+    _loaded: dict[str, Dataset] = field(default_factory=dict)
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def has_time(self) -> bool:
+        spent = (time.monotonic() - self._started) / 60
+        return self.minutes is None or spent < self.minutes
+
+    @property
+    def settings(self) -> Figures:
+        """What all rows of a report must have in common."""
+        return {
+            "quick": self.quick,
+            "seed": self.seed,
+            "data": list(self.names),
+            "changes": list(self.changes),
+            "device": self.device.type,
+        }
+
+    def data_names(self, *usual: str) -> list[str]:
+        """The data sets to measure on: the user's, or those usual for a table that are there."""
+        if self.quick:
+            return [QUICK_DATA]
+        if self.names:
+            return list(self.names)
+        found = [name for name in usual if source_exists(name)]
+        if not found:
+            raise InputError(
+                f"none of {', '.join(usual)} was found: set ONESHOT_DATA to the directory that "
+                "holds them, or name data with --data"
+            )
+        return found
+
+    def dataset(self, name: str) -> Dataset:
+        if name not in self._loaded:
+            self._loaded[name] = load(name, seed=self.seed)
+        return self._loaded[name]
+
+    def config(self, data: str, changes: Mapping[str, Any] | None = None) -> Config:
+        """The short training on a data set, with changes by "section.key"."""
+        chosen = _QUICK if self.quick else _SHORT.get(data, {})
+        table = {section: dict(values) for section, values in chosen.items()}
+        for key, value in (changes or {}).items():
+            section, option = key.split(".")
+            table.setdefault(section, {})[option] = value
+        table.setdefault("training", {}).setdefault("seed", self.seed)
+        table["training"].setdefault("valid_every", 2)
+        return from_table(table, list(self.changes))
+
+    def epochs(self, data: str, share: float) -> int:
+        """A share of the epochs of the short training, at least one."""
+        return max(round(self.config(data).training.epochs * share), 1)
+
+    def train(self, data: Dataset, config: Config) -> Figures:
+        """Figures of a training, taken up where it stands; out of memory is a result, too."""
+        try:
+            run = self._run(data, config)
+            result = train_run(data, run, config, self.device, resume=run.is_dir())
+        except (OneshotError, torch.OutOfMemoryError) as error:
+            memory = isinstance(error, torch.OutOfMemoryError) or "memory" in str(error)
+            if not memory:
+                raise
+            return {"failure": "out of memory"}
+        test, valid = result["test"], result["valid"]
+        return {
+            "mrr": test["mrr"],
+            "hits@1": test["hits@1"],
+            "hits@10": test["hits@10"],
+            "coverage": test["coverage"],
+            "valid_mrr": valid["mrr"],
+            "epochs": result["epochs"],
+            "seconds": result["seconds"],
+            "seconds_per_epoch": result["seconds"] / result["epochs"],
+            "seconds_per_1000_queries": 1000 * test["seconds"] / test["queries"],
+            "parameters": result["parameters"],
+            "peak_megabytes": result["peak_gpu_megabytes"],
+        }
+
+    def reasoner(self, data: Dataset, config: Config) -> Reasoner:
+        """The reasoner of a training, which is done first if need be."""
+        found = self.train(data, config)
+        if "failure" in found:
+            raise OneshotError(f"{data.name}: {found['failure']}")
+        return load_reasoner(self._run(data, config), data.graph).to(self.device)
+
+    def _run(self, data: Dataset, config: Config) -> Path:
+        # Only what the training depends on: another name of the same graph is the same.
+        told = f"{data.graph.fingerprint}\n{to_toml(config)}"
+        digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+        return self.out / "runs" / f"{data.name.replace(':', '-')}-{digest}"
+
+
+def with_graph(data: Dataset, facts: torch.Tensor, name: str) -> Dataset:
+    """The data set with other training facts [n, 3] and the same held-out ones."""
+    graph = KnowledgeGraph.from_facts(facts, data.entities, data.relations)
+    return dataclasses.replace(data, name=name, graph=graph)

@@ -1,0 +1,235 @@
+"""The tables of the paper: measured whole on a small world, resumed, and judged."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Run
+
+from oneshot.config import PredictorConfig
+from oneshot.datasets import load
+from oneshot.errors import InputError
+from oneshot.graph import KnowledgeGraph
+from oneshot.paper import TABLES, Workbench, make_report
+from oneshot.paper.cases import hops_from
+from oneshot.paper.claims import CLAIMS
+from oneshot.paper.cost import by_formula, counted
+from oneshot.paper.reporting import as_markdown
+from oneshot.paper.structure import within_hops
+from oneshot.paper.table import Column, Figures, Row, Table
+from oneshot.paper.trained import noisy, thinned
+from oneshot.predictor import Predictor
+from oneshot.samplers import PPRSampler
+
+pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Figures]]:
+    """All tables, quickly."""
+    out = tmp_path_factory.mktemp("reports")
+    bench = Workbench(out, torch.device("cpu"), quick=True)
+    return out, {name: make_report(table, bench) for name, table in TABLES.items()}
+
+
+def test_every_table_is_measured_written_and_drawn(
+    reports: tuple[Path, dict[str, Figures]],
+) -> None:
+    out, _ = reports
+    for table in TABLES.values():
+        report = json.loads((out / f"{table.name}.json").read_text())
+        assert report["complete"]
+        assert report["rows"]
+        assert report["rows"][0]["hardware"]["versions"]["torch"]
+        text = (out / f"{table.name}.md").read_text()
+        assert table.title in text
+        assert text.count("\n|") == len(report["rows"]) + 2
+        if table.draw is not None:
+            assert (out / f"{table.name}.png").stat().st_size > 5000
+    assert list((out / "cases").glob("*.png"))
+
+
+def test_accuracies_are_figures_of_real_trainings(reports: tuple[Path, dict[str, Figures]]) -> None:
+    rows = [row for report in reports[1].values() for row in report["rows"] if "valid_mrr" in row]
+    assert len(rows) > 15
+    assert all(0 < row["mrr"] < 1 and row["parameters"] > 100 for row in rows)
+    assert len({row["mrr"] for row in rows}) > 10
+
+
+def test_the_command_measures_nothing_again(
+    reports: tuple[Path, dict[str, Figures]], run: Run
+) -> None:
+    out, made = reports
+    before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")}
+    again = run("paper", "budget", "--quick", "--out", out, "--json", "--device", "cpu").json
+    assert again == made["budget"]
+    every = run("paper", "all", "--quick", "--out", out, "--json", "--device", "cpu").json
+    assert [report["name"] for report in every["tables"]] == list(TABLES)
+    assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")} == before
+
+
+def test_the_command_speaks(run: Run, tmp_path: Path) -> None:
+    shown = run("paper", "datasets", "--quick", "--out", tmp_path / "new")
+    assert shown.code == 0
+    assert "The data sets" in shown.out
+    assert set(run("paper", "list", "--json").json["tables"]) == set(TABLES)
+    wrong = run("paper", "coverge")
+    assert wrong.code == 2
+    assert "coverage" in wrong.err
+    nowhere = run("paper", "hops", "--data", "no-such-data", "--out", tmp_path)
+    assert nowhere.code == 2
+    assert "no-such-data" in nowhere.err
+
+
+def test_other_settings_do_not_mix(reports: tuple[Path, dict[str, Figures]]) -> None:
+    bench = Workbench(reports[0], torch.device("cpu"), seed=5, quick=True)
+    with pytest.raises(InputError, match="other settings"):
+        make_report(TABLES["datasets"], bench)
+
+
+def counting(calls: list[int]) -> Table:
+    """A table of four rows that notes down which were measured."""
+
+    def plan(bench: Workbench) -> Iterator[Row]:
+        for number in range(4):
+
+            def measure(number: int = number) -> Figures:
+                calls.append(number)
+                if len(calls) == 3:
+                    raise KeyboardInterrupt
+                return {"square": number**2}
+
+            yield Row({"number": number}, measure, {"square": 7.0} if number == 2 else {})
+
+    columns = (Column("n", "number"), Column("square", "square", ".1f"), Column("empty", "none"))
+    return Table("counting", "Squares", columns, plan, lambda rows: f"{len(rows)} squares.")
+
+
+def test_an_interrupted_table_goes_on_with_the_row_it_was_at(tmp_path: Path) -> None:
+    calls: list[int] = []
+    table, bench = counting(calls), Workbench(tmp_path, torch.device("cpu"))
+    with pytest.raises(KeyboardInterrupt):
+        make_report(table, bench)
+    saved = json.loads((tmp_path / "counting.json").read_text())
+    assert not saved["complete"]
+    report = make_report(table, bench)
+    assert calls == [0, 1, 2, 2, 3]
+    assert report["complete"]
+    text = as_markdown(table, report)
+    assert "| 2 | 4.0 (7.0) |" in text
+    assert "empty" not in text
+    assert "4 squares." in text
+
+
+def test_no_row_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
+    calls: list[int] = []
+    bench = Workbench(tmp_path, torch.device("cpu"), minutes=0)
+    with pytest.raises(InputError, match="more --minutes"):
+        make_report(counting(calls), bench)
+    assert not calls
+    told: list[str] = []
+    timely = dataclasses.replace(bench, minutes=None)
+    with pytest.raises(KeyboardInterrupt):
+        make_report(counting(calls), timely)
+    report = make_report(counting([]), bench, told.append)
+    assert len(report["rows"]) == 2
+    assert "2 rows are left" in told[-1]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}'])
+def test_a_damaged_report_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "datasets.json").write_text(content)
+    with pytest.raises(InputError, match=r"datasets\.json: is no report"):
+        make_report(TABLES["datasets"], Workbench(tmp_path, torch.device("cpu"), quick=True))
+
+
+def test_formulas_count_every_parameter() -> None:
+    config = PredictorConfig(num_layers=3, dim=24, attention_dim=5)
+    predictor = Predictor(config, num_relations=7)
+    assert counted(predictor) == by_formula(config, 7)
+    assert sum(counted(predictor).values()) == predictor.num_parameters
+
+
+def test_products_are_as_the_formula_says(reports: tuple[Path, dict[str, Figures]]) -> None:
+    rows = reports[1]["complexity"]["rows"]
+    question = next(row for row in rows if row["part"] == "a question")
+    assert question["measured"] == pytest.approx(question["formula"], rel=0.01)
+
+
+def test_hops_of_a_chain() -> None:
+    graph = KnowledgeGraph.from_facts([[i, 0, i + 1] for i in range(4)], 5, 1)
+    assert within_hops(graph, torch.tensor([0]), 1) == pytest.approx((2 / 5, 1 / 4))
+    assert within_hops(graph, torch.tensor([0, 2]), 2) == pytest.approx((4 / 5, 3 / 4))
+    batch = PPRSampler(entity_ratio=1.0).sample(graph, torch.tensor([[1, 0]]))
+    assert hops_from(batch) == [1, 0, 1, 2, 3]
+
+
+def test_noise_and_deletion_change_the_training_facts_only() -> None:
+    data = load("family:100")
+    more, fewer = noisy(data, 0.5, 0), thinned(data, 0.25, 0)
+    facts = {tuple(fact) for fact in data.train.tolist()}
+    assert facts < {tuple(fact) for fact in more.train.tolist()}
+    assert 1.4 * len(facts) < more.graph.num_facts <= 1.5 * len(facts) + 1
+    assert {tuple(fact) for fact in fewer.train.tolist()} < facts
+    assert fewer.graph.num_facts == round(0.75 * len(facts))
+    for changed in (more, fewer):
+        assert changed.test.equal(data.test)
+        assert changed.valid.equal(data.valid)
+
+
+CONFIRMED: dict[str, list[Figures]] = {
+    "efficiency": [
+        {"entities": 0.1, "edges": 0.1, "training_ms": 1, "inference_ms": 1},
+        {"entities": 1.0, "edges": 1.0, "training_ms": 20, "inference_ms": 20},
+    ],
+    "main": [{"data": "WN18RR", "mrr": 0.6}],
+    "messages": [
+        {"message": "redgnn", "entities": 0.1, "seconds_per_epoch": 1},
+        {"message": "redgnn", "entities": 1.0, "seconds_per_epoch": 20},
+    ],
+    "split": [{"fact_ratio": 0.7, "mrr": 0.5}, {"fact_ratio": 0.9, "mrr": 0.505}],
+    "extrapolation": [
+        {"entities": 0.1, "edges": 1.0, "mrr": 0.5},
+        {"entities": 1.0, "edges": 1.0, "mrr": 0.4},
+    ],
+    "budget": [
+        {"entities": 0.1, "edges": 1.0, "mrr": 0.5},
+        {"entities": 1.0, "edges": 1.0, "mrr": 0.4},
+    ],
+    "layers": [
+        {"entities": 0.1, "layers": 4, "mrr": 0.4},
+        {"entities": 0.1, "layers": 8, "mrr": 0.5},
+    ],
+    "heuristics": [{"sampler": "ppr", "mrr": 0.5}, {"sampler": "bfs", "mrr": 0.4}],
+    "noise": [{"share": 0.0, "mrr": 0.5}, {"share": 0.5, "mrr": 0.45}],
+    "deletion": [{"share": 0.0, "mrr": 0.5}, {"share": 0.5, "mrr": 0.3}],
+}
+WORSE = {"training_ms": 19, "inference_ms": 19, "seconds_per_epoch": 19}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.table)
+def test_claims_are_confirmed_and_refuted_by_figures(claim: object) -> None:
+    assert isinstance(claim, type(CLAIMS[0]))
+    rows = CONFIRMED[claim.table]
+    verdict = claim.judge(rows)
+    assert verdict is not None
+    assert verdict.holds
+    if claim.table in ("efficiency", "messages"):
+        against = [{**rows[0], **WORSE}, rows[1]]
+    elif claim.table == "main":
+        against = [{**rows[0], "mrr": 0.56}]
+    elif claim.table == "deletion":
+        against = [rows[0], {**rows[1], "mrr": 0.49}]
+    elif claim.table in ("noise", "split"):
+        against = [rows[0], {**rows[1], "mrr": 0.2}]
+    elif claim.table == "layers":
+        against = [rows[0], {**rows[1], "mrr": 0.3}]
+    else:
+        against = [{**rows[0], "mrr": 0.3}, rows[1]]
+    refuted = claim.judge(against)
+    assert refuted is not None
+    assert not refuted.holds
+    assert claim.judge([]) is None
