@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from oneshot.errors import InputError
@@ -24,12 +24,11 @@ _OPTIMIZER = re.compile(r"([0-9]{1,6})\.(step|exp_avg|exp_avg_sq)")
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Write tensors and a JSON value to one file, which is whole or not there."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Not by `save_file`, which writes to a temporary name of its own: killed there, it leaves a
+    # file behind that nobody knows as ours.
+    content = save(plain, metadata={"about": json.dumps(about)})
     with replacing(path) as temporary:
-        try:
-            save_file(plain, temporary, metadata={"about": json.dumps(about)})
-        except SafetensorError as error:
-            # What the system said (a full disk, most often) is in the text only.
-            raise InputError(f"{path}: cannot be written ({error})") from error
+        temporary.write_bytes(content)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

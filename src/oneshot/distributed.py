@@ -3,13 +3,14 @@
 import atexit
 import os
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# The others wait while the first process validates, which may take hours on a large graph; if it
-# dies, `torchrun` ends them anyway.
+# One process may be done with its share of a validation long before another; if one dies,
+# `torchrun` ends the others anyway.
 _PATIENCE = timedelta(days=7)
 
 
@@ -25,10 +26,7 @@ class Team:
         if wanted > 1 and not dist.is_initialized():
             if device.type == "cuda":
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group(
-                "nccl" if device.type == "cuda" else "gloo",
-                timeout=_PATIENCE,
-            )
+            _begin("nccl" if device.type == "cuda" else "gloo")
             atexit.register(_close)
         together = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
@@ -48,11 +46,33 @@ class Team:
             values = values.cpu()
         return values
 
-    def share(self, value: float) -> float:
-        """The first process's value, for all of them."""
+    def dealt(self, count: int) -> Tensor:
+        """The places of `count` things that fall to this process, one in turn, int64 [m]."""
+        return torch.arange(self.rank, count, self.size)
+
+    def gathered(self, mine: Tensor, count: int) -> Tensor:
+        """All `count` rows, in order, where each process has those that were `dealt` to it."""
         if self.size == 1:
-            return value
-        return float(self.sum(torch.tensor(value if self.is_first else 0.0, dtype=torch.float64)))
+            return mine
+        # All send as many as the first has, of which the last one may have no meaning.
+        padded = mine.new_zeros(-(-count // self.size), *mine.shape[1:])
+        padded[: len(mine)] = mine
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        return torch.stack(parts, dim=1).flatten(0, 1)[:count]
+
+
+def _begin(backend: str) -> None:
+    """Start the process group that `torchrun` has arranged."""
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    arranged: tuple[Any, int, int] = next(rendezvous("env://", timeout=_PATIENCE))
+    store, rank, size = arranged
+    # After a restart the store may still hold the addresses of processes that are gone.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"oneshot/{attempt}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
 
 
 def _close() -> None:

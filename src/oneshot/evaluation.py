@@ -11,6 +11,7 @@ from torch import Tensor
 from oneshot.batching import BatchSize
 from oneshot.coverage import components
 from oneshot.datasets import both_directions
+from oneshot.distributed import Team
 from oneshot.errors import InputError
 from oneshot.ranking import (
     KnownFacts,
@@ -83,12 +84,14 @@ def evaluate(
     seed: int = 0,
     uncovered: Uncovered = "below",
     progress: Callable[[int], None] | None = None,
+    team: Team | None = None,
 ) -> Report:
     """Filtered ranking of `facts` int64 [n, 3], each asked in both directions.
 
     `known`: the facts to filter by, [m, 3], of all splits; the graph's if not given.
     `batch_size`: queries answered at once; on a GPU as many as it is good for if not given.
     `limit`: ask only so many queries, drawn with the seed. `progress` is called with queries done.
+    `team`: processes that share the work; each gets the whole report.
     """
     graph = reasoner.graph
     queries, answers = both_directions(facts.to(graph.device), graph.num_relations)
@@ -103,32 +106,37 @@ def evaluate(
         known = KnownFacts(everything, graph.num_entities, graph.num_relations)
     known = known.to(graph.device)
     started = time.perf_counter()
-    best, worst, covered = [], [], []
     size = BatchSize(batch_size, reasoner.predictor.config, graph.device)
+    total = len(queries)
+    ours = torch.arange(total) if team is None else team.dealt(total)
+    ours = ours.to(graph.device)
+    found = torch.empty(len(ours), 3, dtype=torch.long, device=graph.device)
     done = 0
-    while done < len(queries):
-        step = slice(done, done + size.now)
+    while done < len(ours):
+        step = ours[done : done + size.now]
         try:
             batch, scores = reasoner.reason(queries[step])
         except torch.OutOfMemoryError as error:
             size.shrink(error)
             continue
         ranks = filtered_ranks(batch, scores, answers[step], known, graph.num_entities, uncovered)
+        columns = (ranks.optimistic, ranks.pessimistic, ranks.covered.long())
+        found[done : done + len(step)] = torch.stack(columns, dim=1)
         size.learn(batch)
-        done += len(ranks.covered)
-        best.append(ranks.optimistic)
-        worst.append(ranks.pessimistic)
-        covered.append(ranks.covered)
+        done += len(step)
         if progress is not None:
-            progress(len(ranks.covered))
+            progress(len(step))
+    if team is not None:
+        found = team.gathered(found, total)
+    best, worst, covered = found.unbind(dim=1)
     part_of = components(graph)
     no_path = part_of[queries[:, 0]] != part_of[answers]
     return _report(
         reasoner,
         queries[:, 1],
-        torch.cat(best),
-        torch.cat(worst),
-        torch.cat(covered),
+        best,
+        worst,
+        covered.bool(),
         no_path,
         seed,
         time.perf_counter() - started,

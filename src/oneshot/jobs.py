@@ -50,7 +50,7 @@ def train_run(
 
     `resume` goes on from the checkpoint in `path`; without one it starts afresh. An older run in
     `path` that is not resumed is replaced when the first epoch is done. Of several processes
-    under `torchrun` the first one writes and evaluates; the others return nothing.
+    under `torchrun` the first one writes and reports; the others return nothing.
     """
     team = Team(device)
     check_run_place(path, data.graph)
@@ -80,6 +80,10 @@ def train_run(
                 writer = RunWriter(path)
             trainer.observers.insert(0, writer)
         state = trainer.run()
+        reports = {
+            split: _evaluated(reasoner, data, split, config, display, team)
+            for split in ("valid", "test")
+        }
         if not team.is_first:
             return {}
         reasoner.calibration = calibrate(reasoner, data, seed=config.training.seed)
@@ -92,8 +96,7 @@ def train_run(
             "seconds": state.seconds,
             "peak_gpu_megabytes": _peak_gpu_megabytes(device),
             "parameters": reasoner.predictor.num_parameters,
-            "valid": _evaluated(reasoner, data, "valid", config, display),
-            "test": _evaluated(reasoner, data, "test", config, display),
+            **reports,
         }
     write_json(path / RESULT, result)
     return {**result, "already_finished": False}
@@ -150,7 +153,12 @@ def _mend(path: Path, checkpoint: Checkpoint, data: Dataset) -> None:
 
 
 def _evaluated(
-    reasoner: Reasoner, data: Dataset, split: str, config: Config, display: ProgressDisplay
+    reasoner: Reasoner,
+    data: Dataset,
+    split: str,
+    config: Config,
+    display: ProgressDisplay,
+    team: Team,
 ) -> dict[str, Any] | None:
     """The evaluation of a split as JSON, or None if it is empty."""
     facts = data.facts(split)
@@ -161,7 +169,8 @@ def _evaluated(
         facts,
         data.known,
         batch_size=config.training.valid_batch_size or None,
-        progress=display.evaluating(split, 2 * len(facts)),
+        progress=display.evaluating(split, len(team.dealt(2 * len(facts)))),
+        team=team,
     )
     return report.as_dict()
 

@@ -148,18 +148,17 @@ class Trainer(Stepper):
         asked = min(2 * len(self.data.valid), limit or 2 * len(self.data.valid))
         for observer in self.observers:
             observer.validating(asked)
-        report = None
-        if self.team.rank == 0:
-            report = evaluate(
-                self.reasoner,
-                self.data.valid,
-                self.known,
-                batch_size=self.config.valid_batch_size or None,
-                limit=limit,
-                seed=self.config.seed,
-            )
-            record["valid"] = report.metrics.as_dict() | {"coverage": report.coverage}
-        return self.team.share(0.0 if report is None else report.mrr)
+        report = evaluate(
+            self.reasoner,
+            self.data.valid,
+            self.known,
+            batch_size=self.config.valid_batch_size or None,
+            limit=limit,
+            seed=self.config.seed,
+            team=self.team,
+        )
+        record["valid"] = report.metrics.as_dict() | {"coverage": report.coverage}
+        return report.mrr
 
     def _parameters(self) -> dict[str, Tensor]:
         return {name: t.detach().clone() for name, t in self.predictor.state_dict().items()}
