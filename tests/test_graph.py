@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph, first_occurrences
+from oneshot.fact_rows import first_occurrences
+from oneshot.graph import KnowledgeGraph
 from oneshot.vocabulary import Vocabulary
 
 

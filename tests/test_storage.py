@@ -1,21 +1,28 @@
 """Tests of saved graphs: they open by memory map and equal what was saved."""
 
+import dataclasses
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from commands import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneshot import datasets
+from oneshot import datasets, mapping, storage
+from oneshot.config import PredictorConfig
 from oneshot.datasets import Dataset, load
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
-from oneshot.storage import MARKER, check_place, is_saved_graph
+from oneshot.predictor import Predictor
+from oneshot.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
+from oneshot.storage import MARKER, check_place, is_saved_graph, verify_graph
 from oneshot.vocabulary import Vocabulary
 
 
@@ -37,8 +44,9 @@ def assert_equal(one: Dataset, other: Dataset) -> None:
     for split in ("train", "valid", "test"):
         assert torch.equal(one.facts(split), other.facts(split))
     for part in ("edges", "neighbours"):
-        for name, tensor in vars(getattr(one.graph, part)).items():
-            assert torch.equal(tensor, getattr(getattr(other.graph, part), name)), name
+        ours, theirs = getattr(one.graph, part), getattr(other.graph, part)
+        for field in dataclasses.fields(ours):
+            assert torch.equal(getattr(ours, field.name), getattr(theirs, field.name)), field.name
     assert (one.unseen_entities, one.overlaps) == (other.unseen_entities, other.overlaps)
 
 
@@ -82,6 +90,47 @@ def test_a_saved_graph_is_mapped_not_read(tmp_path: Path) -> None:
     assert load(tmp_path).graph.facts[0, 0] == 0
 
 
+def test_a_graph_larger_than_the_memory_can_be_opened(tmp_path: Path) -> None:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    count = pages * 3 // 2 // 4
+    # A file with a hole takes no place on the disk.
+    np.lib.format.open_memmap(tmp_path / "large.npy", "w+", np.dtype("<i4"), (count,))
+    array = mapping.map_array(tmp_path / "large.npy")
+    array[count - 1] = 7
+    assert array[[0, count // 2, count - 1]].tolist() == [0, 0, 7]
+
+
+def test_degrees_of_a_mapped_graph_are_counted_where_they_are_asked_for(tmp_path: Path) -> None:
+    data = datasets.family(300)
+    data.save(tmp_path)
+    graph = load(tmp_path).graph
+    some = torch.tensor([0, 299, 17])
+    assert torch.equal(graph.degree_of(some), data.graph.degree[some])
+    assert torch.equal(graph.neighbours.degree_of(some), data.graph.neighbours.degree[some])
+    assert graph.neighbours.largest_degree == int(data.graph.neighbours.degree.max())
+    queries = torch.tensor([[5, 0], [250, 13]])
+    for method in ("push", "chebyshev"):
+        sampler = PPRSampler(max_entities=50, method=method)  # type: ignore[arg-type]
+        here, there = (sampler.sample(g, queries) for g in (graph, data.graph))
+        for name, tensor in vars(there).items():
+            assert torch.equal(getattr(here, name), tensor), name
+        # Neither the degrees of all entities nor the adjacency matrix were made for a push.
+        made = {"degree"} & (set(vars(graph)) | set(vars(graph.neighbours)))
+        assert bool(made) == (method == "chebyshev")
+    fresh = load(tmp_path).graph
+    PPRSampler(max_entities=50).chosen_method(fresh, 50)
+    predictor = Predictor(PredictorConfig(num_layers=2, dim=8), fresh.num_relations)
+    for transition in ("walk", "paper"):
+        push = PPRSampler(max_entities=50, method="push", transition=transition)  # type: ignore[arg-type]
+        Reasoner(fresh, push, predictor).predict(5, 0, exclude_known=True)
+    assert "degree" not in vars(fresh)
+    assert "degree" not in vars(fresh.neighbours)
+    assert not fresh._normalized
+    as_earlier_versions(tmp_path)
+    again = load(tmp_path).graph
+    assert again.neighbours.largest_degree == graph.neighbours.largest_degree
+
+
 def test_only_a_directory_with_the_marker_is_a_saved_graph(tmp_path: Path) -> None:
     assert not is_saved_graph(tmp_path)
     (tmp_path / "graph.json").write_text("{}")
@@ -107,10 +156,25 @@ def test_a_name_that_is_not_text_can_be_saved(tmp_path: Path) -> None:
     assert load(tmp_path).name == "bad\udcff.tsv"
 
 
+def as_earlier_versions(path: Path) -> Path:
+    """A saved graph without what earlier versions did not write, its checksums above all."""
+    meta = json.loads((path / MARKER).read_text())
+    for key in ("largest_degree", "files", "checksum"):
+        del meta[key]
+    (path / MARKER).write_text(json.dumps(meta))
+    return path
+
+
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
+def checked(tmp_path: Path) -> Path:
     small().save(tmp_path / "saved")
     return tmp_path / "saved"
+
+
+@pytest.fixture
+def saved(checked: Path) -> Path:
+    """Without checksums: what is wrong has to be noticed by looking at it."""
+    return as_earlier_versions(checked)
 
 
 ARRAYS = sorted(
@@ -161,6 +225,47 @@ def test_a_broken_array_is_an_error(saved: Path, name: str) -> None:
     file.unlink()
     with pytest.raises(InputError, match=rf"not a whole saved graph.*{name}"):
         load(saved)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_one_changed_bit_is_noticed(
+    checked: Path, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = checked / f"{name}.npy"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(InputError, match=rf"{name}\.npy was changed or damaged: wrong checksum"):
+        load(checked)
+    # A large graph is not read as a whole when it is opened: only when that is asked for.
+    monkeypatch.setattr(storage, "CHECKED_BYTES", 0)
+    if name == "edges_source":
+        load(checked)
+    with pytest.raises(InputError, match=rf"{name}\.npy was changed or damaged"):
+        verify_graph(checked)
+    refused = run("data", checked, "--verify")
+    assert refused.code == 2
+    assert f"{name}.npy was changed or damaged" in refused.err
+    file.write_bytes(whole[:-1])
+    with pytest.raises(InputError, match=rf"{name}\.npy has .* bytes instead of"):
+        load(checked)
+    file.write_bytes(whole)
+    assert run("data", checked, "--verify", "--json").json["verified"]
+
+
+def test_every_file_has_a_checksum_and_the_marker_too(checked: Path, run: Run) -> None:
+    meta = json.loads((checked / MARKER).read_text())
+    assert set(meta["files"]) == {f"{name}.npy" for name in ARRAYS}
+    (checked / MARKER).write_text(json.dumps(meta | {"fingerprint": "0" * 32}))
+    with pytest.raises(InputError, match=f"{MARKER} was changed or damaged"):
+        load(checked)
+    (checked / MARKER).write_text(json.dumps(meta))
+    as_earlier_versions(checked)
+    load(checked)
+    with pytest.raises(InputError, match="was saved without checksums by an earlier version"):
+        verify_graph(checked)
+    none = run("data", "world", "--verify")
+    assert none.code == 2
+    assert "--verify is for saved graphs" in none.err
 
 
 @pytest.mark.parametrize("name", [name for name in ARRAYS if name not in ("valid", "test")])

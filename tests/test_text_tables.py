@@ -1,5 +1,6 @@
 """Tests of tab- and comma-separated tables: odd input works, bad input names its line."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from oneshot import text_tables
 from oneshot.errors import InputError
-from oneshot.text_tables import header_order, line_of_row, read_text
+from oneshot.text_tables import TextPosition, header_order, line_of_row, read_text, read_text_blocks
 
 Row = tuple[str, str, str]
 PATH = Path("facts.tsv")
@@ -157,8 +158,53 @@ def test_the_fast_and_the_exact_reader_agree(separator: str) -> None:
         fast = text_tables._read_fast(data, separator)
         seen.add(fast is None)
         if fast is not None:
-            exact = text_tables._read_by_line(data, PATH, separator)
-            assert [c.to_pylist() for c in fast] == [c.to_pylist() for c in exact]
+            exact = text_tables._read_by_line(data, PATH, separator, TextPosition())
+            assert [c.to_pylist() for c in fast[0]] == [c.to_pylist() for c in exact[0]]
+            assert fast[1] == exact[1]
 
     check()
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize("separator", ["\t", ","])
+def test_a_table_in_blocks_is_the_same_table(separator: str) -> None:
+    seen = set()
+
+    @settings(max_examples=400, deadline=None)
+    @given(pieces(separator), st.sampled_from([b"", b"\xff"]), st.integers(1, 40))
+    @example(f'tail{separator}r{separator}head\n#\n"x"{separator}r{separator}"a\nb"\n', b"", 9)
+    def check(text: str, end: bytes, size: int) -> None:
+        data = text.encode() + end
+        place = TextPosition()
+        rows: list[Row] = []
+        try:
+            while True:  # each block by a reader of its own that goes on where the last one ended
+                blocks = read_text_blocks(io.BytesIO(data), PATH, separator, place, size)
+                found = next(
+                    ((c, p) for c, p in blocks if len(c[0]) or p.offset == len(data)), None
+                )
+                if found is None:
+                    break
+                before = len(rows)
+                rows += rows_of([column.to_pylist() for column in found[0]])
+                lines = [
+                    line_of_row(data[place.offset : found[1].offset], PATH, separator, row, place)
+                    for row in range(len(rows) - before)
+                ]
+                whole = [line_of_row(data, PATH, separator, row) for row in range(len(rows))]
+                assert lines == whole[before:]
+                place = found[1]
+            outcome: object = rows or "there are no facts"
+        except InputError as error:
+            outcome = str(error)
+        try:
+            expected: object = read(data, separator)
+        except InputError as error:
+            expected = str(error)
+        assert outcome == expected or (
+            isinstance(outcome, str) and isinstance(expected, str) and outcome in expected
+        )
+        seen.add(type(outcome))
+
+    check()
+    assert seen == {str, list}

@@ -77,7 +77,7 @@ def test_chunks_join_seamlessly(names: list[str]) -> None:
 
 def test_names_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_hash", lambda name: 7)
-    monkeypatch.setattr(module, "_hash_all", lambda blob, ends: np.full(len(ends) - 1, 7, "u8"))
+    monkeypatch.setattr(module, "hash_names", lambda blob, ends: np.full(len(ends) - 1, 7, "u8"))
     vocabulary = entities("ann", "bob", "eve")
     assert [vocabulary.get(name) for name in ("eve", "bob", "ann", "joe")] == [2, 1, 0, None]
     with pytest.raises(InputError, match="'bob' stands twice, as number 1 and 3"):

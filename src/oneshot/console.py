@@ -6,7 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
@@ -48,12 +55,12 @@ def status(message: str) -> Status:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Progress bars on stderr, gone when the work is done."""
+def progress_bar(with_counts: bool = True) -> Iterator[Progress]:
+    """Progress bars on stderr, gone when the work is done; as counts, or in percent."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn() if with_counts else TaskProgressColumn(),
         TimeRemainingColumn(),
     )
     hidden = not stderr.is_terminal

@@ -55,6 +55,7 @@ def coverage(
     """
     if not len(queries):
         raise InputError("coverage needs at least one query")
+    graph = graph.host or graph  # nothing but the sampler is at work: on the processor, then
     counts = [entity_count(graph, budget) for budget in budgets]
     started = time.perf_counter()
     queries = check_queries(graph, queries)
@@ -105,7 +106,7 @@ def entity_count(graph: KnowledgeGraph, budget: float) -> int:
 
 def components(graph: KnowledgeGraph) -> Tensor:
     """The connected component of each entity, int32 [V]."""
-    neighbours = graph.neighbours
+    neighbours = (graph.host or graph).neighbours
     index, indptr = neighbours.index.cpu().numpy(), neighbours.indptr.cpu().numpy()
     ones = torch.ones(len(index), dtype=torch.int8).numpy()
     size = (graph.num_entities, graph.num_entities)

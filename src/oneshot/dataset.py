@@ -1,7 +1,7 @@
 """Dataset: a graph of training facts with held-out facts to ask about."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oneshot.errors import UnknownNameError
+from oneshot.fact_rows import combined_key
 from oneshot.family import Rule
-from oneshot.graph import KnowledgeGraph, combined_key
+from oneshot.graph import KnowledgeGraph
 from oneshot.storage import save_graph
 from oneshot.vocabulary import Vocabulary
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+_PIECE = 1 << 20  # facts looked at together
 
 
 @dataclass(frozen=True)
@@ -73,25 +76,40 @@ class Dataset:
     @cached_property
     def unseen_entities(self) -> int:
         """Number of entities of valid and test that occur in no training fact."""
-        seen = torch.zeros(len(self.entities), dtype=torch.bool)
-        seen[self.graph.facts[:, [0, 2]].cpu().long()] = True
-        held_out = torch.cat([self.valid, self.test])[:, [0, 2]].unique()
-        return int((~seen[held_out]).sum())
+        seen, held_out = self._occurring(self.graph.facts), self._occurring(self.valid, self.test)
+        return int((held_out & ~seen).sum())
+
+    def _occurring(self, *splits: Tensor) -> NDArray[np.bool_]:
+        """Which entities occur in some facts [n, 3]. → [V]"""
+        found = np.zeros(len(self.entities), bool)
+        for facts in itertools.chain(*map(_pieces, splits)):
+            found[facts[:, 0]] = True
+            found[facts[:, 2]] = True
+        return found
 
     @cached_property
     def overlaps(self) -> dict[str, int]:
         """Number of facts shared by each pair of splits."""
-        sizes = len(self.entities), len(self.relations), len(self.entities)
-        facts = [self.facts(split).cpu().numpy() for split in SPLITS]
-        parts = np.split(
-            combined_key(np.concatenate(facts), sizes),
-            np.cumsum([len(part) for part in facts])[:-1],
-        )
-        keys = dict(zip(SPLITS, parts, strict=True))
+        splits = {"train": self.graph.facts, "valid": self.valid, "test": self.test}
         return {
-            f"{one}-{other}": _count_common(keys[one], keys[other])
+            f"{one}-{other}": self._count_common(splits[one], splits[other])
             for one, other in itertools.combinations(SPLITS, 2)
         }
+
+    def _count_common(self, many: Tensor, few: Tensor) -> int:
+        """Number of facts that two sets of distinct facts share; only the second is sorted."""
+        entities, relations = len(self.entities), len(self.relations)
+        wanted = few.cpu().numpy()
+        pairs = np.unique(_pair(wanted, entities))
+        # Pairs of entities first, for which a number is enough; few of them are in both sets.
+        near = [part[_common(_pair(part, entities), pairs)] for part in _pieces(many)]
+        candidates = np.concatenate([wanted[:0], *near])
+        same_pair = _is_in(_pair(wanted, entities), np.unique(_pair(candidates, entities)))
+        both = np.concatenate([wanted[same_pair], candidates])
+        _, counts = np.unique(
+            combined_key(both, (entities, relations, entities)), return_counts=True
+        )
+        return int((counts == 2).sum())
 
     def save(self, path: str | Path) -> None:
         """Write a memory-mapped form that `load` opens in milliseconds."""
@@ -111,10 +129,25 @@ def both_directions(facts: Tensor, num_relations: int) -> tuple[Tensor, Tensor]:
     return torch.cat([forward, backward]), torch.cat([tail, head])
 
 
-def _count_common(many: NDArray[np.int64], few: NDArray[np.int64]) -> int:
-    """Number of keys that two arrays of distinct keys share; only the second is sorted."""
-    if not len(few):
-        return 0
-    ordered = np.sort(few)
-    place = np.searchsorted(ordered, many).clip(max=len(ordered) - 1)
-    return int((ordered[place] == many).sum())
+def _pieces(facts: Tensor) -> Iterator[NDArray[np.integer]]:
+    """Facts [n, 3], some at a time: a mapped graph may be larger than the memory."""
+    return (piece.cpu().numpy() for piece in facts.split(_PIECE))
+
+
+def _pair(facts: NDArray[np.integer], num_entities: int) -> NDArray[np.int64]:
+    """One number for head and tail of each fact [n, 3]. → [n]"""
+    return combined_key(facts[:, [0, 2]], (num_entities, num_entities))
+
+
+def _common(values: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """`_is_in` for few matches in many: sorted values are found several times as fast."""
+    some = np.sort(values)
+    return _is_in(values, some[_is_in(some, ordered)])
+
+
+def _is_in(values: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which values [n] are among ascending ones. → [n]"""
+    if not len(ordered):
+        return np.zeros(len(values), bool)
+    place = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
+    return np.asarray(ordered[place] == values)

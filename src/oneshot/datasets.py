@@ -4,22 +4,30 @@
 (split automatically), a saved graph, or a name looked up in `$ONESHOT_DATA` and the cache.
 """
 
-import contextlib
-import difflib
-import os
 from pathlib import Path
 
 import torch
 
 from oneshot.dataset import SPLITS, Dataset, both_directions
 from oneshot.errors import InputError
+from oneshot.fact_rows import first_occurrences
 from oneshot.family import Rule
 from oneshot.generated import family, generated, is_generated, uniform
-from oneshot.graph import KnowledgeGraph, first_occurrences
+from oneshot.graph import KnowledgeGraph
+from oneshot.graph_builder import can_build
 from oneshot.numbering import numbered
-from oneshot.reading import FORMATS, RawFacts, format_of, read_facts, read_names
-from oneshot.splitting import split_facts
-from oneshot.storage import CONTENTS as SAVED_GRAPH
+from oneshot.reading import RawFacts, read_facts, read_names
+from oneshot.sources import (
+    BUNDLED,
+    SourceFiles,
+    bundled_names,
+    data_directories,
+    files_at,
+    find,
+    locate,
+    look_for,
+)
+from oneshot.splitting import split_facts, split_notes
 from oneshot.storage import is_saved_graph, open_graph
 from oneshot.vocabulary import Vocabulary
 
@@ -35,7 +43,8 @@ __all__ = [
     "uniform",
 ]
 
-BUNDLED = Path(__file__).with_name("bundled")
+LARGE_SOURCE = 1 << 28
+"""Bytes of text or Parquet above which a graph is built on the disk when it is saved."""
 
 
 def load(
@@ -43,18 +52,19 @@ def load(
 ) -> Dataset:
     """The data set that `source` names.
 
-    A bundled name (`world`, `umls`), `family:PEOPLE`, `random:ENTITIES:FACTS`, a directory with
-    train, valid and test files, a saved graph, one file of triples, or the name of a directory
-    in `$ONESHOT_DATA` or in the cache. A single file is split at random under `seed`, with
-    `valid_share` and `test_share` of its facts held out, such that every entity and relation
-    stays in train.
+    A bundled name (`world`, `umls`), `family:PEOPLE`, `random:ENTITIES:FACTS`,
+    `power-law:ENTITIES:FACTS`, a directory with train, valid and test files, a saved graph, one
+    file of triples, or the name of a directory in `$ONESHOT_DATA` or in the cache, into which the
+    public ones (`WN18RR`, `ogbl-wikikg2`, see `oneshot.named`) are downloaded. A single file is
+    split at random under `seed`, with `valid_share` and `test_share` of its facts held out, such
+    that every entity and relation stays in train.
     """
     options = {"seed": seed, "valid_share": valid_share, "test_share": test_share}
     name = str(source)
     data = _load(name, seed, valid_share, test_share)
     own = name in bundled_names() or is_generated(name)
     data.graph.origin = {
-        "source": name if own else str(_find(name).resolve()),
+        "source": name if own else str(find(name).resolve()),
         "options": options,
     }
     return data
@@ -62,121 +72,50 @@ def load(
 
 def _load(name: str, seed: int, valid_share: float, test_share: float) -> Dataset:
     if name in bundled_names():
-        return _load_directory(BUNDLED / name, name)
+        return _load_directory(locate(BUNDLED / name))
     if is_generated(name):
         return generated(name, seed)
-    path = _find(name)
-    if path.is_dir():
-        return _load_saved(path) if is_saved_graph(path) else _load_directory(path, path.name)
-    return _load_single_file(path, seed, valid_share, test_share)
-
-
-def bundled_names() -> list[str]:
-    """The data sets that come with the package."""
-    return sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())
-
-
-def data_directories() -> list[Path]:
-    """Where named data sets are looked for: `$ONESHOT_DATA`, then the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oneshot"
-    chosen = os.environ.get("ONESHOT_DATA")
-    return [Path(chosen), cache] if chosen else [cache]
+    path = find(name)
+    if path.is_dir() and is_saved_graph(path):
+        return _load_saved(path)
+    files = locate(path)
+    if len(files.splits) == 1:
+        return _load_single_file(files, seed, valid_share, test_share)
+    return _load_directory(files)
 
 
 def source_exists(source: str) -> bool:
     """Whether there is anything under the name that a graph's `origin` gives."""
     if source in bundled_names() or is_generated(source):
         return True
-    try:
-        _find(source)
-    except InputError:
-        return False
-    return True
+    return look_for(source) is not None
 
 
 def source_files(source: str) -> list[Path]:
     """The files that a data set is read from, as far as they are there and not bundled."""
     if not source or source in bundled_names() or is_generated(source):
         return []
-    try:
-        path = _find(source)
-    except InputError:  # `load` will say so
-        return []
-    if not path.is_dir():
-        return [path]
-    names = (*SPLITS, "entities", "relations")
-    return [
-        entry
-        for entry in path.iterdir()
-        if entry.name.split(".")[0] in names or entry.name in SAVED_GRAPH
-    ]
+    path = look_for(source)
+    return [] if path is None else files_at(path)  # `load` will say that there is nothing
 
 
-def _find(name: str) -> Path:
-    path = Path(name)
-    with contextlib.suppress(RuntimeError):  # there is no such user
-        path = path.expanduser()
-    if _exists(path):
-        return path
-    # A name may have folders in front, as in "inductive/nell_v1", but stays inside.
-    if not path.is_absolute() and ".." not in path.parts:
-        for directory in data_directories():
-            if _exists(directory / name):
-                return directory / name
-    known = bundled_names()
-    for directory in data_directories():
-        if directory.is_dir():
-            known += sorted(entry.name for entry in directory.iterdir() if entry.is_dir())
-    near = difflib.get_close_matches(name.casefold(), [k.casefold() for k in known], 3)
-    nearest = [k for k in dict.fromkeys(known) if k.casefold() in near]
-    hint = f"; did you mean {', '.join(map(repr, nearest))}?" if nearest else ""
-    raise InputError(
-        f"no data set {name!r}: it is no file or directory, not bundled "
-        f"({', '.join(bundled_names())}) and not in "
-        f"{' or '.join(map(str, data_directories()))}{hint}"
-    )
+def large_files(source: str) -> SourceFiles | None:
+    """The files of a data set that is better built on the disk than in memory, if it is one."""
+    if source in bundled_names() or is_generated(source):
+        return None
+    path = find(source)
+    if is_saved_graph(path):
+        return None
+    files = locate(path)
+    size = sum(f.stat().st_size * (5 if f.suffix == ".gz" else 1) for f in files.splits)
+    return files if size > LARGE_SOURCE and can_build(files) else None
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name too long, or with a null in it
-        return False
-
-
-def _load_directory(path: Path, name: str) -> Dataset:
-    files = {split: _split_file(path, split) for split in SPLITS}
-    entities = _names_file(path, "entities.txt", "entity")
-    relations = _names_file(path, "relations.txt", "relation")
-    return _assemble(name, [read_facts(file) for file in files.values()], entities, relations)
-
-
-def _split_file(path: Path, split: str) -> Path:
-    found = [
-        file
-        for file in sorted(path.iterdir())
-        if file.name.removesuffix(".gz").rsplit(".", 1)[0] == split and format_of(file)
-    ]
-    if not found:
-        hint = ""
-        if split != "train" and any(file.name.startswith("train.") for file in path.iterdir()):
-            hint = "; to have the training file split automatically, give the file itself"
-        raise InputError(
-            f"{path}: there is no {split} split (a file {split}.tsv, or with one of the endings "
-            f"{', '.join(FORMATS)}, each also .gz){hint}"
-        )
-    if len(found) > 1:
-        raise InputError(
-            f"{path}: more than one {split} split: {', '.join(file.name for file in found)}"
-        )
-    return found[0]
-
-
-def _names_file(path: Path, name: str, kind: str) -> Vocabulary | None:
-    found = [file for file in (path / name, path / f"{name}.gz") if file.exists()]
-    if len(found) > 1:
-        raise InputError(f"{path}: both {name} and {name}.gz are there")
-    return read_names(found[0], kind) if found else None
+def _load_directory(files: SourceFiles) -> Dataset:
+    splits = [read_facts(file) for file in files.splits]
+    entities = read_names(files.entities, "entity") if files.entities else None
+    relations = read_names(files.relations, "relation") if files.relations else None
+    return _assemble(files.name, splits, entities, relations)
 
 
 def _assemble(
@@ -201,27 +140,22 @@ def _assemble(
     )
 
 
-def _load_single_file(path: Path, seed: int, valid_share: float, test_share: float) -> Dataset:
-    raw = read_facts(path)
+def _load_single_file(
+    files: SourceFiles, seed: int, valid_share: float, test_share: float
+) -> Dataset:
+    raw = read_facts(files.splits[0])
     (facts,), entities, relations = numbered([raw], None, None)
     rows = first_occurrences(facts, len(entities), len(relations))
     duplicates = len(facts) - len(rows)
     train, valid, test = split_facts(facts[rows], seed, valid_share, test_share)
-    notes = [*raw.notes, f"split at random with seed {seed}; every entity and relation is in train"]
-    wanted = int(valid_share * len(rows)) + int(test_share * len(rows))
-    held_out = len(valid) + len(test)
-    if held_out < wanted or not (len(valid) and len(test)):
-        notes.append(
-            f"only {held_out:,} of {len(rows):,} facts are held out: one fact of every entity and "
-            "relation stays in train"
-        )
+    notes = split_notes(len(rows), len(valid), len(test), seed, valid_share, test_share)
     return Dataset(
-        name=path.name,
+        name=files.name,
         graph=KnowledgeGraph.from_distinct(train, entities, relations),
         valid=torch.from_numpy(valid),
         test=torch.from_numpy(test),
         duplicates=duplicates,
-        notes=notes,
+        notes=[*raw.notes, *notes],
     )
 
 

@@ -89,9 +89,14 @@ def override(use: bool | None) -> Iterator[None]:
 
 
 def fits(graph: KnowledgeGraph, num_queries: int, num_chosen: int) -> bool:
-    """Whether the places of so many chosen entities fit into the table of `cut`."""
+    """Whether `cut` can do it: the places of the chosen entities fit into its table."""
     table = 4 * num_queries * graph.num_entities
-    return 0 < num_chosen < 2**31 and graph.num_entities < 2**31 and table <= TABLE_BYTES
+    return (
+        graph.packed
+        and 0 < num_chosen < 2**31
+        and graph.num_entities < 2**31
+        and table <= TABLE_BYTES
+    )
 
 
 def cut(

@@ -140,6 +140,22 @@ def remove_leftovers(path: Path, names: Collection[str]) -> None:
             entry.unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[None]:
+    """Hold the lock file `path` against other processes; it stays when the lock is gone.
+
+    Without `wait` a lock that another process holds is a `BlockingIOError`.
+    """
+    with path.open("w") as file:
+        try:
+            import fcntl
+        except ImportError:
+            pass  # a system without such locks
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8."""
     with replacing(path) as temporary:

@@ -1,14 +1,17 @@
 """Generated data sets: worlds made on demand, for demos, tests and scaling runs."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from oneshot import family as family_world
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph, first_occurrences
+from oneshot.fact_rows import first_occurrences
+from oneshot.graph import KnowledgeGraph
 from oneshot.vocabulary import Vocabulary
 
 
@@ -47,19 +50,51 @@ def uniform(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Da
 
     A hundredth of the facts each is held out for valid and test.
     """
+    _check_counts(entities, facts, relations)
+    generator = np.random.default_rng(seed)
+    columns = [generator.integers(size, size=facts) for size in (entities, relations, entities)]
+    drawn = np.stack(columns, axis=1)
+    return _held_out(f"random:{entities}:{facts}", drawn, entities, relations)
+
+
+def power_law(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Dataset:
+    """A graph with hubs, for measuring speed: the number of facts of an entity has a heavy tail.
+
+    The share of entities with more than `d` facts falls as d^-1.5, so that the largest of a
+    million entities takes part in one fact of a hundred; nothing else can be learnt. A hundredth
+    of the facts each is held out for valid and test.
+    """
+    _check_counts(entities, facts, relations)
+    drawn = power_law_facts(np.random.default_rng(seed), entities, facts, relations)
+    return _held_out(f"power-law:{entities}:{facts}", drawn, entities, relations)
+
+
+def power_law_facts(
+    generator: np.random.Generator, entities: int, facts: int, relations: int
+) -> NDArray[np.int64]:
+    """Some facts of a graph with hubs, drawn with repeats. → [facts, 3]"""
+    # Hubs should not stand side by side: their ids are spread by a step that meets each id once.
+    step = next(k for k in range(int(0.618 * entities) | 1, 0, -1) if math.gcd(k, entities) == 1)
+    # The place of an entity in the order of degrees: below x with probability (x / V)^(1/3).
+    ends = (entities * generator.random((2, facts)) ** 3).astype(np.int64) * step % entities
+    return np.stack([ends[0], generator.integers(relations, size=facts), ends[1]], axis=1)
+
+
+def _check_counts(entities: int, facts: int, relations: int) -> None:
     if not (2 <= entities <= 10**8 and relations >= 1 and 100 <= facts <= 10**9):
         raise InputError(
             "a random graph has 2 to 100,000,000 entities, 100 to 1,000,000,000 facts and at "
             "least 1 relation"
         )
-    generator = np.random.default_rng(seed)
-    columns = [generator.integers(size, size=facts) for size in (entities, relations, entities)]
-    drawn = np.stack(columns, axis=1)
+
+
+def _held_out(name: str, drawn: NDArray[np.int64], entities: int, relations: int) -> Dataset:
+    """The data set of drawn facts [n, 3], the last two hundredths of them held out."""
     rows = first_occurrences(drawn, entities, relations)
     held_out = len(rows) // 100
     train, valid, test = np.split(drawn[rows], [len(rows) - 2 * held_out, len(rows) - held_out])
     return Dataset(
-        name=f"random:{entities}:{facts}",
+        name=name,
         graph=KnowledgeGraph.from_distinct(
             train,
             Vocabulary.numbered(entities, "entity"),
@@ -67,7 +102,7 @@ def uniform(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Da
         ),
         valid=torch.from_numpy(valid),
         test=torch.from_numpy(test),
-        duplicates=facts - len(rows),
+        duplicates=len(drawn) - len(rows),
     )
 
 
@@ -77,7 +112,7 @@ def is_generated(name: str) -> bool:
 
 
 def generated(name: str, seed: int) -> Dataset:
-    """The generated data set of a name: `family:PEOPLE` or `random:ENTITIES:FACTS`."""
+    """The generated data set of a name, such as `family:PEOPLE` or `random:ENTITIES:FACTS`."""
     kind, *parts = name.split(":")
     generator, meaning = _GENERATORS[kind]
     try:
@@ -92,4 +127,5 @@ def generated(name: str, seed: int) -> Dataset:
 _GENERATORS: dict[str, tuple[Callable[..., Dataset], tuple[str, ...]]] = {
     "family": (family, ("PEOPLE",)),
     "random": (uniform, ("ENTITIES", "FACTS")),
+    "power-law": (power_law, ("ENTITIES", "FACTS")),
 }

@@ -5,63 +5,32 @@ Every fact `(h, r, t)` is an edge in both directions: `(h, r, t)` and `(t, r + R
 entity they point to, because that is the order in which messages are summed.
 """
 
-import dataclasses
 import hashlib
-import math
+import itertools
 import operator
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from oneshot.adjacency import Matrix
+from oneshot.edges import (
+    Edges,
+    Neighbours,
+    compress_indptr,
+    integer_type,
+    moved,
+    normalized_adjacency,
+)
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.fact_rows import check_ids, combined_key, first_occurrences
 from oneshot.vocabulary import Vocabulary
 
 INVERSE_MARK = "⁻¹"
-
-
-@dataclass(frozen=True)
-class Edges:
-    """All edges, both directions, grouped by target and sorted by (target, source, relation).
-
-    `indptr` int64 [V + 1]: the edges that point to `o` are `indptr[o]:indptr[o + 1]`.
-    `source` [2F]: the entity each edge starts from.
-    `relation` [2F]: its relation, `0..R-1`, inverse `R..2R-1`.
-    `fact` [2F]: the row of `graph.facts` it comes from.
-    int32 where the numbers allow it, else int64.
-    """
-
-    indptr: Tensor
-    source: Tensor
-    relation: Tensor
-    fact: Tensor
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """The undirected simple graph for PageRank: one entry a pair, no self-loops, sorted.
-
-    `indptr` [V + 1] and `index` [P]: the neighbours of `x` are `index[indptr[x]:indptr[x + 1]]`.
-    `pair` [2F]: for each edge of `Edges`, its place in `index`; -1 for a self-loop.
-    """
-
-    indptr: Tensor
-    index: Tensor
-    pair: Tensor
-
-    @cached_property
-    def degree(self) -> Tensor:
-        """Number of neighbours of each entity, int64 [V]."""
-        return self.indptr.diff().long()
-
-
-ArraysT = TypeVar("ArraysT", Edges, Neighbours)
 
 
 class KnowledgeGraph:
@@ -69,8 +38,13 @@ class KnowledgeGraph:
 
     `facts` [F, 3] integers: (head, relation, tail), distinct rows.
     `origin`: how to read it again, {"source": …, "options": …}, if it was read from somewhere.
+    `packed`: whether the rows of the adjacency stand one after the other, without gaps.
+    `host`: where the adjacency is, if not on the graph's device (see `HostGraph`).
     Immutable; `subset` and `to` give new graphs.
     """
+
+    packed = True
+    host: "KnowledgeGraph | None" = None
 
     def __init__(self, facts: Tensor, entities: Vocabulary, relations: Vocabulary) -> None:
         self.facts = facts
@@ -111,8 +85,8 @@ class KnowledgeGraph:
     ) -> "KnowledgeGraph":
         """The graph of `facts` [F, 3] that are known to be valid ids and distinct."""
         check_relations(relations)
-        small = max(len(entities), 2 * len(relations) + 1, 2 * len(facts)) < 2**31
-        kept = np.ascontiguousarray(facts, np.int32 if small else np.int64)
+        kind = integer_type(max(len(entities), 2 * len(relations) + 1))
+        kept = np.ascontiguousarray(facts, kind)
         return cls(torch.from_numpy(kept), entities, relations)
 
     @property
@@ -154,7 +128,7 @@ class KnowledgeGraph:
         """Edges grouped by target (see `Edges`)."""
         facts = self.facts
         head, relation, tail = (column.cpu().numpy() for column in facts.unbind(1))
-        rows = np.arange(self.num_facts, dtype=head.dtype)
+        rows = np.arange(self.num_facts, dtype=integer_type(2 * self.num_facts))
         target = np.concatenate([tail, head])
         source = np.concatenate([head, tail])
         label = np.concatenate([relation, relation + np.asarray(self.num_relations, head.dtype)])
@@ -183,18 +157,18 @@ class KnowledgeGraph:
         pair = new.cumsum(0) - 1
         pair[loop] = -1
         return Neighbours(
-            _compress_indptr(edges.indptr, new).to(self.facts.dtype),
+            compress_indptr(edges.indptr, new).to(edges.fact.dtype),
             edges.source[new],
-            pair.to(self.facts.dtype),
+            pair.to(edges.fact.dtype),
         )
 
-    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
         """`D^-1/2 A D^-1/2` of the undirected simple graph, sparse CSR [V, V].
 
         An entity without neighbours gets a 1 on the diagonal: a walk that starts there stays.
         """
         if dtype not in self._normalized:
-            self._normalized[dtype] = _normalized_adjacency(self.neighbours, dtype)
+            self._normalized[dtype] = normalized_adjacency(self.neighbours, dtype)
         return self._normalized[dtype]
 
     @cached_property
@@ -202,18 +176,28 @@ class KnowledgeGraph:
         """Number of edges that point to each entity (facts it takes part in), int64 [V]."""
         return self.edges.indptr.diff()
 
+    def degree_of(self, entities: Tensor) -> Tensor:
+        """`degree` of some entities [m], int64 [m]; touches no others if the graph is mapped."""
+        return self.degree[entities]
+
+    def edges_into(self, entity: int) -> tuple[Tensor, Tensor]:
+        """Sources and relations of the edges that point to an entity, int64 [m] each."""
+        start = int(self.edges.indptr[entity])
+        count = int(self.degree_of(torch.tensor([entity], device=self.device)))
+        row = slice(start, start + count)
+        return self.edges.source[row].long(), self.edges.relation[row].long()
+
     @cached_property
     def fingerprint(self) -> str:
         """A digest of names and facts, independent of the order in which facts were given."""
-        digest = hashlib.blake2b(digest_size=16)
-        for vocabulary in (self.entities, self.relations):
-            digest.update(np.ascontiguousarray(vocabulary.offsets, "<i8").data)
-            digest.update(np.ascontiguousarray(vocabulary.blob).data)
         edges = self.edges
-        for tensor in (edges.indptr, edges.source, edges.relation):
-            for chunk in tensor.split(1 << 22):
-                digest.update(np.ascontiguousarray(chunk.cpu().numpy(), "<i8").data)
-        return digest.hexdigest()
+        names = (a for v in (self.entities, self.relations) for a in (v.offsets, v.blob))
+        numbers = (
+            chunk.cpu().numpy()
+            for tensor in (edges.indptr, edges.source, edges.relation)
+            for chunk in tensor.split(1 << 22)
+        )
+        return fingerprint_of(itertools.chain(names, numbers))
 
     def subset(self, mask: Tensor) -> "KnowledgeGraph":
         """The graph of the facts where `mask` bool [F] is true, with the same entities.
@@ -235,26 +219,33 @@ class KnowledgeGraph:
         )
         graph = KnowledgeGraph(self.facts[mask], self.entities, self.relations)
         graph.edges = Edges(
-            _compress_indptr(edges.indptr, keep),
+            compress_indptr(edges.indptr, keep),
             edges.source[keep],
             edges.relation[keep],
             new_row[edges.fact[keep]].to(edges.fact.dtype),
         )
         graph.neighbours = Neighbours(
-            _compress_indptr(neighbours.indptr, keep_pair).to(neighbours.indptr.dtype),
+            compress_indptr(neighbours.indptr, keep_pair).to(neighbours.indptr.dtype),
             neighbours.index[keep_pair],
             new_pair[pair].to(pair.dtype),  # -1 picks the last entry, which is -1
         )
         return graph
 
     def to(self, device: torch.device | str) -> "KnowledgeGraph":
-        """This graph with its tensors on a device (itself if they are there already)."""
+        """This graph with its tensors on a device (itself if they are there already).
+
+        One that is too large for the device stays where it is (see `HostGraph`).
+        """
+        from oneshot.host_graph import HostGraph, fits_on
+
         device = torch.device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):
             return self
+        if not fits_on(self, device):
+            return HostGraph(self, device)
         graph = KnowledgeGraph(self.facts.to(device), self.entities, self.relations)
-        graph.edges = _moved(self.edges, device)
-        graph.neighbours = _moved(self.neighbours, device)
+        graph.edges = moved(self.edges, device)
+        graph.neighbours = moved(self.neighbours, device)
         graph.origin = self.origin
         return graph
 
@@ -279,6 +270,20 @@ class KnowledgeGraph:
         """The target of each edge, [2F]."""
         entities = torch.arange(self.num_entities, device=self.device, dtype=self.facts.dtype)
         return entities.repeat_interleave(self.degree)
+
+
+def fingerprint_of(arrays: Iterable[NDArray[Any]]) -> str:
+    """The fingerprint of a graph from its arrays, each whole or in pieces.
+
+    Offsets and letters of the entities' names, the same of the relations, then `indptr`, `source`
+    and `relation` of the edges.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        # Letters as they are; numbers alike, whatever type they are kept in.
+        same = array if array.dtype == np.uint8 else array.astype("<i8", copy=False)
+        digest.update(np.ascontiguousarray(same).data)
+    return digest.hexdigest()
 
 
 def _vocabulary(
@@ -306,86 +311,3 @@ def check_relations(relations: Vocabulary, where: str = "graph") -> None:
                 f"{where}: the relation {name!r} has the name of the inverse of "
                 f"{name.removesuffix(INVERSE_MARK)!r}; rename one of them"
             )
-
-
-def check_ids(ids: NDArray[np.integer], names: Vocabulary, where: str = "facts") -> None:
-    """Raise unless every id, [n], is one of the vocabulary's."""
-    bad = np.flatnonzero((ids < 0) | (ids >= len(names)))
-    if len(bad):
-        raise InputError(
-            f"{where}: fact {bad[0] + 1} has {names.kind} id {ids[bad[0]]}, "
-            f"but the ids go from 0 to {len(names) - 1}"
-        )
-
-
-def first_occurrences(
-    facts: NDArray[np.integer], num_entities: int, num_relations: int
-) -> NDArray[np.int64]:
-    """Rows of `facts` [n, 3] that did not occur before, ascending, int64 [m]."""
-    key = combined_key(facts, (num_entities, num_relations, num_entities))
-    order = np.argsort(key)
-    ordered = key[order]
-    new = np.ones(len(facts), bool)
-    new[1:] = ordered[1:] != ordered[:-1]
-    if new.all():
-        return np.arange(len(facts))
-    # Equal facts stand together in `order`; the smallest row of each group came first.
-    return np.sort(np.minimum.reduceat(order, np.flatnonzero(new)))
-
-
-def combined_key(rows: NDArray[np.integer], sizes: Sequence[int]) -> NDArray[np.int64]:
-    """One number for each row of `rows` [n, k], `rows[:, i] < sizes[i]`, in the order of rows.
-
-    Where the numbers would not fit into 64 bits, the rows are ranked instead.
-    """
-    if math.prod(max(size, 1) for size in sizes) >= 2**63:
-        _, rank = np.unique(rows, axis=0, return_inverse=True)
-        return np.asarray(rank, np.int64).ravel()
-    key = rows[:, 0].astype(np.int64)
-    for column, size in enumerate(sizes[1:], 1):
-        key *= size
-        key += rows[:, column]
-    return key
-
-
-def _compress_indptr(indptr: Tensor, keep: Tensor) -> Tensor:
-    """Row pointers after the entries where `keep` is false are gone. → int64 [V + 1]."""
-    kept_before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
-    return kept_before[indptr.long()]
-
-
-def _normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> Tensor:
-    """See `KnowledgeGraph.normalized_adjacency`."""
-    degree = neighbours.degree
-    isolated = (degree == 0).nonzero().squeeze(1)
-    if len(isolated):
-        degree = degree.clamp(min=1)
-        indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-        index = neighbours.index.new_empty(int(indptr[-1]))
-        linked = torch.ones(len(index), dtype=torch.bool, device=index.device)
-        linked[indptr[isolated]] = False
-        index[linked] = neighbours.index
-        index[indptr[isolated]] = isolated.to(index.dtype)
-    else:
-        indptr, index = neighbours.indptr, neighbours.index
-    root = degree.to(dtype).rsqrt()
-    values = root.repeat_interleave(degree) * root[index]
-    return sparse_csr(indptr, index, values, len(degree))
-
-
-def sparse_csr(indptr: Tensor, index: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    """A sparse matrix from its rows, with the indices that torch's products are fastest with."""
-    shape = (len(indptr) - 1, num_columns)
-    kind = torch.int32 if max(*shape, len(index)) < 2**31 else torch.int64
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "sparse CSR is in beta state"
-        return torch.sparse_csr_tensor(
-            indptr.to(kind), index.to(kind), values, shape, check_invariants=False
-        )
-
-
-def _moved(arrays: ArraysT, device: torch.device) -> ArraysT:
-    columns = {
-        field.name: getattr(arrays, field.name).to(device) for field in dataclasses.fields(arrays)
-    }
-    return type(arrays)(**columns)

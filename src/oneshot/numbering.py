@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph import check_ids, check_relations
+from oneshot.fact_rows import check_ids
+from oneshot.graph import check_relations
 from oneshot.reading import RawFacts
 from oneshot.vocabulary import Vocabulary
 

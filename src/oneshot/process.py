@@ -4,6 +4,7 @@ For the command line, before torch is loaded; a library call inside somebody els
 not change such things.
 """
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -34,3 +35,11 @@ def _keep_freed_memory() -> None:
         libc.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
     except (OSError, AttributeError):
         pass  # another C library: only slower
+
+
+def return_freed_memory() -> None:
+    """Give freed blocks back to the system after all: what follows is of another kind."""
+    if sys.platform.startswith("linux"):
+        # Another C library returns them by itself.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)

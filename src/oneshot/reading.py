@@ -105,7 +105,6 @@ def read_bytes(path: Path) -> bytes:
 
 def _read_parquet(data: bytes, path: Path) -> list[Any]:
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet
 
     try:
@@ -113,18 +112,34 @@ def _read_parquet(data: bytes, path: Path) -> list[Any]:
         names = table.column_names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a readable Parquet file ({error})") from error
+    order = parquet_order(names, path)
+    columns = parquet_names([table.column(place) for place in order], path, names, order)
+    if not table.num_rows:
+        raise InputError(f"{path}: there are no facts in this file")
+    return columns
+
+
+def parquet_order(names: list[str], path: Path) -> list[int]:
+    """Where head, relation and tail stand among the columns of a Parquet file."""
     order = header_order(names)
-    if order is None:
-        if table.num_columns != 3:
-            raise InputError(
-                f"{path}: expected the columns head, relation, tail, found "
-                f"{', '.join(names) or 'none'}"
-            )
-        order = [0, 1, 2]
-    columns = []
-    for place in order:
+    if order is None and len(names) != 3:
+        raise InputError(
+            f"{path}: expected the columns head, relation, tail, found {', '.join(names) or 'none'}"
+        )
+    return order or [0, 1, 2]
+
+
+def parquet_names(
+    columns: list[Any], path: Path, names: list[str], order: list[int], first: int = 0
+) -> list[Any]:
+    """Three columns of a Parquet file as strings; `first`: the number of their first fact."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = []
+    for place, given in zip(order, columns, strict=True):
         try:
-            column = pc.cast(table.column(place), pa.string())
+            column = pc.cast(given, pa.string())
             column.validate(full=True)  # the names must be UTF-8
         except pa.ArrowException as error:
             raise InputError(
@@ -133,11 +148,9 @@ def _read_parquet(data: bytes, path: Path) -> list[Any]:
         for fault, rows in (("null", pc.is_null(column)), ("empty", pc.equal(column, ""))):
             row = pc.index(rows, True).as_py()
             if row >= 0:
-                raise InputError(f"{path}, fact {row + 1}: {names[place]!r} is {fault}")
-        columns.append(column)
-    if not table.num_rows:
-        raise InputError(f"{path}: there are no facts in this file")
-    return columns
+                raise InputError(f"{path}, fact {first + row + 1}: {names[place]!r} is {fault}")
+        texts.append(column)
+    return texts
 
 
 def _read_npz(data: bytes, path: Path) -> list[Any]:

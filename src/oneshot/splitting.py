@@ -1,9 +1,13 @@
 """Splitting: facts held out at random, without losing an entity or relation from train."""
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError
+
+_PIECE = 1 << 22  # facts treated at a time
 
 
 def split_facts(
@@ -14,29 +18,96 @@ def split_facts(
     For each entity and relation one random fact stays in train; the held-out facts are drawn from
     the others. → train, valid, test, each in the order of `facts`.
     """
+    sizes = int(facts[:, [0, 2]].max(initial=-1)) + 1, int(facts[:, 1].max(initial=-1)) + 1
+    part = split_parts(lambda: [facts], len(facts), sizes, seed, valid_share, test_share)
+    return facts[part == 0], facts[part == 1], facts[part == 2]
+
+
+def split_parts(
+    pieces: Callable[[], Iterable[NDArray[np.integer]]],
+    count: int,
+    sizes: tuple[int, int],
+    seed: int,
+    valid_share: float,
+    test_share: float,
+) -> NDArray[np.int8]:
+    """The part that each fact belongs to in `split_facts`: 0 train, 1 valid, 2 test. → [count]
+
+    For facts that do not fit into memory: `pieces()` gives them, `count` in all, in their order.
+    `sizes`: the number of entities and of relations. Needs about ten bytes a fact.
+    """
+    check_shares(valid_share, test_share)
+    if seed < 0:
+        raise InputError(f"the seed must not be negative, not {seed}")
+    # Shuffled facts stand in the order of `rank`. It is the inverse of a random permutation.
+    kind: type[np.integer] = np.int32 if count < 2**31 else np.int64
+    order: NDArray[np.integer] = np.arange(count, dtype=kind)
+    np.random.default_rng(seed).shuffle(order)
+    rank = np.empty_like(order)
+    for start in range(0, count, _PIECE):
+        some = order[start : start + _PIECE]
+        rank[some] = np.arange(start, start + len(some), dtype=kind)
+    del order
+    # The first of the shuffled facts in which an entity or relation stands is needed.
+    firsts = [np.full(size, count, rank.dtype) for size in sizes]
+    start = 0
+    for facts in pieces():
+        here = rank[start : start + len(facts)]
+        for first, column in ((firsts[0], 0), (firsts[0], 2), (firsts[1], 1)):
+            np.minimum.at(first, facts[:, column], here)
+        start += len(facts)
+    free = np.ones(count, bool)
+    for first in firsts:
+        free[first[first < count]] = False
+    num_valid, num_test = held_out(count, int(free.sum()), valid_share, test_share)
+    valid_end = _end_of(free, num_valid)
+    test_end = _end_of(free, num_valid + num_test)
+    part = np.zeros(count, np.int8)
+    for start in range(0, count, _PIECE):
+        here = rank[start : start + _PIECE]
+        is_test = (here >= valid_end).astype(np.int8)
+        part[start : start + _PIECE] = (free[here] & (here < test_end)) * (1 + is_test)
+    return part
+
+
+def check_shares(valid_share: float, test_share: float) -> None:
+    """Raise unless these shares can be held out."""
     if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
         raise InputError(
             f"the shares held out must be at least 0 and below 1 together, not {valid_share} "
             f"and {test_share}"
         )
-    if seed < 0:
-        raise InputError(f"the seed must not be negative, not {seed}")
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(facts))
-    shuffled = facts[order]
-    needed = np.zeros(len(facts), bool)
-    for columns in ((0, 2), (1,)):
-        # Of all that is written to the same place the last stays: written backwards, the first.
-        first = np.full(int(facts[:, columns].max(initial=-1)) + 1, -1)
-        rows = np.repeat(np.arange(len(facts)), len(columns))
-        first[shuffled[:, columns].ravel()[::-1]] = rows[::-1]
-        needed[first[first >= 0]] = True
-    free = order[~needed]
-    num_valid, num_test = int(valid_share * len(facts)), int(test_share * len(facts))
-    if num_valid + num_test > len(free):
-        num_valid = len(free) * num_valid // (num_valid + num_test)
-        num_test = len(free) - num_valid
-    part = np.zeros(len(facts), np.int8)
-    part[free[:num_valid]] = 1
-    part[free[num_valid : num_valid + num_test]] = 2
-    return facts[part == 0], facts[part == 1], facts[part == 2]
+
+
+def held_out(count: int, free: int, valid_share: float, test_share: float) -> tuple[int, int]:
+    """How many of `count` facts become valid and test, if only `free` of them may."""
+    num_valid, num_test = int(valid_share * count), int(test_share * count)
+    if num_valid + num_test > free:
+        num_valid = free * num_valid // (num_valid + num_test)
+        num_test = free - num_valid
+    return num_valid, num_test
+
+
+def split_notes(
+    count: int, num_valid: int, num_test: int, seed: int, valid_share: float, test_share: float
+) -> list[str]:
+    """What a user should know about the split of `count` facts."""
+    notes = [f"split at random with seed {seed}; every entity and relation is in train"]
+    wanted = int(valid_share * count) + int(test_share * count)
+    if num_valid + num_test < wanted or not (num_valid and num_test):
+        notes.append(
+            f"only {num_valid + num_test:,} of {count:,} facts are held out: one fact of every "
+            "entity and relation stays in train"
+        )
+    return notes
+
+
+def _end_of(free: NDArray[np.bool_], count: int) -> int:
+    """The least place before which `count` of the places [n] are free."""
+    for start in range(0, len(free), _PIECE):
+        some = free[start : start + _PIECE]
+        here = int(some.sum())
+        if here >= count:
+            return start + int(np.searchsorted(np.cumsum(some), count)) + 1 if count else start
+        count -= here
+    return len(free)

@@ -1,10 +1,15 @@
 """Saved graphs: memory-mapped arrays that open in milliseconds, whatever their size.
 
-A saved graph is a directory with `oneshot-graph.json` (format version, counts, fingerprint) and one
-`.npy` file an array. Opening maps the files; pages are read when they are touched.
+A saved graph is a directory with `oneshot-graph.json` (format version, fingerprint, checksums) and
+one `.npy` file an array. Opening maps the files; pages are read when they are touched. A graph may
+be larger than the memory: questions by the local push (`method="push"`) and the extraction of their
+subgraphs touch the rows of the entities that they reach, and nothing else.
 """
 
+import hashlib
 import json
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +18,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oneshot.edges import Edges, Neighbours
 from oneshot.errors import InputError
 from oneshot.files import check_replaceable, replacing_directory
-from oneshot.graph import Edges, KnowledgeGraph, Neighbours, check_relations
+from oneshot.graph import KnowledgeGraph, check_relations
+from oneshot.mapping import Scattered, map_array
 from oneshot.vocabulary import Vocabulary
 
 FORMAT = 1
 MARKER = "oneshot-graph.json"
+CHECKED_BYTES = 1 << 26
+"""Saved graphs up to this size are checked as a whole when they are opened."""
+SCATTERED_SHARE = 0.5
+"""Of the memory: adjacency that takes more is read page by page (see `oneshot.mapping`)."""
 
 _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")
@@ -37,6 +48,37 @@ CONTENTS: dict[str, None] = dict.fromkeys(
 """The files of a saved graph; a directory that holds anything else is not replaced."""
 
 
+class MappedEdges(Edges):
+    """Edges in files. `scattered`: set if they are larger than the memory can hold."""
+
+    scattered: Scattered | None = None
+
+    def expect(self, start: Tensor, count: Tensor) -> None:
+        if self.scattered is not None:
+            self.scattered.expect(start, count)
+
+
+class MappedNeighbours(Neighbours):
+    """Neighbours in files: degrees are counted where they are asked for."""
+
+    scattered: Scattered | None = None
+
+    def expect(self, start: Tensor, count: Tensor) -> None:
+        if self.scattered is not None:
+            self.scattered.expect(start, count)
+
+    def degree_of(self, entities: Tensor) -> Tensor:
+        return (self.indptr[entities + 1] - self.indptr[entities]).long()
+
+
+class MappedGraph(KnowledgeGraph):
+    """A graph in a file: degrees are counted where they are asked for."""
+
+    def degree_of(self, entities: Tensor) -> Tensor:
+        indptr = self.edges.indptr
+        return indptr[entities + 1] - indptr[entities]
+
+
 def check_place(path: Path) -> None:
     """Raise if no graph can be saved there; for a look before the long work starts."""
     check_replaceable(path, MARKER, CONTENTS)
@@ -46,12 +88,7 @@ def save_graph(
     path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor], about: dict[str, Any]
 ) -> None:
     """Write a graph and further splits [n, 3]; `about` is kept as it is."""
-    meta = {
-        "format": FORMAT,
-        "fingerprint": graph.fingerprint,
-        "splits": list(splits),
-        "about": about,
-    }
+    fingerprint, largest_degree = graph.fingerprint, graph.neighbours.largest_degree
     with replacing_directory(path, MARKER, CONTENTS) as directory:
         for name in _EDGES:
             _save(directory / f"edges_{name}.npy", getattr(graph.edges, name))
@@ -69,7 +106,31 @@ def save_graph(
             arrays |= {"hashes": hashes, "hash_ids": ids}
             for name, array in arrays.items():
                 np.save(directory / f"{vocabulary.kind}_{name}.npy", array)
-        (directory / MARKER).write_text(json.dumps(meta, indent=2), encoding="utf-8")
+        write_marker(directory, fingerprint, largest_degree, splits, about)
+
+
+def write_marker(
+    directory: Path,
+    fingerprint: str,
+    largest_degree: int,
+    splits: Iterable[str],
+    about: dict[str, Any],
+) -> None:
+    """Write the file that makes a directory of arrays a saved graph."""
+    meta = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "largest_degree": largest_degree,
+        "splits": list(splits),
+        "about": about,
+        "files": {
+            name: {"bytes": (directory / name).stat().st_size, "blake2b": _digest(directory / name)}
+            for name in CONTENTS
+            if name != MARKER and (directory / name).exists()
+        },
+    }
+    text = json.dumps(meta | {"checksum": _own_checksum(meta)}, indent=2)
+    (directory / MARKER).write_text(text, encoding="utf-8")
 
 
 def is_saved_graph(path: Path) -> bool:
@@ -85,42 +146,100 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
                 f"{path}: saved in format {meta['format']}, this version reads {FORMAT}; save it "
                 "again with `oneshot data SOURCE --save DIR`"
             )
+        _check_files(path, meta)
         entities, relations = (_open_vocabulary(path, kind) for kind in ("entity", "relation"))
         check_relations(relations, str(path))
-        graph = KnowledgeGraph(_open(path / "facts.npy", dimensions=2), entities, relations)
-        graph.edges = Edges(*(_open(path / f"edges_{name}.npy") for name in _EDGES))
-        graph.neighbours = Neighbours(
-            *(_open(path / f"neighbours_{name}.npy") for name in _NEIGHBOURS)
-        )
+        graph = MappedGraph(_open(path / "facts.npy", dimensions=2), entities, relations)
+        edges = {name: map_array(path / f"edges_{name}.npy") for name in _EDGES}
+        pairs = {name: map_array(path / f"neighbours_{name}.npy") for name in _NEIGHBOURS}
+        graph.edges = MappedEdges(*map(torch.from_numpy, edges.values()))
+        graph.neighbours = MappedNeighbours(*map(torch.from_numpy, pairs.values()))
+        # What questions touch; `indptr` is small and soon in memory as a whole.
+        touched = edges["source"], edges["relation"], pairs["index"]
+        if sum(array.nbytes for array in touched) > SCATTERED_SHARE * _memory():
+            vars(graph.edges)["scattered"] = Scattered(*touched[:2])
+            vars(graph.neighbours)["scattered"] = Scattered(touched[2])
         graph.fingerprint = meta["fingerprint"]
+        if "largest_degree" in meta:  # else it is found by looking at all entities
+            vars(graph.neighbours)["largest_degree"] = int(meta["largest_degree"])
         splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
         _check_lengths(path, graph, splits)
         return graph, splits, dict(meta["about"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a whole saved graph ({error})") from error
+
+
+def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:
+    """Raise unless every file of a saved graph has the checksum that it was saved with.
+
+    Opening does so by itself for small graphs; of large ones it looks at the sizes of the files
+    only. `progress` is told the bytes done and those there are.
+    """
+    try:
+        meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
+        if "files" not in meta:
+            raise InputError(
+                f"{path}: was saved without checksums by an earlier version; save it again with "
+                "`oneshot data SOURCE --save DIR`"
+            )
+        _check_files(path, meta, whole=True, progress=progress)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path}: not a whole saved graph ({error})") from error
+
+
+def _check_files(
+    path: Path,
+    meta: dict[str, Any],
+    whole: bool = False,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> None:
+    """Raise if a file is not the one that was saved: by its size, or by its checksum."""
+    if "files" not in meta:  # saved by an earlier version
+        return
+    if meta.get("checksum") != _own_checksum(meta):
+        raise ValueError(f"{MARKER} was changed or damaged")
+    files: dict[str, dict[str, Any]] = meta["files"]
+    total, done = sum(about["bytes"] for about in files.values()), 0
+    for name, about in files.items():
+        size = (path / name).stat().st_size
+        if size != about["bytes"]:
+            raise ValueError(f"{name} has {size:,} bytes instead of {about['bytes']:,}")
+        if (whole or total <= CHECKED_BYTES) and _digest(path / name) != about["blake2b"]:
+            raise ValueError(f"{name} was changed or damaged: wrong checksum")
+        done += size
+        progress(done, total)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _own_checksum(meta: dict[str, Any]) -> str:
+    """The checksum of all else that stands in the marker."""
+    rest = {key: value for key, value in meta.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True).encode()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def _save(path: Path, tensor: Tensor) -> None:
     np.save(path, tensor.cpu().numpy())
 
 
-def _map(path: Path, dimensions: int = 1) -> NDArray[Any]:
+def _memory() -> int:
+    """Bytes of memory that the machine has; without limit if it does not tell."""
     try:
-        # Copy-on-write: torch wants writable memory, the file is never changed.
-        array: NDArray[Any] = np.lib.format.open_memmap(path, mode="c")
-    except Exception as error:  # a damaged header can fail in tokenize, ast, mmap or numpy
-        raise ValueError(f"{path.name}: {error}") from error
-    if array.ndim != dimensions or array.dtype.kind not in "iu":
-        raise ValueError(f"{path.name} holds {array.dtype} {list(array.shape)}")
-    return array
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return 1 << 62
 
 
 def _open(path: Path, dimensions: int = 1) -> Tensor:
-    return torch.from_numpy(_map(path, dimensions))
+    return torch.from_numpy(map_array(path, dimensions))
 
 
 def _open_vocabulary(path: Path, kind: str) -> Vocabulary:
-    blob, offsets, hashes, ids = (_map(path / f"{kind}_{name}.npy") for name in _NAMES)
+    blob, offsets, hashes, ids = (map_array(path / f"{kind}_{name}.npy") for name in _NAMES)
     return Vocabulary(blob, offsets, kind, (hashes, ids))
 
 

@@ -179,8 +179,9 @@ def _cut(
     The reference for `extraction_kernels.cut`, and what a processor does.
     """
     edges = graph.edges
-    count = graph.degree[entities]
+    count = graph.degree_of(entities)
     start = edges.indptr[entities]
+    edges.expect(start, count)
     # Row `i` of the candidates: the edges into entity `i`, then its identity edge. Walking
     # the rows in order gives edges sorted by target without a sort.
     first = (count + 1).cumsum(0) - (count + 1)

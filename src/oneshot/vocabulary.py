@@ -132,9 +132,21 @@ class Vocabulary(Sequence[str]):
         hashes = np.empty(len(self), np.uint64)
         for start in range(0, len(self), _CHUNK):
             ends = self.offsets[start : start + _CHUNK + 1]
-            hashes[start : start + _CHUNK] = _hash_all(self.blob[ends[0] : ends[-1]], ends)
+            hashes[start : start + _CHUNK] = hash_names(self.blob[ends[0] : ends[-1]], ends)
         order = np.argsort(hashes, kind="stable")
         return hashes[order], order
+
+    def extended(self, names: Sequence[str]) -> "Vocabulary":
+        """The vocabulary of these names and of further ones, which must be new."""
+        if not names:
+            return self
+        more = Vocabulary.from_names(names, self.kind)
+        blob = np.concatenate([self.blob, more.blob])
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + more.offsets[1:]])
+        (hashes, ids), (new_hashes, new_ids) = self.hash_index, more.hash_index
+        place = np.searchsorted(hashes, new_hashes)
+        index = np.insert(hashes, place, new_hashes), np.insert(ids, place, new_ids + len(self))
+        return Vocabulary(blob, offsets, self.kind, index)
 
     def check_distinct(self) -> None:
         """Raise if a name stands twice."""
@@ -170,6 +182,65 @@ class Vocabulary(Sequence[str]):
         return [self[i] for i in np.sort(best).tolist()]
 
 
+class GrowingVocabulary(Vocabulary):
+    """A vocabulary that new names can be added to, one by one, at no cost for the old ones.
+
+    Readers in other threads see a name as soon as `add` has returned. `settled` gives a plain one.
+    """
+
+    def __init__(self, base: Vocabulary) -> None:
+        self.base = base
+        self.kind = base.kind
+        self.new_names: list[str] = []
+        self._new_ids: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        # The arrays of a plain vocabulary, made when they are asked for.
+        if name in ("blob", "offsets"):
+            return getattr(self.settled(), name)
+        raise AttributeError(name)
+
+    def add(self, name: str) -> int:
+        """The id of a name, which is a new one if it was not known."""
+        found = self.get(name)
+        if found is not None:
+            return found
+        number = len(self)
+        self.new_names.append(name)
+        self._new_ids[name] = number
+        return number
+
+    def settled(self, count: int | None = None) -> Vocabulary:
+        """The first `count` names (all, if not given) as a plain vocabulary."""
+        new = None if count is None else count - len(self.base)
+        return self.base.extended(self.new_names[:new])
+
+    def __len__(self) -> int:
+        return len(self.base) + len(self.new_names)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.base
+        yield from list(self.new_names)
+
+    def get(self, name: str) -> int | None:
+        found = self._new_ids.get(name)
+        return self.base.get(name) if found is None else found
+
+    def nearest(self, name: str, count: int = 3) -> list[str]:
+        new = difflib.get_close_matches(name, self.new_names[-_COMPARED:], n=count, cutoff=0.6)
+        return [*new, *self.base.nearest(name, count)][:count]
+
+    @property
+    def hash_index(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        return self.settled().hash_index
+
+    def _bytes(self, index: int) -> bytes:
+        known = len(self.base)
+        if index < known:
+            return self.base._bytes(index)
+        return self.new_names[index - known].encode()
+
+
 def _lowered(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """UTF-8 text [n] with ASCII letters in lower case. → uint8 [n]"""
     capital = (text >= ord("A")) & (text <= ord("Z"))
@@ -184,7 +255,7 @@ def _letter_pairs(text: NDArray[np.uint8]) -> NDArray[np.uint16]:
 
 
 def _hash(name: bytes) -> int:
-    """Polynomial hash of one name modulo 2^64, the same as `_hash_all` gives."""
+    """Polynomial hash of one name modulo 2^64, the same as `hash_names` gives."""
     value, power = len(name), 1
     for byte in name:
         power = power * _MULTIPLIER % _WORD
@@ -192,7 +263,7 @@ def _hash(name: bytes) -> int:
     return value
 
 
-def _hash_all(blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
+def hash_names(blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Hashes of consecutive names: `blob` uint8 [bytes], `ends` int64 [n + 1] → uint64 [n]."""
     lengths = np.diff(ends)
     starts = ends[:-1] - ends[0]

@@ -18,6 +18,7 @@ from oneshot.cli.options import (
     load_data,
     parts,
 )
+from oneshot.errors import InputError
 
 if TYPE_CHECKING:
     from oneshot.config import Config
@@ -167,6 +168,114 @@ def end_to_end(
         ("", "training, queries/s", "evaluation, queries/s", "s per epoch", "s for valid + test"),
         [(name, *(f"{value:,.1f}" for value in row.values())) for name, row in rows.items()],
     )
+
+
+def scale(
+    facts: Annotated[
+        str, typer.Option(help="Sizes of the graphs, comma-separated, 1e4 to 1.5e8.")
+    ] = "1e5,1e6",
+    graphs: Annotated[
+        str, typer.Option(help="family (no hubs), power-law (many hubs); comma-separated.")
+    ] = "family,power-law",
+    max_entities: Annotated[int, typer.Option(min=1, help="Entities of a subgraph.")] = 2000,
+    questions: Annotated[int, typer.Option(min=1, help="Questions to ask, one by one.")] = 100,
+    directory: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the graphs lie meanwhile; 17 GB for 1e8 facts."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw cost against size.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the result as JSON.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the rows that --out holds already.")
+    ] = False,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Measure how building, opening, sampling and predicting grow with the size of the graph.
+
+    Graphs are built on the disk from text and asked on a processor, each step in a process of its
+    own, the files untouched before.
+    """
+    from oneshot.bench.scale import Row, bench_scale, check, parse_size, read_result
+    from oneshot.devices import find_device
+    from oneshot.files import write_json
+
+    find_device(device)
+    if resume and out is None:
+        raise InputError("--resume goes on with the file that --out names; give both")
+    before = read_result(out) if resume and out is not None and out.exists() else None
+    sizes = [parse_size(text) for text in parts(facts, "--facts")]
+    names = parts(graphs, "--graphs")
+    check(sizes, names, directory)
+    if plot is not None:
+        from oneshot.report.coverage import check_picture
+
+        check_picture(plot)
+    with console.progress_bar(with_counts=False) as bar:
+        task = bar.add_task("", total=None)
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        def measured(row: Row, result: dict[str, Any]) -> None:
+            if out is not None:
+                write_json(out, result)
+            console.note(
+                f"{row['graph']}, {row['facts']:,} facts: built in {row['build_seconds']:.1f} s, "
+                f"subgraph {row['sample_ms']:.1f} ms, answer {row['predict_ms']:.1f} ms"
+            )
+
+        result = bench_scale(
+            sizes,
+            names,
+            max_entities=max_entities,
+            questions=questions,
+            place=directory,
+            seed=seed,
+            progress=progress,
+            done=measured,
+            before=before,
+        )
+    if plot is not None:
+        from oneshot.report.scale import plot_scale
+
+        plot_scale(result, plot)
+        result["picture"] = str(plot)
+    _finish(result, out, json)
+    if json:
+        return
+    columns = {
+        "facts": ("facts", "{:,}"),
+        "build_seconds": ("build, s", "{:.1f}"),
+        "build_peak_gb": ("GB", "{:.2f}"),
+        "open_ms": ("open, ms", "{:.0f}"),
+        "sample_ms": ("subgraph, ms", "{:.1f}"),
+        "predict_ms": ("answer, ms", "{:.1f}"),
+        "resident_gb": ("GB", "{:.2f}"),
+        "recall": ("recall", "{:.3f}"),
+    }
+    console.print_table(
+        f"Cost against size, {max_entities:,} entities a question",
+        ("", *(title for title, _ in columns.values())),
+        [
+            (
+                row["graph"],
+                *(
+                    "–" if row[name] is None else form.format(row[name])
+                    for name, (_, form) in columns.items()
+                ),
+            )
+            for row in result["rows"]
+        ],
+    )
+    for graph, growth in result["growth"].items():
+        shown = ", ".join(f"{key.replace('_', ' ')} {value:.2f}" for key, value in growth.items())
+        console.note(f"growth exponents on {graph}: {shown or 'need two sizes'}")
 
 
 def _configuration(path: Path | None, settings: list[str] | None) -> "Config":

@@ -16,6 +16,7 @@ from oneshot.cli.options import (
     SplitOption,
     check_output,
     count,
+    download,
     drawn,
     load_data,
     parts,
@@ -33,11 +34,18 @@ def data(
     save: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Save as a memory-mapped graph.")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every file of a saved graph.")
+    ] = False,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Show what is in a data set, or save it in a form that opens in milliseconds."""
+    """Show what is in a data set, or save it in a form that opens in milliseconds.
+
+    Large text and Parquet files are saved without ever being in memory as a whole; if that is
+    interrupted, the same command goes on.
+    """
     from oneshot.devices import find_device
     from oneshot.storage import MARKER, check_place
 
@@ -45,14 +53,21 @@ def data(
     if save is not None:
         check_place(save)
         check_output(save / MARKER, source)
-    dataset = load_data(source, seed)
-    summary = _summary(dataset)
+    if verify:
+        _verify(source)
+    built = save is not None and _build(source, save, seed)
+    dataset = load_data(str(save) if built else source, seed)
+    with console.status("comparing the splits"):
+        summary = _summary(dataset)
     if json:
         summary["fingerprint"] = dataset.graph.fingerprint  # takes a sort of all facts
     if save is not None:
-        with console.status(f"saving to {save}"):
-            dataset.save(save)
+        if not built:
+            with console.status(f"saving to {save}"):
+                dataset.save(save)
         summary["saved"] = str(save)
+    if verify:
+        summary["verified"] = True
     if json:
         console.print_json(summary)
         return
@@ -62,7 +77,7 @@ def data(
         [
             (key.replace("_", " "), f"{value:,}")
             for key, value in summary.items()
-            if isinstance(value, int)
+            if isinstance(value, int) and not isinstance(value, bool)
         ],
     )
     for pair, shared in summary["overlaps"].items():
@@ -70,6 +85,8 @@ def data(
             console.note(f"{shared:,} facts stand in both splits of {pair}")
     for remark in dataset.notes:
         console.note(remark)
+    if verify:
+        console.note("every file has the checksum that it was saved with")
     if save is not None:
         console.note(f"saved: {save}")
 
@@ -168,6 +185,50 @@ def coverage(
     )
     if plot is not None:
         console.note(f"picture: {plot}")
+
+
+def _verify(source: str) -> None:
+    """Check the files of a saved graph, with a bar."""
+    from oneshot.sources import look_for
+    from oneshot.storage import is_saved_graph, verify_graph
+
+    path = look_for(source)
+    if path is None or not is_saved_graph(path):
+        raise InputError(f"{source}: --verify is for saved graphs, and this is none")
+    with console.progress_bar(with_counts=False) as bar:
+        task = bar.add_task(f"checking {source}", total=None)
+        verify_graph(path, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _build(source: str, save: Path, seed: int) -> bool:
+    """Build a saved graph from large files on the disk; false if it fits into memory."""
+    from oneshot.build_state import Options, building_place
+    from oneshot.datasets import large_files
+    from oneshot.graph_builder import build_graph
+    from oneshot.process import return_freed_memory
+
+    download(source)
+    files = large_files(source)
+    if files is None:
+        return False
+    place = building_place(save)
+    if place.exists():
+        console.note(f"going on with what an interrupted build left in {place}")
+    try:
+        with console.progress_bar(with_counts=False) as bar:
+            tasks: dict[str, Any] = {}
+
+            def progress(what: str, done: int, total: int) -> None:
+                if what not in tasks:
+                    tasks[what] = bar.add_task(what, total=total)
+                bar.update(tasks[what], completed=done)
+
+            build_graph(files, save, Options(seed=seed), progress)
+    except KeyboardInterrupt:
+        console.note(f"the same command goes on from here; what is done lies in {place}")
+        raise
+    return_freed_memory()  # else it would stand beside the pages of the graph
+    return True
 
 
 def _summary(dataset: "Dataset") -> dict[str, Any]:

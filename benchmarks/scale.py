@@ -1,0 +1,23 @@
+"""How cost grows with the graph: `python benchmarks/scale.py [1e5,1e6,1e7,1e8]`.
+
+Sizes that the result holds already are kept, so that larger ones can be added when the machine has
+time for them; 10^8 facts need 17 GB of disk meanwhile.
+"""
+
+import subprocess
+import sys
+
+from common import RESULTS
+
+PICTURE = RESULTS.parent.parent / "docs" / "images" / "scale.png"
+
+
+def main() -> None:
+    sizes = sys.argv[1] if len(sys.argv) > 1 else "1e5,1e6,1e7"
+    out = ("--out", str(RESULTS / "scale.json"), "--plot", str(PICTURE), "--resume")
+    command = [sys.executable, "-m", "oneshot", "bench", "scale", "--facts", sizes, *out]
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()

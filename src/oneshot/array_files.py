@@ -1,0 +1,146 @@
+"""Arrays on disk that are written and read in pieces: `.npy` files that grow, rows that are sorted.
+
+For what does not fit into memory. Files are read and written, not mapped, so that the memory of
+the process stays what the pieces need.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import DTypeLike, NDArray
+
+from oneshot.files import sync
+
+PIECE = 1 << 21  # rows read at a time
+
+
+class ArrayWriter:
+    """An array [n] or [n, columns] that grows row by row into a `.npy` file.
+
+    The number of rows is written when the block ends; before that the file is not readable.
+    """
+
+    def __init__(self, path: Path, dtype: DTypeLike, columns: int | None = None) -> None:
+        self.path, self.dtype, self.columns = path, np.dtype(dtype), columns
+        self.length = 0
+        self._file = path.open("wb")
+        self._write_header()
+        self._header_size = self._file.tell()
+
+    def append(self, rows: NDArray[Any]) -> None:
+        np.ascontiguousarray(rows, self.dtype).tofile(self._file)
+        self.length += len(rows)
+
+    def __enter__(self) -> "ArrayWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        with self._file:
+            if error is None:
+                self._file.seek(0)
+                self._write_header()
+                # numpy leaves room for a larger count, so that the header keeps its size.
+                assert self._file.tell() == self._header_size
+        if error is None:
+            sync(self.path)
+
+    def _write_header(self) -> None:
+        shape = (self.length,) if self.columns is None else (self.length, self.columns)
+        about = {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(self._file, about)
+
+
+class ArrayReader:
+    """A `.npy` file whose rows are read in pieces; `len` is the number of rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            npy.read_magic(file)
+            self._shape, _, self.dtype = npy.read_array_header_1_0(file)
+            self._start = file.tell()
+        self._width = int(np.prod(self._shape[1:], dtype=np.int64))
+
+    def __len__(self) -> int:
+        return int(self._shape[0])
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """The rows from `start` to before `stop`."""
+        stop = min(stop, len(self))
+        count = (stop - start) * self._width
+        offset = self._start + start * self._width * self.dtype.itemsize
+        rows = np.fromfile(self.path, self.dtype, count, offset=offset)
+        if len(rows) != count:
+            raise OSError(f"{self.path}: the file is shorter than its header says")
+        return rows.reshape(stop - start, *self._shape[1:])
+
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """All rows, one piece after the other."""
+        for start in range(0, len(self), PIECE):
+            yield self.read(start, start + PIECE)
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write a whole array, and have it on the disk."""
+    np.save(path, array)
+    sync(path)
+
+
+class SortedRows:
+    """Rows of integers, too many for memory, in ascending order of a key.
+
+    Rows are thrown into buckets of neighbouring keys, each of which fits into memory, and sorted
+    bucket by bucket. `bounds` [b - 1]: ascending keys that divide the buckets (see `bounds_of`);
+    `columns`: the types of the numbers beside the key.
+    """
+
+    def __init__(
+        self, directory: Path, bounds: NDArray[Any], columns: Sequence[DTypeLike] = ()
+    ) -> None:
+        directory.mkdir()
+        self.directory, self.bounds = directory, bounds
+        names = ["key", *(f"column_{place}" for place in range(len(columns)))]
+        types = [bounds.dtype, *(np.dtype(column) for column in columns)]
+        self._row = np.dtype(list(zip(names, types, strict=True)))
+
+    def add(self, key: NDArray[Any], *columns: NDArray[Any]) -> None:
+        bucket = np.searchsorted(self.bounds, key, side="right").astype(np.uint16)
+        rows = np.empty(len(key), self._row)
+        for name, column in zip(self._row.names or (), (key, *columns), strict=True):
+            rows[name] = column
+        rows = rows[np.argsort(bucket, kind="stable")]
+        ends = np.cumsum(np.bincount(bucket, minlength=len(self.bounds) + 1)).tolist()
+        start = 0
+        for place, end in enumerate(ends):
+            if end > start:
+                with (self.directory / f"{place}").open("ab") as file:
+                    rows[start:end].tofile(file)
+            start = end
+
+    def buckets(self) -> Iterator[tuple[NDArray[Any], ...]]:
+        """(key, column, …) of each bucket, in the order in which they were added.
+
+        All keys of a bucket are below those of the next, and equal keys are in one bucket. A bucket
+        can be read once: its file is removed.
+        """
+        for place in range(len(self.bounds) + 1):
+            path = self.directory / f"{place}"
+            if path.exists():
+                rows = np.fromfile(path, self._row)
+                path.unlink()
+                yield tuple(np.ascontiguousarray(rows[name]) for name in self._row.names or ())
+        self.directory.rmdir()
+
+
+def bounds_of(sample: NDArray[Any], rows: int, bucket_rows: int) -> NDArray[Any]:
+    """Keys that divide `rows` rows into buckets of about `bucket_rows`, from a sample of keys."""
+    buckets = min(-(-rows // bucket_rows), np.iinfo(np.uint16).max)
+    ordered = np.sort(sample)
+    places = np.arange(1, buckets) * len(ordered) // max(buckets, 1)
+    return np.unique(ordered[places]) if len(ordered) else ordered

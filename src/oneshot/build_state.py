@@ -1,0 +1,159 @@
+"""The state of a build: a directory of unfinished files with a manifest of what is done."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oneshot._version import __version__
+from oneshot.array_files import SortedRows
+from oneshot.edges import integer_type
+from oneshot.errors import InputError
+from oneshot.files import locked, write_json
+from oneshot.name_runs import NameRun
+from oneshot.reading import read_names
+from oneshot.sources import SourceFiles
+from oneshot.storage import CONTENTS
+from oneshot.vocabulary import Vocabulary
+
+MANIFEST = "build.json"
+_LOCK = "lock"
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a single file is split (see `oneshot.datasets.load`)."""
+
+    seed: int = 0
+    valid_share: float = 0.1
+    test_share: float = 0.1
+
+
+@dataclass
+class BuildState:
+    """What the stages of a build share: where they read and write, and what is known so far.
+
+    `manifest`: `runs`, one entry for each run of facts that was read (`split`, `facts`,
+    `position`, `is_last`), `done`, the finished stages, and what they counted.
+    """
+
+    files: SourceFiles
+    options: Options
+    work: Path
+    manifest: dict[str, Any]
+    progress: Progress
+    _given: dict[str, Vocabulary] = field(default_factory=dict)
+
+    @property
+    def num_splits(self) -> int:
+        return len(self.files.splits)
+
+    def split_sizes(self) -> list[int]:
+        runs = self.manifest["runs"]
+        return [
+            sum(run["facts"] for run in runs if run["split"] == split)
+            for split in range(self.num_splits)
+        ]
+
+    def full_runs(self, split: int | None = None) -> list[int]:
+        """Numbers of the runs with facts, of all splits or of one."""
+        return [
+            number
+            for number, run in enumerate(self.manifest["runs"])
+            if run["facts"] and split in (None, run["split"])
+        ]
+
+    def stem(self, kind: str, number: int) -> Path:
+        return self.work / f"run_{number}_{kind}"
+
+    def name_run(self, kind: str, number: int) -> NameRun:
+        return NameRun(self.stem(kind, number))
+
+    def vocabulary(self, kind: str) -> Vocabulary | None:
+        """The names that were given, if any."""
+        file = self.files.entities if kind == "entity" else self.files.relations
+        if file is not None and kind not in self._given:
+            self._given[kind] = read_names(file, kind)
+        return self._given.get(kind)
+
+    def count(self, what: str) -> int:
+        return int(self.manifest["counts"][what])
+
+    @property
+    def id_type(self) -> np.dtype[Any]:
+        """The type that `KnowledgeGraph.from_distinct` chooses for ids."""
+        return np.dtype(integer_type(max(self.count("entity"), 2 * self.count("relation") + 1)))
+
+    def pair(self, first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
+        """One number for two entities, in the order of pairs; for up to three billion entities."""
+        pair = first.astype(np.int64)
+        pair *= self.count("entity")
+        pair += second
+        return pair
+
+    def sorted_rows(self, name: str, bounds: NDArray[Any], columns: tuple[Any, ...]) -> SortedRows:
+        """An empty `SortedRows`, whatever an interrupted stage left of it."""
+        shutil.rmtree(self.work / name, ignore_errors=True)
+        return SortedRows(self.work / name, bounds, columns)
+
+    def note(self) -> None:
+        write_json(self.work / MANIFEST, self.manifest)
+
+
+def building_place(path: Path) -> Path:
+    """Where the unfinished parts of a graph that is built at `path` are kept."""
+    path = path.resolve()
+    return path.with_name(f".{path.name}.building")
+
+
+def identity_of(files: SourceFiles, options: Options) -> dict[str, Any]:
+    """What must be the same for an interrupted build to go on."""
+    try:
+        states = [(file, file.stat()) for file in files.all]
+    except OSError as error:
+        raise InputError(f"{error.filename}: {error.strerror}") from error
+    return {
+        "version": __version__,
+        "files": [[str(file.resolve()), s.st_size, s.st_mtime_ns] for file, s in states],
+        "options": vars(options) if len(files.splits) == 1 else None,
+    }
+
+
+def manifest_in(work: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a build that was interrupted, or a new one in an empty directory."""
+    try:
+        found: dict[str, Any] = json.loads((work / MANIFEST).read_text(encoding="utf-8"))
+        # Killed while the finished files were moved to their place: some are there, some here.
+        is_torn = "marker" in found["done"] and any(not (work / n).exists() for n in CONTENTS)
+        if found["identity"] == identity and not is_torn:
+            return found
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    for entry in work.iterdir():
+        if entry.name != _LOCK:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    manifest = {"identity": identity, "runs": [], "done": [], "counts": {}}
+    write_json(work / MANIFEST, manifest)
+    return manifest
+
+
+@contextmanager
+def alone_in(work: Path) -> Iterator[None]:
+    """The directory of a build, made if need be, and held against other processes."""
+    if work.exists() and not (work / _LOCK).is_file():
+        raise InputError(f"{work}: exists and was not written by oneshot; move it away")
+    work.mkdir(exist_ok=True)
+    try:
+        with locked(work / _LOCK, wait=False):
+            yield
+    except BlockingIOError as error:
+        raise InputError(f"{work}: another process is building this graph") from error

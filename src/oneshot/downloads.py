@@ -1,0 +1,143 @@
+"""Downloads over HTTP that go on where they were interrupted and are checked when they are done."""
+
+import hashlib
+import http.client
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from oneshot.errors import InputError
+from oneshot.files import sync, write_json
+
+ATTEMPTS = 5
+PAUSE = 1.0  # seconds before the second attempt; twice as long before each further one
+_TIMEOUT = 60
+_CHUNK = 1 << 18
+
+_OF_THE_NETWORK = (urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError)
+
+Progress = Callable[[int, int], None]
+"""Told the bytes that are there and the bytes of the whole, 0 if the server does not say."""
+
+
+class _BrokenOffError(Exception):
+    """The connection ended before the file did; another attempt may go on."""
+
+
+def download(
+    url: str, path: Path, sha256: str | None = None, progress: Progress | None = None
+) -> None:
+    """Have the file of a URL at `path`, whole, and with this checksum if one is known.
+
+    What has arrived of an unfinished download lies in `path` with the ending `.part`: the next
+    call goes on from there if the server still has the same file.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise InputError(f"{url}: only http and https can be downloaded from")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE * 2 ** (attempt - 1))
+        try:
+            _continue(url, part, progress or (lambda *_: None))
+            break
+        except urllib.error.HTTPError as error:
+            if error.code < 500:
+                raise InputError(
+                    f"{url}: the server says {error.code} {error.reason}; put the data set into "
+                    "$ONESHOT_DATA by hand"
+                ) from error
+            failure: Exception = error
+        except (_BrokenOffError, OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and not isinstance(error, _OF_THE_NETWORK):
+                raise  # of our disk: another attempt would end the same way
+            failure = error
+    else:
+        raise InputError(
+            f"{url}: not reached in {ATTEMPTS} attempts ({failure}); what has arrived is kept, and "
+            "the same command goes on from there"
+        ) from failure
+    found = checksum(part)
+    if sha256 is not None and found != sha256:
+        _forget(part)
+        raise InputError(
+            f"{url}: wrong checksum: SHA-256 {found} instead of {sha256}; the file was removed. "
+            "Either it has changed at its source, or the connection cannot be trusted"
+        )
+    sync(part)
+    part.replace(path)
+    _about(part).unlink(missing_ok=True)
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _continue(url: str, part: Path, progress: Progress) -> None:
+    """Download what is missing of a file."""
+    have, version = _arrived(part, url)
+    headers = {"Accept-Encoding": "identity", "User-Agent": "oneshot"}
+    if have:
+        # With If-Range a file that has changed comes whole.
+        headers |= {"Range": f"bytes={have}-", "If-Range": version}
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # no byte is missing, or the file has become shorter
+            if error.headers.get("Content-Range", "").endswith(f"*/{have}"):
+                return
+            _forget(part)
+            raise _BrokenOffError("the file at the server has changed") from error
+        raise
+    with response:
+        is_rest = response.status == 206
+        if not is_rest:
+            have = 0
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            _forget(part)
+            raise _BrokenOffError("the server sends another part than the one asked for")
+        length = int(response.headers.get("Content-Length") or 0)
+        total = have + length if length else 0
+        tag = response.headers.get("ETag") or ""
+        # A weak tag does not promise the same bytes.
+        version = tag if tag.startswith('"') else response.headers.get("Last-Modified") or ""
+        write_json(_about(part), {"url": url, "version": version})
+        with part.open("ab" if is_rest else "wb") as file:
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                have += len(chunk)
+                progress(have, total)
+    if total and have < total:
+        raise _BrokenOffError(f"{have:,} of {total:,} bytes arrived")
+
+
+def _arrived(part: Path, url: str) -> tuple[int, str]:
+    """How many bytes of a download are there, and of which version of the file."""
+    try:
+        about: dict[str, Any] = json.loads(_about(part).read_text(encoding="utf-8"))
+        size = part.stat().st_size
+        if about["url"] == url and about["version"]:
+            return size, str(about["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    _forget(part)
+    return 0, ""
+
+
+def _about(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _forget(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _about(part).unlink(missing_ok=True)

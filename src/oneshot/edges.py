@@ -1,0 +1,119 @@
+"""Edges and Neighbours: the adjacency of a graph as arrays, and what is made of them.
+
+Ids of entities and relations, and places in the arrays, take 32 bits each where that is enough.
+"""
+
+import dataclasses
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SMALL = 2**31
+"""Numbers below it are kept in 32 bits."""
+
+
+def integer_type(most: int) -> type[np.int32] | type[np.int64]:
+    """The type for numbers of at most so much."""
+    return np.int32 if most < SMALL else np.int64
+
+
+@dataclass(frozen=True)
+class Edges:
+    """All edges, both directions, grouped by target and sorted by (target, source, relation).
+
+    `indptr` int64 [V + 1]: the edges that point to `o` are `indptr[o]:indptr[o + 1]`.
+    `source` [2F]: the entity each edge starts from.
+    `relation` [2F]: its relation, `0..R-1`, inverse `R..2R-1`.
+    `fact` [2F]: the row of `graph.facts` it comes from.
+    int32 where the numbers allow it, else int64: ids (`source`, `relation`) alike, and places
+    (`fact`, and all but `index` of `Neighbours`).
+    """
+
+    indptr: Tensor
+    source: Tensor
+    relation: Tensor
+    fact: Tensor
+
+    def expect(self, start: Tensor, count: Tensor) -> None:
+        """Announce that rows `start : start + count` [m] will be read; for those in files."""
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The undirected simple graph for PageRank: one entry a pair, no self-loops, sorted.
+
+    `indptr` [V + 1] and `index` [P]: the neighbours of `x` are `index[indptr[x]:indptr[x + 1]]`.
+    `pair` [2F]: for each edge of `Edges`, its place in `index`; -1 for a self-loop.
+    """
+
+    indptr: Tensor
+    index: Tensor
+    pair: Tensor
+
+    def expect(self, start: Tensor, count: Tensor) -> None:
+        """See `Edges.expect`."""
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """Number of neighbours of each entity, int64 [V]."""
+        return self.indptr.diff().long()
+
+    def degree_of(self, entities: Tensor) -> Tensor:
+        """Number of neighbours of some entities [m], int64 [m]; touches no others if mapped."""
+        return self.degree[entities]
+
+    @cached_property
+    def largest_degree(self) -> int:
+        """The most neighbours that an entity has."""
+        return int(self.degree.max()) if len(self.indptr) > 1 else 0
+
+
+ArraysT = TypeVar("ArraysT", Edges, Neighbours)
+
+
+def compress_indptr(indptr: Tensor, keep: Tensor) -> Tensor:
+    """Row pointers after the entries where `keep` is false are gone. → int64 [V + 1]."""
+    kept_before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
+    return kept_before[indptr.long()]
+
+
+def normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> Tensor:
+    """See `KnowledgeGraph.normalized_adjacency`."""
+    degree = neighbours.degree
+    isolated = (degree == 0).nonzero().squeeze(1)
+    if len(isolated):
+        degree = degree.clamp(min=1)
+        indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        index = neighbours.index.new_empty(int(indptr[-1]))
+        linked = torch.ones(len(index), dtype=torch.bool, device=index.device)
+        linked[indptr[isolated]] = False
+        index[linked] = neighbours.index
+        index[indptr[isolated]] = isolated.to(index.dtype)
+    else:
+        indptr, index = neighbours.indptr, neighbours.index
+    root = degree.to(dtype).rsqrt()
+    values = root.repeat_interleave(degree) * root[index]
+    return sparse_csr(indptr, index, values, len(degree))
+
+
+def sparse_csr(indptr: Tensor, index: Tensor, values: Tensor, num_columns: int) -> Tensor:
+    """A sparse matrix from its rows, with the indices that torch's products are fastest with."""
+    shape = (len(indptr) - 1, num_columns)
+    kind = torch.int32 if max(*shape, len(index)) < 2**31 else torch.int64
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "sparse CSR is in beta state"
+        return torch.sparse_csr_tensor(
+            indptr.to(kind), index.to(kind), values, shape, check_invariants=False
+        )
+
+
+def moved(arrays: ArraysT, device: torch.device) -> ArraysT:
+    columns = {
+        field.name: getattr(arrays, field.name).to(device) for field in dataclasses.fields(arrays)
+    }
+    return type(arrays)(**columns)

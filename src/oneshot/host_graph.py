@@ -1,0 +1,108 @@
+"""HostGraph: a graph too large for the device that answers, kept in the memory of the host.
+
+Subgraphs are small even where the graph is not: they are sampled on the processor, and only they
+go to the device. Samplers know this kind of graph; to all others it looks like one that lies on
+the device, except that its adjacency cannot be had there.
+"""
+
+from functools import cached_property
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from oneshot.errors import InputError
+from oneshot.graph import KnowledgeGraph
+
+LARGEST_SHARE = 0.6
+"""Of the free memory of a device that a graph may take; the rest is for questions."""
+
+
+class HostGraph(KnowledgeGraph):
+    """The graph `host`, which lies on the processor, for a predictor on another device."""
+
+    packed = False
+    host: KnowledgeGraph
+
+    def __init__(self, host: KnowledgeGraph, device: torch.device) -> None:
+        self.host = host
+        self._device = device
+        self.entities, self.relations, self.origin = host.entities, host.relations, host.origin
+
+    @property
+    def num_facts(self) -> int:
+        return self.host.num_facts
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @cached_property
+    def facts(self) -> Tensor:  # type: ignore[override]
+        """The facts alone are a tenth of the adjacency, and training draws from them."""
+        return self.host.facts.to(self.device)
+
+    @cached_property
+    def degree(self) -> Tensor:
+        return self.host.degree.to(self.device)
+
+    def degree_of(self, entities: Tensor) -> Tensor:
+        return self.host.degree_of(entities.cpu()).to(self.device)
+
+    def edges_into(self, entity: int) -> tuple[Tensor, Tensor]:
+        source, relation = self.host.edges_into(entity)
+        return source.to(self.device), relation.to(self.device)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.host.fingerprint
+
+    @property
+    def edges(self) -> NoReturn:
+        self._refuse()
+
+    @property
+    def neighbours(self) -> NoReturn:
+        self._refuse()
+
+    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> NoReturn:
+        self._refuse()
+
+    def subset(self, mask: Tensor) -> "HostGraph":
+        return HostGraph(self.host.subset(mask.cpu()), self.device)
+
+    def to(self, device: torch.device | str) -> KnowledgeGraph:
+        return self.host.to(device)
+
+    def with_relations(self, relations: object) -> "HostGraph":
+        return HostGraph(self.host.with_relations(relations), self.device)  # type: ignore[arg-type]
+
+    def _refuse(self) -> NoReturn:
+        raise InputError(
+            f"the graph is too large for the memory of {self.device}, and this cannot be done "
+            "from the memory of the host; choose --device cpu"
+        )
+
+
+def fits_on(graph: KnowledgeGraph, device: torch.device) -> bool:
+    """Whether a device has place for a graph, its adjacency and the matrix of its walks."""
+    free = _free_memory(device)
+    if free is None:
+        return True
+    pairs = len(graph.neighbours.index)
+    arrays = (
+        graph.facts,
+        *(getattr(graph.edges, name) for name in ("indptr", "source", "relation", "fact")),
+        *(getattr(graph.neighbours, name) for name in ("indptr", "index", "pair")),
+    )
+    needed: int = sum(array.nbytes for array in arrays) + 8 * pairs
+    return needed <= LARGEST_SHARE * free
+
+
+def _free_memory(device: torch.device) -> int | None:
+    """Bytes that are free on a device; None if that is no limit."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free + held)

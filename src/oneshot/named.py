@@ -1,0 +1,221 @@
+"""Named data sets: the public benchmarks, downloaded once, checked and kept in the user's cache.
+
+A data set becomes a directory of splits in the cache, as if a user had put it there. The text is
+taken as it stands at the source: PyKEEN's own loaders leave out the facts of valid and test whose
+entities do not occur in train, which changes the benchmark. They serve all names that are not in
+the table here, as `pykeen:NAME`.
+"""
+
+import hashlib
+import os
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oneshot.dataset import SPLITS
+from oneshot.downloads import Progress, checksum, download
+from oneshot.errors import InputError, require
+from oneshot.files import locked, sync, write_json
+from oneshot.sources import cache_directory
+from oneshot.unpacking import (
+    opened,
+    unpack_archive,
+    unpack_ogb,
+    unpack_parts,
+    unpack_undivided,
+    write_names,
+)
+
+PYKEEN = "pykeen:"
+_DONE = "source.json"
+
+
+@dataclass(frozen=True)
+class Named:
+    """Where a data set is downloaded from, and what must be in it.
+
+    `urls`: its files; `unpack`: what makes the splits of them; `facts`: the number of facts in
+    train, valid and test (or of all, if they are not divided); `digest`: of the facts themselves
+    (see `facts_digest`), where a copy was there to take it from; `sha256`: of the files.
+    """
+
+    urls: tuple[str, ...]
+    unpack: Callable[[list[Path], Path], None]
+    facts: tuple[int, ...]
+    digest: str | None = None
+    sha256: tuple[str, ...] = ()
+
+
+def is_named(name: str) -> bool:
+    """Whether a data set of this name can be downloaded."""
+    return name in NAMED or name.startswith(PYKEEN)
+
+
+def fetch(name: str, progress: Progress | None = None) -> Path:
+    """The directory of a named data set in the cache, downloaded if it is not there yet."""
+    place = cache_directory() / name.replace(":", "-")
+    if place.is_dir():
+        return place
+    if os.environ.get("ONESHOT_OFFLINE"):
+        raise InputError(f"{name} is not in the cache, and $ONESHOT_OFFLINE forbids to download it")
+    arriving = cache_directory() / ".downloads" / place.name
+    arriving.parent.mkdir(parents=True, exist_ok=True)
+    # Several processes of one training ask for the same data at once: one of them downloads it.
+    with locked(arriving.with_name(f"{place.name}.lock")):
+        if not place.is_dir():
+            _fetch(name, place, arriving, progress)
+    return place
+
+
+def _fetch(name: str, place: Path, arriving: Path, progress: Progress | None) -> None:
+    if name.startswith(PYKEEN):
+        with _taking_place_of(place) as directory:
+            _from_pykeen(name.removeprefix(PYKEEN), directory)
+        return
+    named = NAMED[name]
+    files = []
+    for number, url in enumerate(named.urls):
+        file = arriving / url.rsplit("/", 1)[1]
+        if not file.exists():
+            download(url, file, named.sha256[number] if named.sha256 else None, progress)
+        files.append(file)
+    try:
+        with _taking_place_of(place) as directory:
+            named.unpack(files, directory)
+            _check(name, named, directory)
+            sums = [checksum(file) for file in files]
+            write_json(directory / _DONE, {"name": name, "urls": named.urls, "sha256": sums})
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of our disk, not of the file
+            raise
+        shutil.rmtree(arriving)
+        raise InputError(f"{named.urls[0]}: not a whole archive ({error}); try again") from error
+    except InputError:
+        shutil.rmtree(arriving)
+        raise
+    shutil.rmtree(arriving)
+
+
+def facts_digest(directory: Path) -> str:
+    """A digest of the facts in the text files of a directory, whatever their order."""
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        with opened(_split_in(directory, split)) as file:
+            for line in sorted(line.rstrip(b"\r\n") for line in file):
+                digest.update(line + b"\n")
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def _check(name: str, named: Named, directory: Path) -> None:
+    """Raise unless the data set holds what it should."""
+    splits = SPLITS if len(named.facts) > 1 else ("facts",)
+    for split, expected in zip(splits, named.facts, strict=True):
+        found = _count_facts(_split_in(directory, split))
+        if found != expected:
+            raise InputError(
+                f"{named.urls[0]}: {split} of {name} has {found:,} facts instead of {expected:,}; "
+                "the file was removed. It has changed at its source: report it, or put the data "
+                "set into $ONESHOT_DATA by hand"
+            )
+    if named.digest is not None and facts_digest(directory) != named.digest:
+        raise InputError(
+            f"{named.urls[0]}: wrong checksum of the facts of {name}; the file was removed. It has "
+            "changed at its source: report it, or put the data set into $ONESHOT_DATA by hand"
+        )
+
+
+def _count_facts(path: Path) -> int:
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return len(arrays["h"])
+    with opened(path) as file:
+        return sum(1 for line in file if line.strip())
+
+
+def _split_in(directory: Path, split: str) -> Path:
+    return next(directory.glob(f"{split}.*"))
+
+
+@contextmanager
+def _taking_place_of(place: Path) -> Iterator[Path]:
+    """An empty directory that becomes `place` when the block ends well."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            sync(file)
+        temporary.replace(place)
+        sync(place.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _from_pykeen(name: str, directory: Path) -> None:
+    """Any data set that PyKEEN knows, by its own loader."""
+    loaders = require("pykeen.datasets", "datasets", f"loading {PYKEEN}{name}")
+    if name.casefold() not in {known.casefold() for known in loaders.dataset_resolver.lookup_dict}:
+        raise InputError(f"PyKEEN has no data set {name!r}; see `pykeen ls datasets`")
+    data = loaders.get_dataset(dataset=name)
+    if data.validation is None:
+        raise InputError(f"PyKEEN's data set {name!r} has no valid split")
+    parts = zip(SPLITS, (data.training, data.validation, data.testing), strict=True)
+    for split, factory in parts:
+        facts: NDArray[np.int64] = np.asarray(factory.mapped_triples, np.int64)
+        np.savez(directory / f"{split}.npz", h=facts[:, 0], r=facts[:, 1], t=facts[:, 2])
+    for file, ids in (
+        ("entities.txt", data.training.entity_to_id),
+        ("relations.txt", data.training.relation_to_id),
+    ):
+        write_names(directory / file, sorted(ids, key=ids.__getitem__))
+
+
+_CONVE = "https://github.com/TimDettmers/ConvE/raw/master"
+_OFFICIAL = "https://raw.githubusercontent.com/tmlr-group/one-shot-subgraph/main/data"
+_OGB = "http://snap.stanford.edu/ogb/data/linkproppred"
+
+NAMED: dict[str, Named] = {
+    "WN18RR": Named(
+        (f"{_CONVE}/WN18RR.tar.gz",),
+        unpack_archive,
+        (86_835, 3_034, 3_134),
+        digest="4d885dfb9659831e89f35343e839eebca6e2f331515e60a9b354ce46ce9ef72a",
+    ),
+    "FB15k-237": Named(
+        (f"{_CONVE}/FB15k-237.tar.gz",),
+        unpack_archive,
+        (272_115, 17_535, 20_466),
+        digest="025a3141dd7cd9386d8c7bb89a00b3232f6d4d356d8d2cebce2d0fc573cf6810",
+    ),
+    "NELL-995": Named(
+        tuple(f"{_OFFICIAL}/nell/{part}.txt" for part in ("facts", "train", "valid", "test")),
+        unpack_parts,
+        (149_678, 543, 2_818),
+        digest="1b64c18291c99e87a7ab3a205f822a4bba2589b533b495972d5159edae735e80",
+    ),
+    "YAGO3-10": Named((f"{_CONVE}/YAGO3-10.tar.gz",), unpack_archive, (1_079_040, 5_000, 5_000)),
+    "ogbl-biokg": Named((f"{_OGB}/biokg.zip",), unpack_ogb, (4_762_678, 162_886, 162_870)),
+    "ogbl-wikikg2": Named((f"{_OGB}/wikikg-v2.zip",), unpack_ogb, (16_109_182, 429_456, 598_543)),
+    "Hetionet": Named(
+        ("https://github.com/hetio/hetionet/raw/master/hetnet/tsv/hetionet-v1.0-edges.sif.gz",),
+        unpack_undivided,
+        (2_250_197,),
+    ),
+    "Wikidata5M": Named(
+        ("https://zenodo.org/record/5546383/files/wikidata5m_transductive.tar.gz",),
+        unpack_archive,
+        (20_614_279, 5_163, 5_163),
+    ),
+}
+"""The data sets that can be downloaded, by name."""

@@ -1,0 +1,165 @@
+"""Unpacking: the splits of public data sets out of the files in which they are published."""
+
+import gzip
+import io
+import pickle
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from oneshot.dataset import SPLITS
+from oneshot.errors import InputError
+
+
+def unpack_archive(files: list[Path], directory: Path) -> None:
+    """The members of a tar or zip archive that are called train, valid and test."""
+    for name, member in _members(files[0]):
+        split = Path(name).stem.rsplit("_", 1)[-1]
+        if Path(name).suffix == ".txt" and split in SPLITS:
+            with gzip.open(directory / f"{split}.tsv.gz", "wb", compresslevel=3) as target:
+                shutil.copyfileobj(member, target, 1 << 20)
+    missing = [split for split in SPLITS if not (directory / f"{split}.tsv.gz").exists()]
+    if missing:
+        raise InputError(f"{files[0].name}: there is no {missing[0]}.txt in this archive")
+
+
+def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Names and contents of the files in an archive; nothing is written under those names."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                if not info.is_dir():
+                    with archive.open(info) as member:
+                        yield info.filename, member
+        return
+    with tarfile.open(path, "r|*") as tar:
+        for entry in tar:
+            content = tar.extractfile(entry) if entry.isfile() else None
+            if content is not None:
+                yield entry.name, content
+
+
+def unpack_parts(files: list[Path], directory: Path) -> None:
+    """Files facts, train, valid and test of the official code; facts and train are one split."""
+    for split, sources in (("train", files[:2]), ("valid", files[2:3]), ("test", files[3:])):
+        with gzip.open(directory / f"{split}.tsv.gz", "wb", compresslevel=3) as target:
+            for source in sources:
+                with source.open("rb") as lines:
+                    target.writelines(b"\t".join(line.split()) + b"\n" for line in lines)
+
+
+def unpack_undivided(files: list[Path], directory: Path) -> None:
+    """One packed table with a header, which is split when it is read."""
+    with opened(files[0]) as source, gzip.open(directory / "facts.tsv.gz", "wb", 3) as target:
+        source.readline()
+        shutil.copyfileobj(source, target, 1 << 20)
+
+
+def unpack_ogb(files: list[Path], directory: Path) -> None:
+    """The arrays and names of an OGB knowledge graph.
+
+    Read without OGB's own loader, which unpickles what it finds and asks questions on the way.
+    """
+    splits: dict[str, dict[str, Any]] = {}
+    names: dict[str, list[str]] = {}
+    for name, member in _members(files[0]):
+        path = Path(name)
+        if path.suffix == ".pt" and path.stem in SPLITS:
+            splits[path.stem] = _safe_arrays(member.read(), name)
+        elif path.parent.name == "mapping" and path.name.endswith(".csv.gz"):
+            names[path.name.removesuffix(".csv.gz")] = _second_column(member.read())
+    if set(splits) != set(SPLITS):
+        raise InputError(f"{files[0].name}: train.pt, valid.pt or test.pt is missing")
+    sizes = _type_sizes(splits.values())
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+    for split, facts in splits.items():
+        relation = np.asarray(facts["relation"], np.int64)
+        ends = []
+        for side in ("head", "tail"):
+            ids = np.asarray(facts[side], np.int64)
+            kinds = facts.get(f"{side}_type")
+            if kinds is not None:
+                ids = ids + np.array([starts[kind] for kind in kinds], np.int64)
+            ends.append(ids)
+        np.savez(directory / f"{split}.npz", h=ends[0], r=relation, t=ends[1])
+    relations = 1 + max(int(np.max(facts["relation"])) for facts in splits.values())
+    if set(sizes) == {""}:
+        entities = _or_numbers(names.get("nodeidx2entityid"), sizes[""])
+    else:
+        entities = [f"{kind}:{i}" for kind, size in sizes.items() for i in range(size)]
+    known = names.get("relidx2relname") or names.get("reltype2relid")
+    write_names(directory / "entities.txt", entities)
+    write_names(directory / "relations.txt", _or_numbers(known, relations))
+
+
+def _type_sizes(splits: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """The number of entities of each type, in the order of the types; "" without types."""
+    sizes: dict[str, int] = {}
+    for facts in splits:
+        for side in ("head", "tail"):
+            ids = np.asarray(facts[side], np.int64)
+            kinds = np.asarray(facts.get(f"{side}_type", [""] * len(ids)))
+            for kind in np.unique(kinds).tolist():
+                sizes[kind] = max(sizes.get(kind, 0), int(ids[kinds == kind].max()) + 1)
+    return dict(sorted(sizes.items()))
+
+
+def _safe_arrays(data: bytes, name: str) -> dict[str, Any]:
+    """The dictionary of arrays in a file of `torch.save`, without running what a pickle may hold.
+
+    torch's own safe reader knows only the second protocol of pickles, OGB's files use later ones.
+    """
+    try:
+        if zipfile.is_zipfile(io.BytesIO(data)):
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                inner = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
+                return dict(_OnlyArrays(io.BytesIO(archive.read(inner))).load())
+        # As torch wrote until 1.5: a magic number, a version and a note on the system go before.
+        file = io.BytesIO(data)
+        for _ in range(3):
+            _OnlyArrays(file).load()
+        return dict(_OnlyArrays(file).load())
+    except Exception as error:  # a damaged pickle can fail anywhere
+        raise InputError(f"{name}: not a file of arrays ({error})") from error
+
+
+class _OnlyArrays(pickle.Unpickler):
+    """Reads numbers, texts, containers and arrays; anything else is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _SAFE:
+            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        raise pickle.UnpicklingError(f"it wants to run {module}.{name}")
+
+
+_SAFE = {
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("_codecs", "encode"),
+}
+
+
+def _second_column(data: bytes) -> list[str]:
+    lines = gzip.decompress(data).decode().splitlines()[1:]
+    return [line.split(",", 1)[1] for line in lines if "," in line]
+
+
+def _or_numbers(names: list[str] | None, count: int) -> list[str]:
+    """Names if there are enough of them and they are distinct, else numbers."""
+    is_whole = names is not None and len(names) >= count and len(set(names)) == len(names)
+    return names if is_whole and names is not None else [str(i) for i in range(count)]
+
+
+def write_names(path: Path, names: Iterable[str]) -> None:
+    path.write_text("".join(name + "\n" for name in names), encoding="utf-8")
+
+
+def opened(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
