@@ -34,6 +34,8 @@ class SamplerConfig:
     edge_ratio: float | dict[str, float] | None = None
     max_entities: int | dict[str, int] | None = None
     max_edges: int | dict[str, int] | None = None
+    # stop adding entities to a question's subgraph when they hold this share of the score
+    mass: float | dict[str, float] | None = None
     # keep entities that no path leads to, so that there are exactly as many as the budget says
     keep_unreachable: bool = False
     # PPR: probability of jumping back to the question's entity

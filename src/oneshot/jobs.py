@@ -27,6 +27,7 @@ from oneshot.runs import (
     GRAPH,
     RESULT,
     calibration_values,
+    check_no_changes,
     check_run_place,
     read_calibration,
     read_json,
@@ -55,6 +56,8 @@ def train_run(
     team = Team(device)
     check_run_place(path, data.graph)
     checkpoint = _resumable(data, path, config) if resume else None
+    if checkpoint is None:
+        check_no_changes(path)
     if checkpoint is not None and checkpoint.state.finished:
         result = _saved_result(path)
         if result is not None:

@@ -16,7 +16,7 @@ from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
 from oneshot.ppr import check_entities
 from oneshot.samplers.budget import Budget, Count, Ratio
-from oneshot.samplers.choice import choose_highest, ranks_of
+from oneshot.samplers.choice import choose_highest, counts_of_mass, ranks_of
 from oneshot.subgraph import EdgeScore, SubgraphBatch, concatenate, extract
 
 # Dense blocks [V, block] that live at the same time while a block of queries is scored.
@@ -42,7 +42,8 @@ class Sampler(ABC):
     no learned parameters: the same call gives the same subgraphs, whatever was asked before and
     whatever else is in the batch. A new sampler implements `scores`.
 
-    `entity_ratio`, `edge_ratio`, `max_entities`, `max_edges`: see `Budget`.
+    `entity_ratio`, `edge_ratio`, `max_entities`, `max_edges`,
+    `mass`: see `Budget`.
     `keep_unreachable`: false drops chosen entities of score 0 (no path leads there, or one longer
         than the sampler looks, so they cost time and receive no message); true keeps exactly
         `K` entities.
@@ -60,12 +61,13 @@ class Sampler(ABC):
         *,
         max_entities: Count | None = None,
         max_edges: Count | None = None,
+        mass: Ratio | None = None,
         keep_unreachable: bool = True,
         edge_score: EdgeScore = "product",
         seed: int = 0,
     ) -> None:
         self.seed = seed
-        self.budget = Budget(entity_ratio, edge_ratio, max_entities, max_edges)
+        self.budget = Budget(entity_ratio, edge_ratio, max_entities, max_edges, mass)
         self.keep_unreachable = keep_unreachable
         if edge_score not in get_args(EdgeScore):
             raise InputError(f"edge_score must be one of {get_args(EdgeScore)}, not {edge_score!r}")
@@ -100,6 +102,10 @@ class Sampler(ABC):
         they take places of the `K`, which grows if they are more. `edges_from`: another graph of
         the same entities that the edges are taken from, while `graph` decides on the entities.
         """
+        if graph.host is not None:
+            # Too large for the device: only the subgraphs go there.
+            other = edges_from if edges_from is None else edges_from.host or edges_from
+            return self.sample(graph.host, queries, include, other).to(graph.device)
         queries = check_queries(graph, queries)
         if include is not None:
             include = check_include(graph, queries, include)
@@ -135,13 +141,17 @@ class Sampler(ABC):
     ) -> Selection:
         """The entities of each query's subgraph (see `sample`)."""
         counts = self.budget.entity_counts(graph, queries[:, 1])
+        masses = self.budget.masses(graph, queries[:, 1])
         forced = queries[:, :1]
         if include is not None:
             forced = torch.cat([forced, include], dim=1)
         parts = []
         for rows, scores in self._score_blocks(graph, queries[:, 0]):
+            limits = counts[rows]
+            if masses is not None:
+                limits = counts_of_mass(scores, queries[rows, 0], limits, masses[rows])
             entities, query, score = choose_highest(
-                scores, counts[rows], forced[rows], self.keep_unreachable
+                scores, limits, forced[rows], self.keep_unreachable
             )
             whole = len(rows) == len(queries)  # then the rows are all, in their order
             parts.append((entities, query if whole else rows[query], score))

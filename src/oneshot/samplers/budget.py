@@ -28,15 +28,19 @@ class Budget:
     `entity_ratio`: share of the entities; 0.1 unless `max_entities` is given.
     `edge_ratio`: share of the graph's facts, counted in both directions; 1.0 likewise.
     `max_entities`, `max_edges`: counts. With a ratio beside it, the smaller one holds.
+    `mass`: share of the score (for PPR: of the probability). Entities are added, highest first,
+        until they hold that share, so that a question whose answer lies near gets a small
+        subgraph; the budget above stays the most. 1 is no limit.
     """
 
     entity_ratio: Ratio | None = None
     edge_ratio: Ratio | None = None
     max_entities: Count | None = None
     max_edges: Count | None = None
+    mass: Ratio | None = None
 
     def __post_init__(self) -> None:
-        for field in ("entity_ratio", "edge_ratio"):
+        for field in ("entity_ratio", "edge_ratio", "mass"):
             for value in _values(getattr(self, field), field):
                 if not 0 < value <= 1:
                     raise InputError(f"{field} must be above 0 and at most 1, not {value}")
@@ -49,7 +53,8 @@ class Budget:
 
     def check_names(self, graph: KnowledgeGraph) -> None:
         """Raise if a table names a relation that the graph does not have."""
-        for setting in (self.entity_ratio, self.edge_ratio, self.max_entities, self.max_edges):
+        settings = self.entity_ratio, self.edge_ratio, self.max_entities, self.max_edges, self.mass
+        for setting in settings:
             _by_relation(graph, setting or 0, 0)
 
     def entity_counts(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor:
@@ -65,6 +70,13 @@ class Budget:
             graph, self.edge_ratio, self.max_edges, DEFAULT_EDGE_RATIO, 2 * graph.num_facts
         )
         return counts[relations]
+
+    def masses(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor | None:
+        """The share of the score for each query relation: [n] → float64 [n]; None without."""
+        if self.mass is None:
+            return None
+        shares = _by_relation(graph, self.mass, 1.0)
+        return torch.tensor(shares, dtype=torch.float64, device=graph.device)[relations]
 
 
 def _counts(

@@ -32,6 +32,26 @@ def choose_highest(
     return entities, row, scores[row, entities]
 
 
+def counts_of_mass(scores: Tensor, first: Tensor, counts: Tensor, mass: Tensor) -> Tensor:
+    """How many of each row, highest first, hold a share of the row's sum; at most `counts` [n].
+
+    `scores` [n, V] ≥ 0; `first` int64 [n]: an entity of each row that comes before all others;
+    `mass` float64 [n]: the share, 1 for no limit. The entity that completes the share is counted.
+    """
+    most = int(counts.max()) if len(counts) else 1
+    if most <= 1:
+        return counts
+    rows = torch.arange(len(scores), device=scores.device)
+    own = scores[rows, first]
+    wanted = mass * scores.sum(1, dtype=torch.float64)
+    scores[rows, first] = -1  # never among the highest of the others
+    others = scores.topk(min(most, scores.shape[1]) - 1, dim=1).values
+    scores[rows, first] = own
+    held = torch.cat([own[:, None], others[:, :-1]], dim=1).double().cumsum(1)
+    needed = 1 + (held < wanted[:, None]).sum(1)
+    return torch.where(mass < 1, torch.minimum(needed, counts), counts)
+
+
 def ranks_of(scores: Tensor, first: Tensor, targets: Tensor) -> Tensor:
     """Place of each row's target when the row is sorted by score, ties by lower id.
 

@@ -11,7 +11,7 @@ from oneshot.ppr import Transition, ppr, ppr_chebyshev
 from oneshot.push import PushWorkspace, ppr_push
 from oneshot.samplers.base import Sampler, Selection, joined
 from oneshot.samplers.budget import Count, Ratio
-from oneshot.samplers.choice import choose_highest
+from oneshot.samplers.choice import choose_highest, counts_of_mass
 from oneshot.subgraph import EdgeScore
 
 Method = Literal["auto", "chebyshev", "power", "push"]
@@ -57,6 +57,7 @@ class PPRSampler(Sampler):
         transition: Transition = "walk",
         max_entities: Count | None = None,
         max_edges: Count | None = None,
+        mass: Ratio | None = None,
         keep_unreachable: bool = True,
         edge_score: EdgeScore = "product",
         seed: int = 0,
@@ -66,6 +67,7 @@ class PPRSampler(Sampler):
             edge_ratio,
             max_entities=max_entities,
             max_edges=max_edges,
+            mass=mass,
             keep_unreachable=keep_unreachable,
             edge_score=edge_score,
             seed=seed,
@@ -85,7 +87,7 @@ class PPRSampler(Sampler):
         self.steps = steps
         self.ball_factor = ball_factor
         self.transition: Transition = transition
-        self._workspace: tuple[KnowledgeGraph, PushWorkspace] | None = None
+        self._workspace: PushWorkspace | None = None
 
     def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
         if self.method == "power":
@@ -101,7 +103,7 @@ class PPRSampler(Sampler):
             graph.device.type == "cpu"
             and most_entities <= PUSH_LARGEST_SHARE * graph.num_entities
             and graph.num_entities >= PUSH_LEAST_GRAPH
-            and int(graph.neighbours.degree.max()) <= PUSH_LARGEST_HUB
+            and graph.neighbours.largest_degree <= PUSH_LARGEST_HUB
         )
         return "push" if local else "chebyshev"
 
@@ -151,9 +153,15 @@ class PPRSampler(Sampler):
         self, graph: KnowledgeGraph, queries: Tensor, counts: Tensor, include: Tensor | None
     ) -> Selection:
         parts = []
+        masses = self.budget.masses(graph, queries[:, 1])
         for row, (entity, _) in enumerate(queries.tolist()):
-            count = int(counts[row])
+            limit = counts[row : row + 1]
+            count = int(limit)
             found, scores = self._push(graph, entity, count)
+            if masses is not None:
+                # Of the score in the ball; beyond it there is next to none.
+                first = torch.searchsorted(found, queries[row, :1])
+                limit = counts_of_mass(scores[None], first, limit, masses[row : row + 1])
             forced = queries[row, :1]
             if include is not None:
                 forced = torch.cat([forced, include[row]])
@@ -166,7 +174,7 @@ class PPRSampler(Sampler):
             dense[torch.searchsorted(candidates, found)] = scores
             chosen, _, score = choose_highest(
                 dense[None],
-                counts[row : row + 1],
+                limit,
                 torch.searchsorted(candidates, forced)[None],
                 self.keep_unreachable,
             )
@@ -175,14 +183,15 @@ class PPRSampler(Sampler):
 
     def _push(self, graph: KnowledgeGraph, entity: int, count: int) -> tuple[Tensor, Tensor]:
         """Scores around one entity, enough of them to choose `count` entities."""
-        if self._workspace is None or self._workspace[0] is not graph:
-            self._workspace = graph, PushWorkspace(graph)
         # Taken out while it is in use: an interrupted push leaves it dirty, and it is not put back.
-        workspace, self._workspace = self._workspace[1], None
+        workspace, self._workspace = self._workspace, None
+        if workspace is None or not workspace.fits(graph):
+            workspace = PushWorkspace(graph)
         size = min(max(int(self.ball_factor * count), 100), graph.num_entities)
         found, scores = ppr_push(graph, entity, self.restart, size, workspace, self.steps)
-        self._workspace = graph, workspace
+        self._workspace = workspace
         if self.transition == "paper":
-            degree = graph.neighbours.degree.clamp(min=1)
-            scores = scores / degree[found] * degree[entity]
+            places = torch.cat([found, found.new_tensor([entity])])
+            degree = graph.neighbours.degree_of(places).clamp(min=1)
+            scores = scores / degree[:-1] * degree[-1]
         return found, scores

@@ -1,0 +1,266 @@
+"""The command that searches for configurations."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oneshot import console
+from oneshot.cli.options import DeviceOption, JsonOption, load_data
+from oneshot.cli.search_report import report
+from oneshot.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from oneshot.datasets import Dataset
+    from oneshot.search.settings import SearchSettings
+
+# How many times the training queries of a trial the best gets in full.
+_FULL = 8
+
+
+def search(
+    source: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="The data set, as in `oneshot train`.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The directory of the search.")
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials of phase 1.", show_default="30")
+    ] = None,
+    sampler_trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Trials of phase 2.", show_default="as many as --trials"),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the search in --out; --trials may be more."),
+    ] = False,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="After this time nothing new is begun; what is under way ends, and --resume goes "
+            "on.",
+            show_default="no limit",
+        ),
+    ] = None,
+    show: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Show a search instead of running one.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="What to raise: mrr, hits@1, hits@3 or hits@10.", show_default="mrr"),
+    ] = None,
+    goal: Annotated[
+        str | None,
+        typer.Option(
+            help="Phase 2: 'smaller' subgraphs at the same target, or a 'better' target.",
+            show_default="smaller",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0, help="What of the target 'smaller' may cost.", show_default="0.001"),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="How the best is trained, and all that is not searched; its own values are the "
+            "first trial.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Set an option, which is then not searched; may be repeated.",
+        ),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Ranges of the space, in TOML.")
+    ] = None,
+    queries: Annotated[
+        int | None,
+        typer.Option(min=1, help="Training queries of a whole trial.", show_default="8192"),
+    ] = None,
+    final_queries: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Training queries of the best, in full.",
+            show_default="8 times --queries; with training.epochs set, those",
+        ),
+    ] = None,
+    valid_queries: Annotated[
+        int | None,
+        typer.Option(min=1, help="Validation queries that judge a trial.", show_default="500"),
+    ] = None,
+    sampler_queries: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Validation queries that a trial of phase 2 answers.", show_default="4000"
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, help="When a trial is stopped; 0 for never.", show_default="60"),
+    ] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Share of the trials that go on at each halving; 1 stops none early.",
+            show_default="0.5",
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that run trials, through Dask.")
+    ] = 1,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers to use.")
+    ] = None,
+    random_searches: Annotated[
+        int | None,
+        typer.Option(
+            "--random",
+            min=0,
+            help="Random searches of as many trials to compare with; slow.",
+            show_default="0",
+        ),
+    ] = None,
+    final: Annotated[
+        bool | None,
+        typer.Option(
+            "--final/--no-final",
+            help="Train the best in full, and phase 2 with it.",
+            show_default="final",
+        ),
+    ] = None,
+    json: JsonOption = False,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Seed.", show_default="0")
+    ] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Search for the predictor's configuration, then for subgraph budgets by relation.
+
+    Phase 1 trains configurations for a short while, guided by a random forest. The best is
+    trained in full; phase 2 then looks for the smallest subgraphs that answer as well, by
+    evaluation alone. A search that is resumed keeps the options that it was begun with.
+    """
+    if show is not None:
+        if source is not None or out is not None or resume:
+            raise InputError("--show takes no data set, --out and --resume; it only shows")
+        report(show, json)
+        return
+    if source is None or out is None:
+        raise InputError("give a data set and --out DIR, or --show DIR")
+    from oneshot.devices import find_device
+    from oneshot.errors import require
+    from oneshot.search.searching import may_begin, stored_effort, stored_settings
+    from oneshot.search.searching import search as run_search
+    from oneshot.search.settings import Effort
+
+    place = find_device(device)
+    require("smac", "search", "the search")
+    before = stored_settings(out)
+    if before is not None and not resume:
+        raise InputError(f"{out}: holds a search; go on with --resume, or choose another place")
+    if before is None and not may_begin(out):
+        raise InputError(f"{out}: exists and holds no search; choose another place")
+    if before is None and resume:
+        console.note(f"{out}: there is no search to go on with; it starts afresh")
+    given = {
+        "target": target,
+        "goal": goal,
+        "tolerance": tolerance,
+        "queries": queries,
+        "final_queries": final_queries,
+        "valid_queries": valid_queries,
+        "sampler_queries": sampler_queries,
+        "seconds": seconds,
+        "keep": keep,
+        "seed": seed,
+    }
+    chosen_seed = seed if seed is not None else (0 if before is None else before.seed)
+    data = load_data(source, chosen_seed)
+    if before is None:
+        effort = Effort()
+        chosen = _settings(data, place, given, config, settings, space, trials or effort.trials)
+    else:
+        effort = stored_effort(out)
+        chosen = before
+        if config is not None or settings or space is not None:
+            raise InputError(
+                f"{out}: was begun with settings of its own; resume it without --config, --set "
+                "and --space"
+            )
+        for name, value in given.items():
+            if value is not None and value != getattr(before, name):
+                raise InputError(
+                    f"{out}: was begun with {name} {getattr(before, name)}, not {value}; resume it "
+                    "without that option, or search elsewhere"
+                )
+    wanted: dict[str, Any] = {"trials": trials, "sampler_trials": sampler_trials or trials}
+    wanted |= {"random_searches": random_searches, "final": final}
+    effort = dataclasses.replace(effort, **{k: v for k, v in wanted.items() if v is not None})
+    try:
+        run_search(data, out, chosen, effort, place, workers=workers, dask=dask, minutes=minutes)
+    except KeyboardInterrupt:
+        console.note(f"stopped; go on with: oneshot search {source} --out {out} --resume")
+        raise typer.Exit(130) from None
+    report(out, json)
+
+
+def _sets_epochs(changes: list[str]) -> bool:
+    return any(change.partition("=")[0].strip() == "training.epochs" for change in changes)
+
+
+def _settings(
+    data: "Dataset",
+    device: "torch.device",
+    given: dict[str, Any],
+    config: Path | None,
+    changes: list[str] | None,
+    space: Path | None,
+    trials: int,
+) -> "SearchSettings":
+    """The settings of a new search."""
+    from oneshot.config import from_table, read_config
+    from oneshot.search.outset import fitted_sampler
+    from oneshot.search.settings import SearchSettings
+    from oneshot.search.space import PHASE_1, Space, phase_1_space
+    from oneshot.search.space_files import read_space
+
+    seed = given["seed"] or 0
+    changes = [*(changes or []), f"training.seed={seed}"]
+    base = from_table({}, changes) if config is None else read_config(config, changes)
+    dimensions, fixed = ({}, {}) if space is None else read_space(space)
+    for name in (change.partition("=")[0].strip() for change in changes):
+        if name in dimensions or name in fixed:
+            raise InputError(f"{name}: is given both by --set and in {space}; leave one out")
+        if name in PHASE_1:  # what is set is not searched
+            section, _, option = name.partition(".")
+            fixed[name] = getattr(getattr(base, section), option)
+    sampler, remark = fitted_sampler(base.sampler, data, device, seed)
+    console.note(remark)
+    if given["final_queries"] is None and config is None and not _sets_epochs(changes):
+        whole = given["queries"] or SearchSettings.queries
+        given = {**given, "final_queries": _FULL * whole}
+    test_space = {n: d for n, d in dimensions.items() if n.startswith("test_sampler.")}
+    test_fixed = {n: v for n, v in fixed.items() if n.startswith("test_sampler.")}
+    return SearchSettings(
+        base=dataclasses.replace(base, sampler=sampler),
+        space=phase_1_space(dimensions, fixed),
+        test_space=Space(test_space, test_fixed).as_table(),
+        initial=max(min(10, trials // 3), 1),
+        tries_base=config is not None,
+        **{name: value for name, value in given.items() if value is not None},
+    )

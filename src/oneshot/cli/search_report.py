@@ -1,0 +1,114 @@
+"""What is printed of a search, and the files that are written beside it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oneshot import console
+
+if TYPE_CHECKING:
+    from oneshot.search.summary import Summary
+
+PICTURE, RESULT = "search.png", "search.json"
+
+
+def report(path: Path, json: bool) -> None:
+    """Print a search, and write its picture and its figures beside it."""
+    from oneshot.config import to_toml
+    from oneshot.errors import MissingPackageError
+    from oneshot.files import write_json, write_text
+    from oneshot.report.search import plot_search
+    from oneshot.runs import CONFIG
+    from oneshot.search.summary import summarise
+
+    summary = summarise(path)
+    value = summary.as_dict()
+    best = summary.best_config
+    if best is not None:
+        write_text(path / CONFIG, to_toml(best))
+        value["config"] = str(path / CONFIG)
+        try:
+            plot_search(summary, path / PICTURE)
+            value["picture"] = str(path / PICTURE)
+        except MissingPackageError as error:
+            console.note(str(error))
+    write_json(path / RESULT, value)
+    if json:
+        console.print_json(value)
+    else:
+        _print(summary, value)
+
+
+def _print(summary: "Summary", value: dict[str, Any]) -> None:
+    from oneshot.search.display import described
+
+    target = value["target"]
+    valued = [trial for trial in summary.trials if trial.value is not None]
+    console.print_table(
+        f"The best of {value['trials']} trials on {value['data']} ({value['stopped']} stopped "
+        f"early, {value['failed']} failed)",
+        ("configuration", "trial", target, "seconds"),
+        [
+            (described(t.values), str(t.number + 1), f"{t.value:.4f}", f"{t.seconds:.1f}")
+            for t in sorted(valued, key=lambda t: -(t.value or 0.0))[:5]
+        ],
+    )
+    if value["importance"]:
+        console.print_table(
+            "Importance of the dimensions (share of the forest's variance)",
+            ("dimension", "share"),
+            [(name, f"{share:.3f}") for name, share in value["importance"].items()],
+        )
+    if "random_median" in value:
+        console.stdout.print(
+            f"best {target} {value['best_value']:.4f}; the median of {value['random_searches']} "
+            f"random searches of as many trials: {value['random_median']:.4f}"
+        )
+    if "phase_2" in value:
+        _print_phase_2(value)
+    console.note(f"configuration: {value.get('config', 'none yet')}")
+    trained = value.get("trained")
+    if trained is not None and trained["trial"] != value["best_trial"]:
+        console.note(
+            f"trained in full is trial {trained['trial']}, not yet the best one; --resume does that"
+        )
+    if not value["finished"]:
+        console.note("the search is not finished; go on with --resume")
+    if "picture" in value:
+        console.note(f"picture: {value['picture']}")
+    if "best_run" in value:
+        console.note(f"reasoner: {value['best_run']}")
+
+
+def _print_phase_2(value: dict[str, Any]) -> None:
+    phase, target = value["phase_2"], value["target"]
+    rows = sorted(
+        phase["per_relation"].items(),
+        key=lambda item: item[1]["queries"] * (item[1]["entities"] - item[1]["entities_before"]),
+    )
+    console.print_table(
+        "Budgets by relation, on validation (the ten that saved most)",
+        ("relation", "queries", "entities before", "after", f"{target} before", "after"),
+        [
+            (
+                name,
+                f"{row['queries']:,}",
+                f"{row['entities_before']:,.0f}",
+                f"{row['entities']:,.0f}",
+                f"{row['value_before']:.4f}",
+                f"{row['value']:.4f}",
+            )
+            for name, row in rows[:10]
+        ],
+    )
+    before, after = phase["before"], phase["after"]
+    smaller = 1 - after["entities"] / max(before["entities"], 1e-9)
+    console.stdout.print(
+        f"phase 2: {before['entities']:,.0f} → {after['entities']:,.0f} entities a query "
+        f"({smaller:.0%} fewer), {target} on validation {before['value']:.4f} → "
+        f"{after['value']:.4f}"
+    )
+    if value["test"] is not None:
+        console.stdout.print(
+            f"test MRR {value['test']['mrr']:.4f} (with the sampler of the training "
+            f"{value['test_before']['mrr']:.4f})"
+        )

@@ -1,0 +1,119 @@
+"""Answering: one trial of phase 2, which asks a frozen predictor with another sampler."""
+
+import dataclasses
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oneshot.building import build_sampler
+from oneshot.config import SamplerConfig
+from oneshot.dataset import Dataset
+from oneshot.ranking import KnownFacts, filtered_ranks
+from oneshot.reasoner import Reasoner
+from oneshot.runs import load_reasoner
+from oneshot.search.store import Answers
+from oneshot.search.trial import base_config, failure, free_memory, task_data
+
+
+def target_values(ranks: NDArray[Any], target: str) -> NDArray[np.float64]:
+    """What each rank adds to the target: 1/rank for the MRR, 0 or 1 for Hits@k."""
+    ranks = ranks.astype(np.float64)
+    if target == "mrr":
+        return 1 / ranks
+    return (ranks <= int(target.partition("@")[2])).astype(np.float64)
+
+
+def sampler_at_test(base: SamplerConfig, values: dict[str, Any]) -> SamplerConfig:
+    """The sampler that a trial of phase 2 asks with; no values stand for that of the training."""
+    options = {name.removeprefix("test_sampler."): value for name, value in values.items()}
+    options.pop("limit", None)
+    if "entity_ratio" in options:
+        options["max_entities"] = None
+    if "edge_ratio" in options:
+        options["max_edges"] = None
+    return dataclasses.replace(base, **options)
+
+
+def asked_queries(data: Dataset, limit: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The validation queries of phase 2 and their answers: all, or `limit` drawn with the seed."""
+    queries, answers = data.queries("valid")
+    if limit < len(queries):
+        order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
+        chosen = order[:limit].sort().values
+        queries, answers = queries[chosen], answers[chosen]
+    return queries, answers
+
+
+def ask(
+    reasoner: Reasoner, queries: Tensor, answers: Tensor, known: KnownFacts, batch_size: int
+) -> Answers:
+    """The rank of each answer, and the size of each subgraph."""
+    graph = reasoner.graph
+    queries, answers = queries.to(graph.device), answers.to(graph.device)
+    ranks, entities, edges = [], [], []
+    for start in range(0, len(queries), batch_size):
+        part = slice(start, start + batch_size)
+        batch, scores = reasoner.reason(queries[part])
+        found = filtered_ranks(batch, scores, answers[part], known, graph.num_entities)
+        ranks.append(found.realistic.float())
+        entities.append(torch.bincount(batch.entity_query, minlength=batch.num_queries))
+        edges.append(torch.bincount(batch.edge_query, minlength=batch.num_queries))
+    return Answers(
+        torch.cat(ranks).cpu().numpy(),
+        torch.cat(entities).int().cpu().numpy(),
+        torch.cat(edges).int().cpu().numpy(),
+    )
+
+
+def run_sampler_trial(task: dict[str, Any]) -> dict[str, Any]:
+    """Answer the validation queries with the sampler of a task. → the outcome"""
+    started = time.perf_counter()
+    try:
+        data = task_data(task)  # before the reasoner, which takes it from there
+        reasoner, known = _frozen(task["run"], task["stamp"], task["device"], task["fingerprint"])
+        config = base_config(task["config"])
+        reasoner.sampler = build_sampler(
+            sampler_at_test(config.sampler, task["values"]), config.training.seed
+        )
+        queries, answers = asked_queries(data, task["sampler_queries"], task["seed"])
+        size = config.training.valid_batch_size or config.training.batch_size
+        found = ask(reasoner, queries, answers, known, size)
+    except Exception as error:  # as in phase 1
+        found = None
+        problem = failure(error)
+    if found is None:
+        _frozen.cache_clear()
+        return {
+            "status": "failed",
+            "error": problem,
+            "is_fatal": not free_memory(torch.device(task["device"])),
+            "seconds": time.perf_counter() - started,
+        }
+    value = float(target_values(found.ranks, task["target"]).mean())
+    return {
+        "status": "done",
+        "value": value,
+        "curve": [value],
+        "seconds": time.perf_counter() - started,
+        "answers": (found.ranks.tobytes(), found.entities.tobytes(), found.edges.tobytes()),
+        "about": {
+            "entities": float(found.entities.mean()),
+            "edges": float(found.edges.mean()),
+        },
+    }
+
+
+@functools.lru_cache(maxsize=1)
+def _frozen(run: str, stamp: str, device: str, fingerprint: str) -> tuple[Reasoner, KnownFacts]:
+    """The trained reasoner, read once a process; `stamp` changes when it is trained again."""
+    data = task_data({"fingerprint": fingerprint, "origin": None})
+    place = torch.device(device)
+    reasoner = load_reasoner(Path(run), data.graph).to(place)
+    known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
+    return reasoner, known.to(place)

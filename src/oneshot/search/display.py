@@ -1,0 +1,83 @@
+"""Display: the best trials of a search while it runs."""
+
+from typing import Any
+
+from rich.live import Live
+from rich.table import Table
+
+from oneshot import console
+from oneshot.search.store import Trial
+
+_ROWS = 8
+
+
+class SearchDisplay:
+    """A table of the best trials where stderr is a terminal; else a line a trial."""
+
+    def __init__(self, title: str, total: int, target: str) -> None:
+        self.title, self.total, self.target = title, total, target
+        self._live = Live(console=console.stderr, auto_refresh=True, refresh_per_second=2)
+        self._is_live = console.stderr.is_terminal
+
+    def __enter__(self) -> "SearchDisplay":
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_live:
+            self._live.stop()
+
+    def trial_started(self, trial: Trial, trials: list[Trial]) -> None:
+        if self._is_live:
+            self._live.update(self._table(trials))
+
+    def trial_ended(self, trial: Trial, trials: list[Trial]) -> None:
+        if self._is_live:
+            self._live.update(self._table(trials))
+            return
+        best = max((t.value for t in trials if t.value is not None), default=None)
+        reached = trial.status if trial.value is None else f"{self.target} {trial.value:.4f}"
+        top = "" if best is None else f", best {best:.4f}"
+        why = f" ({trial.status}: {trial.error})" if trial.error else ""
+        console.note(
+            f"{self.title} {trial.number + 1}/{self.total}: {reached}{why}{top}, "
+            f"{trial.seconds:.1f} s, {trial.origin}: {described(trial.values)}"
+        )
+
+    def _table(self, trials: list[Trial]) -> Table:
+        finished = sum(trial.is_finished for trial in trials)
+        failed = sum(trial.status == "failed" for trial in trials)
+        stopped = sum(trial.status == "stopped" for trial in trials)
+        table = Table(
+            title=f"{self.title}: {finished}/{self.total} trials, {stopped} stopped early, "
+            f"{failed} failed",
+            title_justify="left",
+        )
+        for name in ("trial", self.target, "validations", "seconds", "configuration"):
+            table.add_column(name, justify="left" if name == "configuration" else "right")
+        valued = [trial for trial in trials if trial.value is not None]
+        for trial in sorted(valued, key=lambda t: -(t.value or 0.0))[:_ROWS]:
+            table.add_row(
+                str(trial.number + 1),
+                f"{trial.value:.4f}",
+                str(len(trial.curve)),
+                f"{trial.seconds:.1f}",
+                described(trial.values),
+            )
+        for trial in trials:
+            if not trial.is_finished:
+                table.add_row(str(trial.number + 1), "…", "", "", described(trial.values))
+        return table
+
+
+def described(values: dict[str, Any]) -> str:
+    """The values of a trial in one line."""
+    if not values:
+        return "as trained"
+    return ", ".join(
+        f"{name.partition('.')[2]}={value:.4g}"
+        if isinstance(value, float)
+        else f"{name.partition('.')[2]}={value}"
+        for name, value in values.items()
+    )

@@ -1,0 +1,99 @@
+"""Phase 1: the predictor's configuration, by short trainings with the sampler frozen."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oneshot.config import Config
+from oneshot.errors import OneshotError
+from oneshot.search.display import SearchDisplay
+from oneshot.search.fitting import nearest
+from oneshot.search.halving import expected_value, limits
+from oneshot.search.proposing import (
+    FAILURE_COST,
+    Known,
+    Proposal,
+    initial_design,
+    propose,
+    random_proposal,
+)
+from oneshot.search.running import best_trial, run_phase
+from oneshot.search.session import Session
+from oneshot.search.space import Space
+from oneshot.search.store import Trial
+
+PREDICTOR, RANDOM = "predictor", "random"
+"""Names in the store; those of random searches have an ending (`random:3`)."""
+
+
+def find_predictor(session: Session) -> Trial:
+    """Search the predictor's configuration. → the best trial"""
+    settings, space = session.settings, session.settings.space
+    first = int(settings.tries_base)
+    design: list[Proposal] = []
+
+    def next_one(number: int, trials: list[Trial]) -> Proposal:
+        if number < first:
+            return Proposal(values_of(settings.base, space), "given")
+        if number < first + settings.initial:
+            design[:] = design or initial_design(space, settings.initial, settings.seed)
+            if number - first < len(design):
+                return design[number - first]
+        return propose(space, known_trials(trials), settings.seed, number)
+
+    best = best_trial(_run(session, PREDICTOR, "trial", next_one))
+    if best is None:
+        raise OneshotError("no trial came to an end; see `oneshot search --show` for the reasons")
+    return best
+
+
+def search_randomly(session: Session, seed: int) -> None:
+    """Search at random with as many trials, to compare with."""
+    space = session.settings.space
+
+    def next_one(number: int, trials: list[Trial]) -> Proposal:
+        return random_proposal(space, seed, number)
+
+    _run(session, f"{RANDOM}:{seed}", f"random search {seed}", next_one)
+
+
+def _run(
+    session: Session, phase: str, title: str, next_one: Callable[[int, list[Trial]], Proposal]
+) -> list[Trial]:
+    settings, total = session.settings, session.effort.trials
+
+    def make_task(values: dict[str, Any], trials: list[Trial]) -> dict[str, Any]:
+        return {
+            **session.task("predictor"),
+            "config": dataclasses.asdict(settings.base),
+            "values": settings.space.whole(values),
+            "queries": settings.queries,
+            "validations": settings.validations,
+            "valid_queries": settings.valid_queries,
+            "seconds": settings.seconds,
+            "limits": limits(trials, settings.validations, settings.keep),
+        }
+
+    with SearchDisplay(title, total, settings.target) as display:
+        return run_phase(session, phase, total, next_one, make_task, display)
+
+
+def known_trials(trials: Sequence[Trial]) -> list[Known]:
+    """Trials as the surrogate is told of them: costs between 0 and 1."""
+    found = []
+    for trial in trials:
+        cost = None
+        if trial.is_finished:
+            value = expected_value(trial, trials)
+            cost = FAILURE_COST if value is None else 1 - value
+        found.append(Known(trial.values, cost))
+    return found
+
+
+def values_of(base: Config, space: Space) -> dict[str, Any]:
+    """The values that a configuration has for the dimensions of a space, drawn into its ranges."""
+    values = {}
+    for name in space.dimensions:
+        section, _, option = name.partition(".")
+        values[name] = getattr(getattr(base, section), option)
+    return nearest(space, values)

@@ -1,0 +1,118 @@
+"""Running: the trials of a phase, from the store to the workers and back."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from oneshot.errors import OneshotError
+from oneshot.search.proposing import Proposal
+from oneshot.search.session import OutOfTime
+from oneshot.search.store import Store, Trial
+from oneshot.search.workers import Workers
+
+# A trial whose search was killed so often while it ran is taken to be the reason.
+_MOST_ATTEMPTS = 5
+# If so many trials fail before any succeeds, the reason is not their configurations.
+_HOPELESS_FAILURES = 5
+
+
+class Time(Protocol):
+    """The time that a session has."""
+
+    @property
+    def is_over(self) -> bool: ...
+    def keep(self) -> None: ...
+
+
+class Sitting(Protocol):
+    """Where the trials are kept, where they run, and for how long: a `Session`."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def workers(self) -> Workers: ...
+    @property
+    def timer(self) -> Time: ...
+
+
+class Watching(Protocol):
+    """What follows the trials of a phase: the live table."""
+
+    def trial_started(self, trial: Trial, trials: list[Trial]) -> None: ...
+    def trial_ended(self, trial: Trial, trials: list[Trial]) -> None: ...
+
+
+def run_phase(
+    session: Sitting,
+    phase: str,
+    total: int,
+    propose: Callable[[int, list[Trial]], Proposal],
+    make_task: Callable[[dict[str, Any], list[Trial]], dict[str, Any]],
+    watching: Watching,
+) -> list[Trial]:
+    """Run trials until there are `total` of a phase; those in the store are not run again.
+
+    A trial that was running when its search was killed runs again, with the configuration that
+    it had. When the time of the session is over, those that run are waited for, and `OutOfTime` is
+    raised. → all trials of the phase
+    """
+    store, workers, timer = session.store, session.workers, session.timer
+    begun, before = time.perf_counter(), store.clock(phase)
+    trials = store.trials(phase)
+    unfinished = [trial for trial in trials if not trial.is_finished]
+    following = len(trials)
+    running = 0
+
+    def clock() -> float:
+        return before + time.perf_counter() - begun
+
+    while True:
+        while running < workers.slots and not timer.is_over:
+            if unfinished:
+                trial = unfinished.pop(0)
+                if trial.attempts >= _MOST_ATTEMPTS:
+                    error = f"the search was killed {trial.attempts} times while it ran"
+                    store.finish(phase, trial.number, {"status": "failed", "error": error}, clock())
+                    continue
+                number, values, origin = trial.number, trial.values, trial.origin
+            elif following < total:
+                number, following = following, following + 1
+                proposal = propose(number, store.trials(phase))
+                values, origin = proposal.values, proposal.origin
+            else:
+                break
+            store.start(phase, number, values, origin)
+            trials = store.trials(phase)
+            workers.submit(number, make_task(values, trials))
+            watching.trial_started(trials[number], trials)
+            running += 1
+        if not running:
+            if unfinished or following < total:
+                raise OutOfTime
+            return store.trials(phase)
+        number, outcome = workers.wait()
+        running -= 1
+        store.finish(phase, number, outcome, clock())
+        timer.keep()
+        trials = store.trials(phase)
+        watching.trial_ended(trials[number], trials)
+        if outcome.get("is_fatal"):
+            raise OneshotError(
+                f"trial {number + 1} left the device unusable ({outcome['error']}); it is recorded "
+                "as failed: go on with --resume"
+            )
+        _check_hope(trials)
+
+
+def best_trial(trials: list[Trial]) -> Trial | None:
+    """The trial with the highest value; of equal ones the first."""
+    valued = [trial for trial in trials if trial.is_finished and trial.value is not None]
+    return max(valued, key=lambda trial: trial.value or 0.0, default=None)
+
+
+def _check_hope(trials: list[Trial]) -> None:
+    finished = [trial for trial in trials if trial.is_finished]
+    if len(finished) >= _HOPELESS_FAILURES and all(t.status == "failed" for t in finished):
+        raise OneshotError(
+            f"all of the first {len(finished)} trials failed, the last with: {finished[-1].error}"
+        )

@@ -1,0 +1,247 @@
+"""Store: the trials of a search in an SQLite file, each written in one transaction.
+
+A trial is entered with its configuration before it starts and completed when it ends, so that
+after a kill at any moment the finished ones are there, once each, and the others are known. What
+SMAC knows is told to it from here each time it is asked.
+"""
+
+import importlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oneshot.errors import InputError
+
+FORMAT = 1
+STORE, LOCK = "trials.sqlite", "lock"
+
+Status = Literal["running", "done", "stopped", "failed"]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS trials (
+    phase TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('running', 'done', 'stopped', 'failed')),
+    choice TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    value REAL,
+    curve TEXT NOT NULL DEFAULT '[]',
+    seconds REAL,
+    at REAL,
+    ended REAL,
+    error TEXT,
+    about TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (phase, number)
+);
+CREATE TABLE IF NOT EXISTS answers (
+    phase TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    ranks BLOB NOT NULL,
+    entities BLOB NOT NULL,
+    edges BLOB NOT NULL,
+    PRIMARY KEY (phase, number)
+);
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial.
+
+    `values`: what it sets, by name. `origin`: who proposed it. `value`: the target reached, None
+    if it failed. `curve`: the target after each validation, the best so far. `at`: seconds of its
+    phase, pauses not counted, when it ended. `about`: all else that is worth knowing.
+    """
+
+    phase: str
+    number: int
+    status: Status
+    values: dict[str, Any]
+    origin: str
+    attempts: int = 0
+    value: float | None = None
+    curve: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    at: float = 0.0
+    error: str | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status != "running"
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it was stopped because others were better at that point."""
+        return self.status == "stopped" and bool(self.about.get("hopeless"))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a trial of phase 2 found for each query, all [n]: rank, entities, edges."""
+
+    ranks: NDArray[np.float32]
+    entities: NDArray[np.int32]
+    edges: NDArray[np.int32]
+
+
+class Store:
+    """The file of trials in the directory of a search."""
+
+    def __init__(self, directory: Path, create: bool = False) -> None:
+        self.path = directory / STORE
+        if not create and not self.path.is_file():
+            raise InputError(f"{directory}: holds no search (there is no {STORE})")
+        if create:
+            directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._database = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+            self._database.execute("PRAGMA synchronous = FULL")
+            if create:
+                self._database.executescript(_SCHEMA)
+            version = self.about("format")
+        except sqlite3.DatabaseError as error:
+            raise InputError(f"{self.path}: not written by oneshot, or damaged ({error})") from None
+        if version is None and create:
+            self.set_about("format", FORMAT)
+        elif version != FORMAT:
+            raise InputError(f"{self.path}: format {version} is not known; this reads {FORMAT}")
+
+    def close(self) -> None:
+        self._database.close()
+
+    def about(self, key: str) -> Any:
+        """A value that belongs to the search as a whole, or None."""
+        row = self._database.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def set_about(self, key: str, value: Any) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO about VALUES (?, ?)", (key, json.dumps(value))
+        )
+
+    def trials(self, phase: str) -> list[Trial]:
+        """The trials of a phase in the order of their numbers, unfinished ones included."""
+        rows = self._database.execute(
+            "SELECT phase, number, status, choice, origin, attempts, value, curve, seconds, at, "
+            "error, about FROM trials WHERE phase = ? ORDER BY number",
+            (phase,),
+        )
+        return [
+            Trial(
+                phase=row[0],
+                number=row[1],
+                status=row[2],
+                values=json.loads(row[3]),
+                origin=row[4],
+                attempts=row[5],
+                value=row[6],
+                curve=json.loads(row[7]),
+                seconds=row[8] or 0.0,
+                at=row[9] or 0.0,
+                error=row[10],
+                about=json.loads(row[11]),
+            )
+            for row in rows
+        ]
+
+    def phases(self) -> list[str]:
+        return [row[0] for row in self._database.execute("SELECT DISTINCT phase FROM trials")]
+
+    def start(self, phase: str, number: int, values: dict[str, Any], origin: str) -> None:
+        """Enter a trial that is about to run; again, if it was entered before and never ended."""
+        self._database.execute(
+            "INSERT INTO trials (phase, number, status, choice, origin, attempts) "
+            "VALUES (?, ?, 'running', ?, ?, 1) "
+            "ON CONFLICT (phase, number) DO UPDATE SET attempts = attempts + 1",
+            (phase, number, json.dumps(values), origin),
+        )
+
+    def finish(self, phase: str, number: int, outcome: dict[str, Any], at: float) -> None:
+        """Complete a trial with what came of it; one that is finished already is an error."""
+        answers = outcome.get("answers")
+        with self._transaction():
+            changed = self._database.execute(
+                "UPDATE trials SET status = ?, value = ?, curve = ?, seconds = ?, at = ?, "
+                "ended = ?, error = ?, about = ? "
+                "WHERE phase = ? AND number = ? AND status = 'running'",
+                (
+                    outcome["status"],
+                    outcome.get("value"),
+                    json.dumps(outcome.get("curve", [])),
+                    outcome.get("seconds", 0.0),
+                    at,
+                    time.time(),
+                    outcome.get("error"),
+                    json.dumps(outcome.get("about", {})),
+                    phase,
+                    number,
+                ),
+            )
+            if changed.rowcount != 1:
+                raise RuntimeError(f"trial {number} of {phase} was not running")
+            if answers is not None:
+                self._database.execute(
+                    "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)",
+                    (phase, number, *answers),
+                )
+
+    def answers(self, phase: str, number: int) -> Answers:
+        """What a trial of phase 2 found for each query."""
+        row = self._database.execute(
+            "SELECT ranks, entities, edges FROM answers WHERE phase = ? AND number = ?",
+            (phase, number),
+        ).fetchone()
+        return Answers(
+            np.frombuffer(row[0], np.float32),
+            np.frombuffer(row[1], np.int32),
+            np.frombuffer(row[2], np.int32),
+        )
+
+    def clock(self, phase: str) -> float:
+        """Seconds of a phase so far, pauses between sessions not counted."""
+        row = self._database.execute(
+            "SELECT MAX(at) FROM trials WHERE phase = ?", (phase,)
+        ).fetchone()
+        return float(row[0] or 0.0)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+
+@contextmanager
+def only_one(directory: Path) -> Iterator[None]:
+    """Hold the directory of a search against a second process; a killed one lets go of it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        fcntl: Any = importlib.import_module("fcntl")
+    except ImportError:  # not on Windows, where nobody watches
+        yield
+        return
+    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{directory}: another process is searching there") from None
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,121 @@
+"""Tests of the space of the search: its conditions, and how TOML changes it."""
+
+from pathlib import Path
+
+import pytest
+
+from oneshot.config import Config
+from oneshot.errors import InputError
+from oneshot.search.fitting import nearest
+from oneshot.search.space import (
+    Choice,
+    Range,
+    Space,
+    configured,
+    phase_1_space,
+    phase_2_space,
+    plain,
+)
+from oneshot.search.space_files import read_space
+
+NAMED = (
+    "message aggregate activation dropout dim attention_dim num_layers initial shortcut concat "
+    "readout gate learning_rate weight_decay schedule fact_ratio batch_size"
+)
+
+
+def from_text(tmp_path: Path, text: str) -> Space:
+    (tmp_path / "space.toml").write_text(text)
+    return phase_1_space(*read_space(tmp_path / "space.toml"))
+
+
+def test_every_dimension_of_the_predictor_and_of_the_sampler_is_there() -> None:
+    options = {name.partition(".")[2] for name in phase_1_space({}, {}).dimensions}
+    assert set(NAMED.split()) <= options
+    later = {name.partition(".")[2] for name in phase_2_space({}, {}, 0.1).dimensions}
+    assert later == {"entity_ratio", "edge_ratio", "restart", "limit", "mass"}
+
+
+def test_every_random_configuration_is_a_valid_one() -> None:
+    pytest.importorskip("ConfigSpace", reason="the extra `search` is not installed")
+    space = phase_1_space({}, {})
+    for drawn in space.configspace(0).sample_configuration(300):
+        values = plain(space, drawn)
+        config = configured(Config(), values)  # raises if two options do not go together
+        assert config.predictor.dim == values["predictor.dim"]
+        is_attentive = values["predictor.message"] == "redgnn"
+        assert ("predictor.attention_dim" in values) == is_attentive
+        assert ("predictor.compose" in values) == (values["predictor.message"] != "drum")
+
+
+def test_what_is_fixed_takes_along_what_depends_on_it(tmp_path: Path) -> None:
+    space = from_text(tmp_path, '[predictor]\nmessage = "drum"\n')
+    assert space.fixed == {"predictor.message": "drum"}
+    assert not {"predictor.compose", "predictor.attention_dim"} & space.dimensions.keys()
+    space = from_text(tmp_path, '[predictor]\nmessage = "redgnn"\n')
+    assert space.dimensions["predictor.compose"] == Choice(("multiply", "add"))
+    space = from_text(tmp_path, '[predictor]\nmessage = ["drum", "nbfnet"]\n')
+    assert "predictor.attention_dim" not in space.dimensions
+    pytest.importorskip("ConfigSpace", reason="the extra `search` is not installed")
+    space.configspace(0).sample_configuration(50)
+
+
+def test_what_is_fixed_is_left_out_where_it_plays_no_part(tmp_path: Path) -> None:
+    space = from_text(tmp_path, '[predictor]\ncompose = "rotate"\n')
+    assert space.dimensions["predictor.message"] == Choice(("nbfnet", "drum"))
+    with_it = space.whole({"predictor.message": "nbfnet"})
+    assert configured(Config(), with_it).predictor.compose == "rotate"
+    without = space.whole({"predictor.message": "drum"})
+    assert configured(Config(), without).predictor.message == "drum"
+
+
+def test_ranges_are_narrowed_and_widened(tmp_path: Path) -> None:
+    space = from_text(
+        tmp_path,
+        "[predictor]\ndim = [256, 8, 8]\nnum_layers = { low = 2, high = 3 }\n"
+        "[training]\nlearning_rate = 0.003\nclip = [0.0, 1.0]\n"
+        "[sampler]\nentity_ratio = { low = 0.1, high = 0.5, log = true }\n",
+    )
+    assert space.dimensions["predictor.dim"] == Choice((8, 256))
+    assert space.dimensions["predictor.num_layers"] == Range(2, 3)
+    assert space.dimensions["sampler.entity_ratio"] == Range(0.1, 0.5, log=True)
+    assert space.dimensions["training.clip"] == Choice((0.0, 1.0))
+    assert space.fixed == {"training.learning_rate": 0.003}
+    assert "training.learning_rate" not in space.dimensions
+    assert Space.from_table(space.as_table()) == space
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[predictor]\ndims = [8]\n", "predictor.dims cannot be searched; did you mean dim"),
+        ("[training]\nepochs = [8, 9]\n", "training.epochs cannot be searched"),
+        ("[prediktor]\ndim = [8]\n", "no section 'prediktor'"),
+        ("[predictor]\ndim = []\n", "predictor.dim: the list is empty"),
+        ("[predictor]\ndim = ['a', 'b']\n", "predictor.dim must be a whole number"),
+        ("[predictor]\nmessage = ['redgn']\n", "did you mean 'redgnn'"),
+        ("[training]\nlearning_rate = { low = 1.0 }\n", "a range is"),
+        ("[training]\nlearning_rate = { low = 1.0, high = 0.1 }\n", "low must be below high"),
+        ("[training]\nweight_decay = { low = 0.0, high = 0.1, log = true }\n", "above 0 with log"),
+        ("[test_sampler]\nwalks = [1, 2]\n", "test_sampler.walks cannot be searched"),
+        ("[predictor]\ndim = [0, 8]\n", "predictor: dim must be at least 1"),
+        (
+            "[test_sampler]\nmass = { low = 0.5, high = 1.5 }\n",
+            "mass must be above 0 and at most 1",
+        ),
+        ("[training]\nlearning_rate = [nan, 0.1]\n", "learning_rate must be"),
+        ("[predictor]\nmessage = 'redgnn'\ncompose = 'rotate'\n", "does not go with"),
+        ("[predictor\n", "not valid TOML"),
+    ],
+)
+def test_wrong_spaces_are_named_errors(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_text(tmp_path, text)
+
+
+def test_values_from_elsewhere_are_drawn_into_the_ranges() -> None:
+    space = phase_1_space({"training.clip": Range(0.5, 1.0)}, {})
+    found = nearest(space, {"predictor.dim": 50, "predictor.message": "drum", "training.clip": 9.0})
+    assert (found["predictor.dim"], found["training.clip"]) == (64, 1.0)
+    assert "predictor.attention_dim" not in found
+    assert found.keys() <= space.dimensions.keys()
