@@ -10,6 +10,7 @@ from oneshot._version import __version__
 if TYPE_CHECKING:
     from oneshot import datasets
     from oneshot.answers import Answer
+    from oneshot.client import Client, ServiceError
     from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
     from oneshot.coverage import Coverage, coverage
     from oneshot.datasets import Dataset, load
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 # Names are imported on first use, so that `oneshot --help` does not wait for torch.
 _HOME = {
     "Answer": "answers",
+    "Client": "client",
+    "ServiceError": "client",
     "Config": "config",
     "PredictorConfig": "config",
     "SamplerConfig": "config",
@@ -72,6 +75,7 @@ __all__ = [
     "SAMPLERS",
     "Answer",
     "BFSSampler",
+    "Client",
     "Config",
     "Coverage",
     "Dataset",
@@ -90,6 +94,7 @@ __all__ = [
     "Report",
     "Sampler",
     "SamplerConfig",
+    "ServiceError",
     "SubgraphBatch",
     "TrainingConfig",
     "UnknownNameError",

@@ -74,10 +74,10 @@ def _write_tsv(path: Path, predictions: Iterable[Prediction]) -> None:
         file.write("\t".join(COLUMNS) + "\n")
         for found in predictions:
             for row in _rows(found):
-                file.write("\t".join(map(_field, row)) + "\n")
+                file.write("\t".join(map(table_field, row)) + "\n")
 
 
-def _field(value: Any) -> str:
+def table_field(value: Any) -> str:
     """A value in a table; quotes stand only around a text with a tab, a line end or a quote."""
     # Not by the module csv, which before Python 3.13 leaves a carriage return bare.
     if value is None:

@@ -18,6 +18,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from oneshot.adjacency import Matrix, PatchedMatrix
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
 
@@ -96,7 +97,7 @@ def ppr_chebyshev(
 
 
 def chebyshev(
-    matrix: Tensor, places: Tensor, values: Tensor, restart: float, steps: int | None
+    matrix: Matrix, places: Tensor, values: Tensor, restart: float, steps: int | None
 ) -> Tensor:
     """`restart · (I − (1 − restart) S)⁻¹` applied to columns with one entry each.
 
@@ -117,7 +118,10 @@ def chebyshev(
     total.add_(current, alpha=2 * rate)
     for step in range(2, steps + 1):
         # T_k = 2 S T_(k-1) − T_(k-2), written over T_(k-2).
-        torch.addmm(previous, matrix, current, beta=-1, alpha=2, out=previous)
+        if isinstance(matrix, PatchedMatrix):
+            matrix.step(previous, current, -1, 2)
+        else:
+            torch.addmm(previous, matrix, current, beta=-1, alpha=2, out=previous)
         previous, current = current, previous
         total.add_(current, alpha=2 * rate**step)
     # Far away the truncated series may dip below zero: reached, but with hardly any score.

@@ -10,10 +10,13 @@ Large hubs spoil this: pushing through one touches all its neighbours, nearly al
 matter equally little, so the ball must be large to hold the right ones.
 """
 
+import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
-from oneshot.graph import KnowledgeGraph, Neighbours, sparse_csr
+from oneshot.edges import Neighbours, sparse_csr
+from oneshot.graph import KnowledgeGraph
 from oneshot.ppr import chebyshev
 
 # An entity joins the ball with the round's best if it holds at least this share of the most.
@@ -23,15 +26,19 @@ _JOIN_SHARE = 0.1
 class PushWorkspace:
     """Scratch memory over all entities of a graph, clean between uses.
 
-    Allocated once a graph, so that a push itself costs only what it touches.
+    Allocated once a size of graph, so that a push itself costs only what it touches.
     `mass` float32 [V]: probability that has arrived; `mark` int64 [V]: any content;
     `joined` bool [V]: whether the entity is in the ball.
     """
 
     def __init__(self, graph: KnowledgeGraph) -> None:
-        self.mass = torch.zeros(graph.num_entities, device=graph.device)
-        self.mark = torch.zeros(graph.num_entities, dtype=torch.long, device=graph.device)
-        self.joined = torch.zeros(graph.num_entities, dtype=torch.bool, device=graph.device)
+        self.mass = _zeros(graph, np.float32)
+        self.mark = torch.empty(graph.num_entities, dtype=torch.long, device=graph.device)
+        self.joined = _zeros(graph, np.bool_)
+
+    def fits(self, graph: KnowledgeGraph) -> bool:
+        """Whether it serves another graph, too: one that has changed, say."""
+        return len(self.mass) == graph.num_entities and self.mass.device == graph.device
 
 
 def ppr_push(
@@ -56,7 +63,7 @@ def ppr_push(
     column = workspace.mark[reached].clamp_(0, len(ball) - 1)
     inside = ball[column] == reached
     row, column = row[inside], column[inside]
-    degree = neighbours.degree[ball].clamp(min=1)
+    degree = neighbours.degree_of(ball).clamp(min=1)
     root = degree.float().sqrt()
     indptr = torch.cat([row.new_zeros(1), torch.bincount(row, minlength=len(ball)).cumsum(0)])
     matrix = sparse_csr(indptr, column, 1 / (root[row] * root[column]), len(ball))
@@ -82,7 +89,7 @@ def grow_ball(
     waiting = joining[:0]  # reached, but not in the ball
     while missing > 0:
         row, reached = _expand(neighbours, joining)
-        share = (1 - restart) * mass[joining] / neighbours.degree[joining].clamp(min=1)
+        share = (1 - restart) * mass[joining] / neighbours.degree_of(joining).clamp(min=1)
         outside = ~joined[reached]
         row, reached = row[outside], reached[outside]
         mass.index_add_(0, reached, share[row])
@@ -105,13 +112,24 @@ def grow_ball(
     return entities
 
 
+def _zeros(graph: KnowledgeGraph, kind: DTypeLike) -> Tensor:
+    """Zeros over all entities, [V].
+
+    From numpy, which takes memory from the system that is zero already: on a processor only what
+    a push touches counts, and the first question does not wait for the rest.
+    """
+    return torch.from_numpy(np.zeros(graph.num_entities, kind)).to(graph.device)
+
+
 def _expand(neighbours: Neighbours, entities: Tensor) -> tuple[Tensor, Tensor]:
     """All neighbours of some entities: (place in `entities` [m], neighbour [m]), int64."""
-    degree = neighbours.degree[entities]
+    degree = neighbours.degree_of(entities)
     total = int(degree.sum())
     places = torch.arange(len(entities), device=entities.device)
     row = places.repeat_interleave(degree, output_size=total)
-    shift = neighbours.indptr[entities] - (degree.cumsum(0) - degree)
+    start = neighbours.indptr[entities]
+    neighbours.expect(start, degree)
+    shift = start - (degree.cumsum(0) - degree)
     place = torch.arange(total, device=entities.device) + shift[row]
     return row, neighbours.index[place].long()
 

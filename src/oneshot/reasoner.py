@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.answers import Answer, Calibration, Prediction
+from oneshot.best_answers import Candidates, best_answers, candidates_of
 from oneshot.devices import fast_products
 from oneshot.errors import InputError
 from oneshot.graph import INVERSE_MARK, KnowledgeGraph
@@ -57,11 +58,16 @@ class Reasoner:
     ) -> tuple[SubgraphBatch, Tensor]:
         """Subgraphs of `queries` [n, 2] and the scores [N] of their entities; no gradients."""
         batch = self.sampler.sample(self.graph, queries, include)
+        return batch, self.scores(batch)
+
+    def scores(self, batch: SubgraphBatch) -> Tensor:
+        """The scores [N] of the entities of some subgraphs; no gradients."""
         was_training = self.predictor.training
         self.predictor.eval()
         try:
             with torch.inference_mode(), fast_products(self.device):
-                return batch, self.predictor(batch).float()
+                scores: Tensor = self.predictor(batch).float()
+                return scores
         finally:
             self.predictor.train(was_training)
 
@@ -69,7 +75,10 @@ class Reasoner:
         self, entity: str | int, relation: str | int, inverse: bool = False
     ) -> tuple[int, int]:
         """The ids of a query; names are looked up, `name⁻¹` or `inverse` turns the relation."""
-        head = self._entity(entity)
+        return self._entity(entity), self.relation_id(relation, inverse)
+
+    def relation_id(self, relation: str | int, inverse: bool = False) -> int:
+        """The id of a relation (see `query`)."""
         count = self.graph.num_relations
         if isinstance(relation, str):
             known = self.graph.relations.get(relation)
@@ -83,7 +92,7 @@ class Reasoner:
                     f"relation id {label} is not in the graph, whose ids go from 0 to "
                     f"{2 * count - 1}, inverses included"
                 )
-        return head, (label + count) % (2 * count) if inverse else label
+        return (label + count) % (2 * count) if inverse else label
 
     def predict(
         self,
@@ -109,7 +118,12 @@ class Reasoner:
             include = allowed[None]
         query = torch.tensor([[head, label]], device=self.device)
         batch, scores = self.reason(query, include)
-        return self._prediction(batch, scores, top, exclude_known, allowed)
+        check_finite(scores)
+        (found,) = candidates_of(self.graph, batch, scores)
+        keep = ~found.known if exclude_known else torch.ones_like(found.known)
+        if allowed is not None:
+            keep &= torch.isin(found.entities, allowed.cpu())
+        return self._prediction(found, top, keep)
 
     def predict_stream(
         self,
@@ -188,58 +202,41 @@ class Reasoner:
 
     def known_answers(self, entity: int, relation: int) -> Tensor:
         """Entities `v` with a fact `(entity, relation, v)` in the graph, int64 [m]."""
-        edges = self.graph.edges
-        row = slice(int(edges.indptr[entity]), int(edges.indptr[entity + 1]))
         # An edge (v, r, u) into the entity is the fact (u, r⁻¹, v).
-        turned = self.graph.inverse(edges.relation[row].long())
-        return edges.source[row][turned == relation].long()
+        source, label = self.graph.edges_into(entity)
+        return source[self.graph.inverse(label) == relation]
 
     def _predict_batch(
         self, queries: list[tuple[int, int]], top: int, exclude_known: bool
     ) -> Iterator[Prediction]:
         batch, scores = self.reason(torch.tensor(queries, device=self.device))
-        for row in range(len(queries)):
-            one, part = _single(batch, scores, row)
-            is_linked = int(self.graph.degree[queries[row][0]]) > 0
-            yield self._prediction(one, part, top if is_linked else 0, exclude_known, None)
+        wishes = [(top, exclude_known)] * len(queries)
+        yield from self.predictions(batch, scores, wishes)
 
-    def _prediction(
-        self,
-        batch: SubgraphBatch,
-        scores: Tensor,
-        top: int,
-        exclude_known: bool,
-        allowed: Tensor | None,
-    ) -> Prediction:
-        """The answers of a batch of one query."""
+    def predictions(
+        self, batch: SubgraphBatch, scores: Tensor, wishes: Sequence[tuple[int, bool]]
+    ) -> Iterator[Prediction]:
+        """The answers of each query of a batch, by the scores [N] of its entities.
+
+        `wishes`: how many answers each query wants, and whether known facts are left out. A query
+        about an entity without any fact has none.
+        """
         check_finite(scores)
-        head, label = batch.queries[0].tolist()
-        known = torch.isin(batch.entities, self.known_answers(head, label))
-        shares = scores.log_softmax(0)
-        keep = torch.ones_like(known)
-        if exclude_known:
-            keep &= ~known
-        if allowed is not None:
-            keep &= torch.isin(batch.entities, allowed)
-        places = keep.nonzero().squeeze(1)
-        order = places[scores[places].argsort(descending=True, stable=True)[:top]]
-        answers = tuple(
-            Answer(
-                self.graph.entities[int(batch.entities[i])],
-                float(scores[i]),
-                None
-                if self.calibration is None
-                else self.calibration.probability(float(shares[i])),
-                bool(known[i]),
-            )
-            for i in order.tolist()
-        )
+        for found, (top, without_known) in zip(
+            candidates_of(self.graph, batch, scores), wishes, strict=True
+        ):
+            keep = ~found.known if without_known else None
+            yield self._prediction(found, top if found.linked else 0, keep)
+
+    def _prediction(self, found: Candidates, top: int, keep: Tensor | None) -> Prediction:
+        """The answers of one query, of those candidates where `keep` is true."""
+        head, label = found.query
         return Prediction(
             self.graph.entities[head],
             self.graph.relation_name(label),
-            answers,
-            batch.num_entities,
-            batch.num_edges,
+            best_answers(self.graph, found, self.calibration, top, keep),
+            len(found.entities),
+            found.num_edges,
         )
 
     def _allowed(
@@ -251,10 +248,10 @@ class Reasoner:
         if isinstance(candidates, str):
             if candidates != "seen":
                 raise InputError(f'candidates must be "seen" or a list, not {candidates!r}')
-            edges = self.graph.edges
-            mine = edges.relation == relation
-            targets = torch.searchsorted(edges.indptr, mine.nonzero().squeeze(1), right=True) - 1
-            seen: Tensor = targets.unique()
+            # A relation's answers are its tails, those of an inverse relation the heads.
+            column = 2 if relation < self.graph.num_relations else 0
+            mine = self.graph.facts[:, 1] == relation % self.graph.num_relations
+            seen: Tensor = self.graph.facts[mine, column].long().unique()
             return seen
         ids = sorted({self._entity(candidate) for candidate in candidates})
         return torch.tensor(ids, dtype=torch.long, device=self.device)
@@ -270,8 +267,12 @@ class Reasoner:
             )
         return int(entity)
 
+    def _degree(self, entity: int) -> int:
+        """Number of facts that an entity takes part in, without a look at the others."""
+        return int(self.graph.degree_of(torch.tensor([entity], device=self.graph.device)))
+
     def _check_linked(self, entity: int) -> None:
-        if int(self.graph.degree[entity]) == 0:
+        if self._degree(entity) == 0:
             raise InputError(
                 f"entity {self.graph.entities[entity]!r} has no fact in the graph, so that nothing "
                 "can be reached from it; add a fact about it first"
@@ -281,20 +282,3 @@ class Reasoner:
 def _check_top(top: int) -> None:
     if top < 1:
         raise InputError(f"top must be at least 1, not {top}")
-
-
-def _single(batch: SubgraphBatch, scores: Tensor, row: int) -> tuple[SubgraphBatch, Tensor]:
-    """One query of a batch, without its edges' places (only what `_prediction` looks at)."""
-    mine = batch.entity_query == row
-    edges = batch.edge_query == row
-    one = SubgraphBatch(
-        queries=batch.queries[row : row + 1],
-        entities=batch.entities[mine],
-        entity_query=batch.entity_query[mine] - row,
-        source=batch.source[row : row + 1] - mine.nonzero()[0],
-        score=batch.score[mine],
-        degree=batch.degree[mine],
-        edges=batch.edges[:, edges],
-        edge_query=batch.edge_query[edges] - row,
-    )
-    return one, scores[mine]

@@ -11,6 +11,7 @@ from typing import Any
 
 from oneshot.checkpoints import optimizer_tensors, save_tensors
 from oneshot.config import Config
+from oneshot.fact_store import FILES as STORE_FILES
 from oneshot.files import sync, write_text
 from oneshot.graph import KnowledgeGraph
 from oneshot.runs import (
@@ -114,7 +115,7 @@ def _replace_run(path: Path, staged: Path) -> None:
     The old ones go first, the checkpoint before all others: a process killed in between leaves
     a run without a checkpoint, which is started afresh, and never one that is mixed of two.
     """
-    for name in (*_TRAINED, CONFIG):
+    for name in (*_TRAINED, CONFIG, *STORE_FILES):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / "graph", ignore_errors=True)
     sync(path)

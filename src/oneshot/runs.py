@@ -8,6 +8,7 @@ graph/                   the graph itself, if it came from no file
 calibration.json         from scores to probabilities
 metrics.jsonl            one record an epoch
 checkpoint/              for resuming
+facts.sqlite             facts added and removed since (with files -wal and -shm while in use)
 """
 
 import json
@@ -22,8 +23,11 @@ from oneshot.checkpoints import load_parameters, save_tensors
 from oneshot.config import Config, TrainingConfig, read_config, to_toml
 from oneshot.datasets import Dataset, load, source_exists, source_files
 from oneshot.errors import InputError
+from oneshot.fact_store import FILES as STORE_FILES
+from oneshot.fact_store import STORE, has_changes
 from oneshot.files import Contents, check_replaceable, replacing_directory, write_json, write_text
 from oneshot.graph import KnowledgeGraph
+from oneshot.live import with_changes
 from oneshot.reading import read_names
 from oneshot.reasoner import Reasoner
 from oneshot.storage import CONTENTS as SAVED_GRAPH
@@ -35,6 +39,7 @@ GRAPH, CALIBRATION, METRICS = "graph.json", "calibration.json", "metrics.jsonl"
 RESULT, CHECKPOINT = "result.json", Path("checkpoint") / "state.safetensors"
 CONTENTS: Contents = {
     **dict.fromkeys((CONFIG, RELATIONS, PREDICTOR, GRAPH, CALIBRATION, METRICS, RESULT)),
+    **dict.fromkeys(STORE_FILES),
     "graph": SAVED_GRAPH,
     CHECKPOINT.parent.name: {CHECKPOINT.name: None},
 }
@@ -49,6 +54,7 @@ def save_reasoner(reasoner: Reasoner, path: Path) -> None:
         training=TrainingConfig(seed=reasoner.sampler.seed),
     )
     check_run_place(path, reasoner.graph)
+    check_no_changes(path)
     with replacing_directory(path, GRAPH, CONTENTS) as directory:
         start_run(directory, config, reasoner.graph)
         save_tensors(directory / PREDICTOR, reasoner.predictor.state_dict(), {})
@@ -68,6 +74,15 @@ def check_run_place(path: Path, graph: KnowledgeGraph) -> None:
     source = Path((graph.origin or {}).get("source", ""))  # absolute, but for names of ours
     if source.is_absolute() and source.is_relative_to(path.resolve()):
         raise InputError(f"{path}: the graph is read from there; choose another place for the run")
+
+
+def check_no_changes(path: Path) -> None:
+    """Raise if the run in `path` holds changed facts, which would be lost if it were replaced."""
+    if has_changes(path / STORE):
+        raise InputError(
+            f"{path}: holds facts that were added or removed; keep them with `oneshot facts "
+            "RUN export --out FILE` and remove the run, or choose another place"
+        )
 
 
 def start_run(path: Path, config: Config, graph: KnowledgeGraph) -> None:
@@ -91,12 +106,13 @@ def load_reasoner(
 ) -> Reasoner:
     """The reasoner in a run directory, on its own graph or on another one.
 
+    Its own graph is taken with the facts that were added and removed since the training.
     `settings`, such as `sampler.entity_ratio=0.2`, change the saved configuration.
     """
     config = run_config(path, settings)
     relations = read_relations(path / RELATIONS)
     if graph is None:
-        graph = run_graph(path)
+        graph = current_graph(path)
     graph = graph.with_relations(relations)
     reasoner = build_reasoner(graph, config)
     if not (path / PREDICTOR).is_file():
@@ -158,6 +174,19 @@ def run_graph(path: Path, graph: KnowledgeGraph | None = None) -> KnowledgeGraph
             "graph name it as the data set, or train again"
         )
     return graph
+
+
+def current_graph(path: Path, graph: KnowledgeGraph | None = None) -> KnowledgeGraph:
+    """The graph of a run (see `run_graph`) with the facts added and removed since.
+
+    The ids of its entities stay as they are; new ones come after them.
+    """
+    return with_changes(path, run_graph(path, graph), run_fingerprint(path))
+
+
+def run_fingerprint(path: Path) -> str:
+    """The fingerprint of the graph that a run was made on."""
+    return str(read_json(path / GRAPH).get("fingerprint"))
 
 
 def run_data(path: Path) -> Dataset:

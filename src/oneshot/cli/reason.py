@@ -95,16 +95,20 @@ def evaluate(
     device: DeviceOption = "auto",
 ) -> None:
     """Filtered ranking of held-out facts, in both directions."""
+    import torch
+
     from oneshot import evaluation
     from oneshot.devices import find_device
-    from oneshot.runs import load_reasoner, run_data, run_graph
+    from oneshot.runs import current_graph, load_reasoner, run_data
 
     place = find_device(device)
     dataset = run_data(run) if data is None else load_data(data, seed)
-    graph = run_graph(run, dataset.graph) if data is None else dataset.graph
+    graph = current_graph(run, dataset.graph) if data is None else dataset.graph
     reasoner = load_reasoner(run, graph, settings).to(place)
     facts = reasoner.renumbered(dataset.graph, dataset.facts(split))
     known = reasoner.renumbered(dataset.graph, dataset.known)
+    if graph is not dataset.graph:  # facts were added or removed since
+        known = torch.cat([known, reasoner.graph.facts.long().cpu()])
     asked = min(2 * len(facts), limit or 2 * len(facts))
     with console.progress_bar() as progress:
         task = progress.add_task("evaluating", total=asked)

@@ -36,6 +36,8 @@ from oneshot.report.shapes import (
 _MARGIN, _GAP, _LEAST_WIDTH = 36.0, 190.0, 980.0
 _TOP = 104.0  # where the graph begins, below the title
 _CHART = 120.0
+_CHART_HEIGHT = _CHART + 50  # with its title and the labels below it
+_PAGE_TOP, _PAGE_CHART = 28.0, 400.0
 
 
 def svg(explanation: Explanation, path: Path | None = None) -> str:
@@ -68,25 +70,47 @@ def png(explanation: Explanation, path: Path) -> None:
     save_png(picture(explanation), path)
 
 
+def page_svg(explanation: Explanation) -> tuple[str, list[str]]:
+    """The paths with what lies around them, and each chart, as SVGs for a page."""
+    graph, bottom, width = _graph(explanation, _PAGE_TOP)
+    legend, bottom = _legend(explanation, bottom, width)
+    charts = [
+        Picture(
+            _PAGE_CHART,
+            24 + _CHART_HEIGHT,
+            f"{what} of the entities in the subgraph of {explanation.entity}",
+            bars(explanation, 10, 24, _PAGE_CHART - 20),
+        )
+        for what, bars in (("Degrees", _degree_bars), ("Distances", _distance_bars))
+    ]
+    drawing = Picture(width, bottom, _description(explanation), graph + legend)
+    return as_svg(drawing, embedded=True), [as_svg(chart, embedded=True) for chart in charts]
+
+
 def picture(explanation: Explanation) -> Picture:
     """The whole picture, from the title down to the charts."""
-    layout = lay_out(explanation)
-    gap = max(_GAP, (_LEAST_WIDTH - 2 * _MARGIN) / (layout.columns + 0.2))
-    width = 2 * _MARGIN + gap * layout.columns
-    places = {
-        place: (_MARGIN + gap * (column + 0.5), _TOP + layout.height[place])
-        for place, column in layout.column.items()
-    }
-    shapes: list[Shape] = _title(explanation, width)
-    shapes += draw_neighbourhood(explanation, layout, places, gap)
-    top = _TOP + layout.total_height + 56
+    shapes, top, width = _graph(explanation, _TOP)
+    shapes = _title(explanation, width) + shapes
     for part in (_legend, _list_of_paths, _charts):
         drawn, top = part(explanation, top, width)
         shapes += drawn
-    description = (
-        f"Why {explanation.answer} answers ({explanation.entity}, {explanation.relation}, ?)"
-    )
-    return Picture(width, top, description, shapes)
+    return Picture(width, top, _description(explanation), shapes)
+
+
+def _description(explanation: Explanation) -> str:
+    return f"Why {explanation.answer} answers ({explanation.entity}, {explanation.relation}, ?)"
+
+
+def _graph(explanation: Explanation, top: float) -> tuple[list[Shape], float, float]:
+    """Entities and edges from `top` downwards; the y below them, and the width of the sheet."""
+    layout = lay_out(explanation)
+    gap = max(_GAP, (_LEAST_WIDTH - 2 * _MARGIN) / (layout.columns + 0.2))
+    places = {
+        place: (_MARGIN + gap * (column + 0.5), top + layout.height[place])
+        for place, column in layout.column.items()
+    }
+    shapes = draw_neighbourhood(explanation, layout, places, gap)
+    return shapes, top + layout.total_height + 56, 2 * _MARGIN + gap * layout.columns
 
 
 def _title(explanation: Explanation, width: float) -> list[Shape]:
@@ -167,31 +191,34 @@ def _list_of_paths(explanation: Explanation, top: float, width: float) -> Part:
 
 def _charts(explanation: Explanation, top: float, width: float) -> Part:
     """The degrees of the sampled entities and their distances from the question's entity."""
-    batch = explanation.batch
     room = (width - 2 * _MARGIN - 60) / 2
+    return [
+        *_degree_bars(explanation, _MARGIN, top, room),
+        *_distance_bars(explanation, _MARGIN + room + 60, top, room),
+    ], top + _CHART_HEIGHT + 16
+
+
+def _degree_bars(explanation: Explanation, left: float, top: float, room: float) -> list[Shape]:
     degrees: dict[str, int] = {}
-    for degree in sorted(batch.degree.tolist()):
+    for degree in sorted(explanation.batch.degree.tolist()):
         low = 1 << (degree.bit_length() - 1) if degree else 0  # powers of two: a log scale
         label = str(low) if low < 2 else f"{low}–{2 * low - 1}"
         degrees[label] = degrees.get(label, 0) + 1
     if any(text_width(label, 11) > room / len(degrees) - 6 for label in degrees):
         degrees = {_from(label): count for label, count in degrees.items()}
+    title = "degree of the sampled entities (log scales)"
+    return _bars(title, degrees, left, top, room, log=True)
+
+
+def _distance_bars(explanation: Explanation, left: float, top: float, room: float) -> list[Shape]:
+    batch = explanation.batch
     distances: dict[str, int] = {}
     for distance in sorted(hops(batch, explanation.source).tolist()):
         label = "no path" if distance == batch.num_entities else str(min(distance, 9))
         label = "9+" if label == "9" else label
         distances[label] = distances.get(label, 0) + 1
-    return [
-        *_bars("degree of the sampled entities (log scales)", degrees, _MARGIN, top, room, True),
-        *_bars(
-            f"distance from {shortened(explanation.entity, 12, room / 2, True)}",
-            distances,
-            _MARGIN + room + 60,
-            top,
-            room,
-            False,
-        ),
-    ], top + _CHART + 66
+    title = f"distance from {shortened(explanation.entity, 12, room / 2, True)}"
+    return _bars(title, distances, left, top, room, log=False)
 
 
 def _from(label: str) -> str:

@@ -120,22 +120,22 @@ def _entity(
         colour = _QUESTION if place == explanation.source else _ANSWER
         role = "question" if place == explanation.source else "answer"
         return [
-            Box((x - half, y - 15), 2 * half, 30, colour, 14, title),
-            Text((x, y + 4.5), text, 13, "#ffffff", "middle", True, title=title),
+            Box((x - half, y - 15), 2 * half, 30, colour, 14, title, entity=name),
+            Text((x, y + 4.5), text, 13, "#ffffff", "middle", True, title=title, entity=name),
             Text((x, y + 28), role, 10.5, colour, "middle", True, halo=True),
         ], ((x - half, y - 15), (x + half, y + 31))
     if on_path:
         text = shortened(name, 12, gap - 24, True)
         half = text_width(text, 12, True) / 2
         return [
-            Circle(centre, 8, "#ffffff", INK, title),
-            Text((x, y + 23), text, 12, INK, "middle", True, halo=True, title=title),
+            Circle(centre, 8, "#ffffff", INK, title, entity=name),
+            Text((x, y + 23), text, 12, INK, "middle", True, halo=True, title=title, entity=name),
         ], ((x - half, y - 9), (x + half, y + 27))
     text = shortened(name, 10, gap - 30)
     half = text_width(text, 10) / 2
     return [
-        Circle(centre, 3.5, FAINT, GREY, title),
-        Text((x, y + 15), text, 10, SOFT, "middle", halo=True, title=title),
+        Circle(centre, 3.5, FAINT, GREY, title, entity=name),
+        Text((x, y + 15), text, 10, SOFT, "middle", halo=True, title=title, entity=name),
     ], ((x - half, y - 5), (x + half, y + 17))
 
 

@@ -45,11 +45,14 @@ class Polygon:
 
 @dataclass(frozen=True)
 class Circle:
+    """`entity`: the name of what it stands for, for pages that lead on from there."""
+
     centre: Point
     radius: float
     fill: str
     stroke: str
     title: str = ""
+    entity: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Box:
     fill: str
     radius: float = 0
     title: str = ""
+    entity: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Text:
     bold: bool = False
     halo: bool = False
     title: str = ""
+    entity: str = ""
 
 
 Shape = Curve | Polygon | Circle | Box | Text
@@ -127,9 +132,16 @@ def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
     return text[:end].rstrip() + "…"
 
 
-def as_svg(picture: Picture) -> str:
-    """The picture as an SVG document."""
+def as_svg(picture: Picture, embedded: bool = False) -> str:
+    """The picture as an SVG document; `embedded`: for a page that brings its own styles."""
     size = f"{picture.width:g} {picture.height:g}"
+    if embedded:
+        body = "\n".join(_svg(shape, leads_on=True) for shape in picture.shapes)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
+            f'width="{picture.width:g}" height="{picture.height:g}" role="group" '
+            f'aria-label="{clean(picture.description)}" font-family="{_FONT}">\n{body}\n</svg>\n'
+        )
     body = "\n".join(_svg(shape) for shape in picture.shapes)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
@@ -145,7 +157,7 @@ def clean(text: str) -> str:
     return escape(_NOT_XML.sub("\ufffd", text), quote=True)
 
 
-def _svg(shape: Shape) -> str:
+def _svg(shape: Shape, leads_on: bool = False) -> str:
     title = f"<title>{clean(shape.title)}</title>" if shape.title else ""
     match shape:
         case Curve():
@@ -185,6 +197,17 @@ def _svg(shape: Shape) -> str:
                 f'fill="{shape.colour}" text-anchor="{shape.anchor}"{look}>'
                 f"{clean(shape.text)}</text>"
             )
+    entity = shape.entity if leads_on and not isinstance(shape, Curve | Polygon) else ""
+    if entity:
+        # A line end within an attribute would be read as a space, and lead to nothing.
+        name = re.sub(r"[\t\n\r]", lambda found: f"&#{ord(found[0])};", clean(entity))
+        # A name beside its circle leads on, too, but is not told a second time.
+        role = (
+            ' aria-hidden="true"'
+            if isinstance(shape, Text)
+            else f' role="button" tabindex="0" aria-label="{name}"'
+        )
+        return f'<g class="entity" data-entity="{name}"{role}>{title}{drawn}</g>'
     return f"<g>{title}{drawn}</g>" if title else drawn
 
 

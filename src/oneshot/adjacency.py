@@ -1,0 +1,128 @@
+"""Adjacency that can change: rows with room to grow, and a matrix with a few entries replaced.
+
+A change of a graph touches the rows of few entities. Their rows are rewritten, in place where they
+fit and at the end of the arrays where they do not, and the matrix of the walks is corrected where
+it differs: the cost is that of the touched rows, not of the graph.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class LooseRows:
+    """Rows of different length in shared arrays, each of which can be rewritten.
+
+    Row `i` is `start[i] : start[i] + count[i]` of every column; rows need not stand in order, and
+    between them may be gaps. `columns`: [capacity] each, `used` of them taken.
+    """
+
+    def __init__(
+        self, start: Tensor, count: Tensor, columns: Sequence[Tensor], spare_rows: int, spare: int
+    ) -> None:
+        rows = len(count)
+        self.start = torch.zeros(rows + spare_rows, dtype=torch.long, device=count.device)
+        self.count = torch.zeros_like(self.start)
+        self.room = torch.zeros_like(self.start)
+        self.start[:rows] = start[:rows]
+        self.count[:rows] = count
+        self.room[:rows] = count
+        self.used = len(columns[0])
+        # Not filled: memory that is never touched is never taken from the system.
+        self.columns = [_longer(column, len(column) + spare) for column in columns]
+
+    def reserve(self, rows: int) -> None:
+        """Have place for so many rows."""
+        if rows > len(self.start):
+            for name in ("start", "count", "room"):
+                old = getattr(self, name)
+                new = torch.zeros(2 * rows, dtype=torch.long, device=old.device)
+                new[: len(old)] = old
+                setattr(self, name, new)
+
+    def read(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The content of some rows [m]: (place in `rows` of each entry, the columns), int64."""
+        row, place = _places(self.start[rows], self.count[rows])
+        return row, [column[place].long() for column in self.columns]
+
+    def write(self, rows: Tensor, counts: Tensor, columns: Sequence[Tensor]) -> None:
+        """Replace distinct rows [m]: `counts` [m] entries each, one row after the other."""
+        tight = counts > self.room[rows]
+        if bool(tight.any()):
+            room = counts[tight] + counts[tight] // 2 + 4
+            ends = room.cumsum(0)
+            if self.used + int(ends[-1]) > len(self.columns[0]):
+                length = self.used + int(ends[-1]) + len(self.columns[0]) // 2
+                self.columns = [_longer(column[: self.used], length) for column in self.columns]
+            self.start[rows[tight]] = self.used + ends - room
+            self.room[rows[tight]] = room
+            self.used += int(ends[-1])
+        self.count[rows] = counts
+        _, place = _places(self.start[rows], counts)
+        for column, values in zip(self.columns, columns, strict=True):
+            column[place] = values.to(column.dtype)
+
+
+class PatchedMatrix:
+    """`C S C + P`: a sparse symmetric matrix, some rows and columns scaled, some entries added.
+
+    `base` S: sparse CSR [V, V]; `size`: rows of the whole, at least V, those beyond V empty in S.
+    `scaled` [t] and `scale` [t]: where the diagonal C is not 1, and its values there. `row`,
+    `column`, `value` [m]: the entries of P.
+    """
+
+    def __init__(
+        self,
+        base: Tensor,
+        size: int,
+        scaled: Tensor,
+        scale: Tensor,
+        entries: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        self.base, self.size = base, size
+        self.scaled, self.scale = scaled, scale[:, None]
+        self.row, self.column = entries[:2]
+        self.value = entries[2][:, None]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.size, self.size
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
+    def __matmul__(self, block: Tensor) -> Tensor:
+        """The product with a dense block [V', n]."""
+        return self.step(torch.zeros_like(block), block, 0.0, 1.0)
+
+    def step(self, result: Tensor, block: Tensor, beta: float, alpha: float) -> Tensor:
+        """`beta · result + alpha · (C S C + P) @ block`, written over `result`."""
+        known = self.base.shape[0]
+        inner, outer = block[:known], result[:known]
+        # Scaled in place and put back: a copy of the block would cost as much as the product.
+        kept, before = inner[self.scaled], outer[self.scaled] * beta
+        inner[self.scaled] = kept * self.scale
+        torch.addmm(outer, self.base, inner, beta=beta, alpha=alpha, out=outer)
+        inner[self.scaled] = kept
+        outer[self.scaled] = before + (outer[self.scaled] - before) * self.scale
+        result[known:] *= beta
+        return result.index_add_(0, self.row, block[self.column] * self.value, alpha=alpha)
+
+
+Matrix = Tensor | PatchedMatrix
+
+
+def _longer(column: Tensor, length: int) -> Tensor:
+    longer = torch.empty(length, dtype=column.dtype, device=column.device)
+    longer[: len(column)] = column
+    return longer
+
+
+def _places(start: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Of rows by start and count [m]: (the row, the place) of each entry, int64."""
+    total = int(count.sum())
+    row = torch.arange(len(count), device=count.device).repeat_interleave(count, output_size=total)
+    first = count.cumsum(0) - count
+    return row, torch.arange(total, device=count.device) + (start - first)[row]

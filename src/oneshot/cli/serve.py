@@ -1,0 +1,199 @@
+"""The commands about a reasoner in use: serve it, and change the facts it looks at."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oneshot import console
+from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption, SetOption
+from oneshot.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from oneshot.fact_store import NamedFact
+    from oneshot.live import LiveGraph
+
+_ACTIONS = ("add", "remove", "export")
+_TOKEN = "ONESHOT_TOKEN"
+
+
+def serve(
+    run: RunArgument,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help=f"Bearer token that every request must carry; or ${_TOKEN}."
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Let nobody change the facts.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Questions answered at once.")] = 16,
+    batch_wait: Annotated[
+        float, typer.Option(min=0, max=1000, help="Milliseconds to wait for more of them.")
+    ] = 5.0,
+    queue: Annotated[int, typer.Option(min=1, help="Questions that may wait.")] = 128,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds that a request may take in all.")
+    ] = 30.0,
+    settings: SetOption = None,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Answer questions over HTTP: a REST API, and a page to ask on."""
+    from oneshot.devices import find_device
+    from oneshot.errors import require
+
+    for package in ("fastapi", "uvicorn", "prometheus_client"):
+        require(package, "serve", "serving")
+    from oneshot.serve.server import run_server
+    from oneshot.serve.settings import ServeSettings
+
+    place = find_device(device)
+    chosen = ServeSettings(
+        token=_token(token_file),
+        read_only=read_only,
+        batch_size=batch_size,
+        batch_wait=batch_wait / 1000,
+        queue=queue,
+        timeout=timeout,
+    )
+    if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        console.note(f"everybody who reaches {host} can ask and change facts; see --token-file")
+
+    def tell(address: str) -> None:
+        if json:
+            console.print_json({"url": address, "run": str(run)})
+        else:
+            console.note(f"{run} is served on {address} (stop with Ctrl+C)")
+
+    run_server(run, host, port, chosen, place, settings, tell)
+
+
+def facts(
+    run: RunArgument,
+    action: Annotated[str, typer.Argument(metavar="add|remove|export", help="What to do.")],
+    fact: Annotated[
+        list[str] | None, typer.Argument(metavar="[HEAD RELATION TAIL]", help="One fact.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Facts to add or remove: .tsv, .csv, .parquet, .nt, …"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where exported facts go, as .tsv.")
+    ] = None,
+    changes: Annotated[
+        bool, typer.Option("--changes", help="Export only what was added and removed.")
+    ] = False,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Change the graph of a run, durably, or write its facts out."""
+    from oneshot.devices import find_device
+    from oneshot.live import LiveGraph
+    from oneshot.runs import RELATIONS, read_relations, run_config, run_fingerprint, run_graph
+
+    find_device(device)
+    named = _check_facts(action, fact, file, out, changes)
+    run_config(run)  # anything that is not a run is told apart first
+    if out is not None:
+        from oneshot.files import check_output
+        from oneshot.runs import run_files
+
+        check_output(out, run_files(run))
+    with console.status(f"reading {run}"):
+        base = run_graph(run).with_relations(read_relations(run / RELATIONS))
+        live = LiveGraph(base, run, run_fingerprint(run), read_only=action == "export")
+    try:
+        if action == "export":
+            _export(live, out, changes, json)
+            return
+        count = live.add(named) if action == "add" else live.remove(named)
+        value = {"facts": live.num_facts, f"{action.rstrip('e')}ed": count, "version": live.version}
+    finally:
+        live.close()
+    if json:
+        console.print_json(value)
+        return
+    what = "1 fact" if count == 1 else f"{count:,} facts"
+    console.note(f"{action.rstrip('e')}ed {what}; the graph of {run} now has {live.num_facts:,}")
+
+
+def _token(file: Path | None) -> str | None:
+    """The bearer token from a file or the environment; not from an option, which all can see."""
+    if file is None:
+        token = os.environ.get(_TOKEN, "").strip()
+        if not token:
+            return None
+    else:
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:
+            token = ""
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        place = f"${_TOKEN}" if file is None else str(file)
+        raise InputError(f"{place}: must hold one token of letters, digits and signs")
+    return token
+
+
+def _check_facts(
+    action: str, fact: list[str] | None, file: Path | None, out: Path | None, changes: bool
+) -> "list[NamedFact]":
+    """The facts that the arguments name; raises if the arguments contradict each other."""
+    from oneshot.reading import read_facts
+
+    if action not in _ACTIONS:
+        raise UnknownNameError("action", action, _ACTIONS)
+    if action == "export":
+        if fact or file is not None:
+            raise InputError("export takes no fact and no --file; it writes what is there")
+        return []
+    if out is not None or changes:
+        raise InputError(f"{'--changes' if out is None else '--out'} is for export")
+    if bool(fact) == (file is not None) or (fact and len(fact) != 3):
+        raise InputError("name a fact as HEAD RELATION TAIL, or a file of facts with --file")
+    if fact:
+        return [(fact[0], fact[1], fact[2])]
+    assert file is not None
+    raw = read_facts(file)
+    if raw.are_ids:
+        raise InputError(f"{file}: holds ids; facts are changed by names")
+    columns = [column.to_pylist() for column in raw.columns]
+    return list(zip(*columns, strict=True))
+
+
+def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:
+    """All facts, or those that were changed with a word about each, to a file or to stdout."""
+    from oneshot.answering import table_field
+    from oneshot.files import replacing
+
+    def rows() -> Any:
+        if changes:
+            for names, holds in live.changes():
+                yield [*names, "added" if holds else "removed"]
+        else:
+            graph = live.graph()
+            for head, relation, tail in graph.facts.tolist():
+                yield list(live.names((head, relation, tail)))
+
+    count = 0
+    if out is not None:
+        with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            for row in rows():
+                file.write("\t".join(map(table_field, row)) + "\n")
+                count += 1
+        if json:
+            console.print_json({"facts": count, "out": str(out), "version": live.version})
+        else:
+            console.note(f"{out}: {count:,} facts")
+    elif json:
+        console.print_json({"facts": list(rows()), "version": live.version})
+    else:
+        for row in rows():
+            console.stdout.file.write("\t".join(map(table_field, row)) + "\n")

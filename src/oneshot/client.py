@@ -1,0 +1,182 @@
+"""Client: ask a service, as `oneshot serve` runs it, from Python; needs nothing but Python."""
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Sequence
+from http.client import HTTPException
+from typing import Any
+
+from oneshot.answers import Answer, Prediction
+from oneshot.errors import OneshotError
+
+
+class ServiceError(OneshotError):
+    """A service refused, or cannot be reached; `status` is None then.
+
+    `nearest`: known names that look like an unknown one.
+    """
+
+    def __init__(
+        self, message: str, status: int | None = None, nearest: Iterable[str] = ()
+    ) -> None:
+        super().__init__(message)
+        self.status, self.nearest = status, list(nearest)
+
+
+class Client:
+    """Asks the service at `url`.
+
+    `token`: what it wants to see, if it does. `timeout`: seconds to wait for an answer. `retries`:
+    how often a request is made again when the service is busy, after the time that it asks for.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout: float = 60.0, retries: int = 5
+    ) -> None:
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise ServiceError(f"{url}: not an address that begins with http:// or https://")
+        self.url = url.rstrip("/")
+        self.timeout, self.retries = timeout, retries
+        self._token = token
+        # The service is asked directly, whatever proxy the system has for other addresses.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def predict(
+        self,
+        entity: str,
+        relation: str,
+        *,
+        inverse: bool = False,
+        top: int = 10,
+        exclude_known: bool = False,
+    ) -> Prediction:
+        """The best answers to `(entity, relation, ?)`, as `Reasoner.predict` gives them."""
+        return self.predict_many(
+            [(entity, relation)], inverse=inverse, top=top, exclude_known=exclude_known
+        )[0]
+
+    def predict_many(
+        self,
+        questions: Iterable[tuple[str, str]],
+        *,
+        inverse: bool = False,
+        top: int = 10,
+        exclude_known: bool = False,
+        batch_size: int = 16,
+    ) -> list[Prediction]:
+        """The answers to many questions (entity, relation), in requests of `batch_size`."""
+        asked = [
+            {"entity": entity, "relation": relation, "inverse": inverse}
+            for entity, relation in questions
+        ]
+        found = []
+        for start in range(0, len(asked), batch_size):
+            body = {
+                "questions": asked[start : start + batch_size],
+                "top": top,
+                "exclude_known": exclude_known,
+            }
+            found += [_prediction(value) for value in self._call("/v1/predict", body)["results"]]
+        return found
+
+    def explain(
+        self,
+        entity: str,
+        relation: str,
+        answer: str,
+        *,
+        inverse: bool = False,
+        paths: int = 5,
+        drawing: bool = False,
+    ) -> dict[str, Any]:
+        """Why an answer has its score: `paths`, and with `drawing` pictures as SVG."""
+        body = {"entity": entity, "relation": relation, "inverse": inverse, "answer": answer}
+        return self._call("/v1/explain", {**body, "paths": paths, "drawing": drawing})
+
+    def search(self, text: str, limit: int = 10) -> list[str]:
+        """Entities whose name begins with a text, or looks like it."""
+        query = urllib.parse.urlencode({"search": text, "limit": limit})
+        return list(self._call(f"/v1/entities?{query}")["entities"])
+
+    def facts(self, entity: str, limit: int = 100) -> list[tuple[str, str, str]]:
+        """Facts around an entity."""
+        name = urllib.parse.quote(entity, safe="")
+        found = self._call(f"/v1/entities/{name}?limit={limit}")["facts"]
+        return [(head, relation, tail) for head, relation, tail in found]
+
+    def relations(self) -> list[str]:
+        """All relations."""
+        return list(self._call("/v1/relations")["relations"])
+
+    def add(self, facts: Iterable[Sequence[str]]) -> int:
+        """Add facts (head, relation, tail). → how many were new"""
+        return self._change(facts, "POST", "added")
+
+    def remove(self, facts: Iterable[Sequence[str]]) -> int:
+        """Remove facts. → how many were there"""
+        return self._change(facts, "DELETE", "removed")
+
+    def state(self) -> dict[str, Any]:
+        """Whether the service is ready, and the size of its graph."""
+        return self._call("/v1/readyz")
+
+    def _change(self, facts: Iterable[Sequence[str]], method: str, key: str) -> int:
+        rows = [list(fact) for fact in facts]
+        parts = [rows[start : start + 1000] for start in range(0, len(rows), 1000)]
+        return sum(self._call("/v1/facts", {"facts": part}, method)[key] for part in parts)
+
+    def _call(self, path: str, body: Any = None, method: str | None = None) -> dict[str, Any]:
+        headers = {"Accept": "application/json"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        for attempt in range(self.retries + 1):
+            try:
+                with self._opener.open(request, timeout=self.timeout) as response:
+                    value: dict[str, Any] = json.load(response)
+                    return value
+            except urllib.error.HTTPError as error:
+                with error:
+                    if error.code == 503 and attempt < self.retries:
+                        time.sleep(_pause(error.headers.get("Retry-After")))
+                        continue
+                    raise _refusal(error) from None
+            except (OSError, HTTPException, ValueError) as error:
+                reason = getattr(error, "reason", None) or error
+                raise ServiceError(f"{self.url}: cannot be reached ({reason})") from error
+        raise AssertionError("not reached")
+
+
+def _pause(asked: str | None) -> float:
+    """The seconds that a busy service asks for, within reason."""
+    return min(float(asked), 30.0) if asked and asked.isdecimal() else 1.0
+
+
+def _refusal(error: urllib.error.HTTPError) -> ServiceError:
+    try:
+        problem = json.load(error)
+        told = problem.get("detail") or problem.get("title") or error.reason
+        details = [part["detail"] for part in problem.get("errors", ())]
+        message = "; ".join([str(told), *details])
+        return ServiceError(message, error.code, problem.get("nearest", ()))
+    except (OSError, HTTPException, ValueError, AttributeError, KeyError, TypeError):
+        return ServiceError(f"{error.code} {error.reason}", error.code)
+
+
+def _prediction(value: dict[str, Any]) -> Prediction:
+    answers = tuple(
+        Answer(one["entity"], one["score"], one["probability"], one["known"])
+        for one in value["answers"]
+    )
+    query, size = value["query"], value["subgraph"]
+    return Prediction(query["entity"], query["relation"], answers, size["entities"], size["edges"])

@@ -1,0 +1,232 @@
+"""FactStore: the facts that were added to the graph of a run or removed from it, on disk.
+
+One SQLite file beside the run, in WAL mode with full synchronisation: what `write` has returned
+from survives a killed process and a lost power supply. Rows are never deleted, so that every
+process that has the file open can catch up with the others by version.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oneshot.errors import InputError
+from oneshot.vocabulary import GrowingVocabulary, Vocabulary
+
+STORE = "facts.sqlite"
+FILES = (STORE, f"{STORE}-wal", f"{STORE}-shm")
+"""All files of a store in its run."""
+
+_FORMAT = 1
+_APPLICATION = 0x6F6E6573  # "ones", which marks the file as ours
+_PATIENCE = 30.0  # seconds to wait for another process that writes
+_SCHEMA = (
+    "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE changes (id INTEGER PRIMARY KEY, head TEXT NOT NULL, relation TEXT NOT NULL, "
+    "tail TEXT NOT NULL, present INTEGER NOT NULL, in_base INTEGER NOT NULL, "
+    "version INTEGER NOT NULL, UNIQUE (head, relation, tail))",
+    "CREATE INDEX by_version ON changes (version)",
+)
+_UPSERT = (
+    "INSERT INTO changes (head, relation, tail, present, in_base, version) "
+    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (head, relation, tail) "
+    "DO UPDATE SET present = excluded.present, version = excluded.version"
+)
+
+
+NamedFact = tuple[str, str, str]
+
+
+class StoreError(InputError):
+    """Facts cannot be kept at the moment: the disk, or another process, does not let us."""
+
+
+class Change(NamedTuple):
+    """A fact by names, whether it holds now, and whether it stands in the run's base graph."""
+
+    head: str
+    relation: str
+    tail: str
+    present: bool
+    in_base: bool
+
+
+class FactStore:
+    """The changed facts of one run; `fingerprint` is that of its base graph.
+
+    One thread may read while another writes, each through a connection of its own: who waits for
+    the disk, or for another process, holds up nobody who only looks. `read_only`: for a look; there
+    must be a file then.
+    """
+
+    def __init__(self, path: Path, fingerprint: str, read_only: bool = False) -> None:
+        self.path = path
+        self._writer: sqlite3.Connection | None = None
+        try:
+            if not read_only:
+                self._writer = _connect(path, read_only=False)
+                _prepare(self._writer, fingerprint)
+            self._reader = _connect(path, read_only)
+            about = dict(self._rows("SELECT key, value FROM about"))
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"{path}: changed facts cannot be kept there ({error})") from error
+        except sqlite3.Error as error:
+            raise InputError(f"{path}: not a whole store of facts ({error})") from error
+        if about.get("format") != str(_FORMAT):
+            raise InputError(
+                f"{path}: facts are kept in format {about.get('format')}, this version reads "
+                f"{_FORMAT}; update oneshot"
+            )
+        if about.get("fingerprint") != fingerprint:
+            raise InputError(
+                f"{path}: holds changes of another graph than that of the run; move the file away "
+                "to answer without them"
+            )
+        self._inode = path.stat().st_ino
+        self._seen = self._data_version()
+
+    def read(self, since: int = 0) -> tuple[int, list[Change]]:
+        """The version, and what has changed after another one, in the order of first mention."""
+        # First the version: what comes between the two is read again next time, not missed.
+        version = self._version()
+        rows = self._rows(
+            "SELECT head, relation, tail, present, in_base FROM changes WHERE version > ? "
+            "ORDER BY id",
+            since,
+        )
+        changes = [Change(row[0], row[1], row[2], bool(row[3]), bool(row[4])) for row in rows]
+        return version, changes
+
+    def moved_on(self) -> bool:
+        """Whether another process has written since the last call; takes microseconds."""
+        before, self._seen = self._seen, self._data_version()
+        return before != self._seen
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold all other writers off; what was written is durable when the block has ended."""
+        writer = self._writer
+        if writer is None:
+            raise StoreError(f"{self.path.name}: was opened for a look only")
+        try:
+            if not self.path.exists() or self.path.stat().st_ino != self._inode:
+                raise StoreError(
+                    f"{self.path.name}: the run was replaced meanwhile; start the service again"
+                )
+            writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                writer.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    writer.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path.name}: facts cannot be written ({error})") from error
+
+    def write(self, changes: Sequence[Change]) -> int:
+        """Keep these changes, within `writing`. → the new version"""
+        assert self._writer is not None
+        version = self._version() + 1
+        rows = [(*change, version) for change in changes]
+        self._writer.executemany(_UPSERT, rows)
+        self._writer.execute("UPDATE about SET value = ? WHERE key = 'version'", (version,))
+        return version
+
+    def close(self) -> None:
+        self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _version(self) -> int:
+        return int(self._rows("SELECT value FROM about WHERE key = 'version'")[0][0])
+
+    def _data_version(self) -> int:
+        return int(self._rows("PRAGMA data_version")[0][0])
+
+    def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._reader.execute(statement, values).fetchall()
+
+
+def _prepare(connection: sqlite3.Connection, fingerprint: str) -> None:
+    """Have the file say what it is, and keep what is written whatever happens."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN IMMEDIATE")
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone() is None:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        about = {"format": _FORMAT, "fingerprint": fingerprint, "version": 0}
+        connection.executemany(
+            "INSERT INTO about VALUES (?, ?)", [(k, str(v)) for k, v in about.items()]
+        )
+        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    connection.execute("COMMIT")
+
+
+def has_changes(path: Path) -> bool:
+    """Whether a store exists and holds any change that is not undone again."""
+    if not path.is_file():
+        return False
+    try:
+        with contextlib.closing(_connect(path, read_only=True)) as connection:
+            wanted = "SELECT 1 FROM changes WHERE present != in_base LIMIT 1"
+            return connection.execute(wanted).fetchone() is not None
+    except sqlite3.Error as error:
+        raise InputError(f"{path}: not a whole store of facts ({error})") from error
+
+
+def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
+    if not read_only:
+        return _opened(str(path))
+    address = path.resolve().as_uri()
+    connection = _opened(f"{address}?mode=ro")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master")
+    except sqlite3.OperationalError:
+        # A WAL file wants files beside it even for reading. Where none can be made (a run on a
+        # read-only disk) nobody writes either.
+        connection.close()
+        connection = _opened(f"{address}?immutable=1")
+    return connection
+
+
+def _opened(address: str) -> sqlite3.Connection:
+    is_uri = address.startswith("file:")
+    return sqlite3.connect(
+        address, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=is_uri
+    )
+
+
+def checked_fact(fact: Sequence[str]) -> NamedFact:
+    """A fact as three names that can be kept."""
+    if len(fact) != 3 or not all(isinstance(name, str) for name in fact):
+        raise InputError("a fact is three names: head, relation, tail")
+    head, relation, tail = fact
+    for name in (head, tail):
+        if not name:
+            raise InputError("an entity's name must not be empty")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"entity {name!r} cannot be written in UTF-8") from error
+    return head, relation, tail
+
+
+def numbered_facts(
+    changes: Sequence[Change], entities: GrowingVocabulary, relations: Vocabulary
+) -> NDArray[np.int64]:
+    """Changes as ids [n, 3]; new entities are taken in."""
+    rows = [
+        (
+            entities.add(change.head),
+            relations.index(change.relation),
+            entities.add(change.tail),
+        )
+        for change in changes
+    ]
+    return np.array(rows, np.int64).reshape(-1, 3)

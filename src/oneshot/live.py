@@ -1,0 +1,298 @@
+"""LiveGraph: the graph of a run while facts are added and removed, kept on disk and in memory.
+
+A change is first written to the `FactStore` of the run and then, before the next question is
+answered, to the adjacency. Requests may change and look from any thread; `graph` is for the one
+thread that answers, and never waits for the disk. When much has changed, a new base is made in the
+background.
+"""
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from oneshot.changing import find_facts, merged
+from oneshot.errors import InputError
+from oneshot.fact_store import (
+    STORE,
+    Change,
+    FactStore,
+    NamedFact,
+    checked_fact,
+    has_changes,
+    numbered_facts,
+)
+from oneshot.graph import KnowledgeGraph
+from oneshot.host_graph import HostGraph
+from oneshot.loose import Fact, LooseGraph
+from oneshot.vocabulary import GrowingVocabulary
+
+_MERGE_PAUSE = 60.0  # seconds after a new base could not be made
+
+log = logging.getLogger(__name__)
+
+
+def with_changes(run: Path, graph: KnowledgeGraph, fingerprint: str) -> KnowledgeGraph:
+    """The graph of a run with the facts that were added and removed since, as a plain graph.
+
+    `graph`: the base, whose ids stay as they are; `fingerprint`: its, as the run has it.
+    """
+    if not has_changes(run / STORE):
+        return graph
+    store = FactStore(run / STORE, fingerprint, read_only=True)
+    try:
+        _, changes = store.read()
+    finally:
+        store.close()
+    entities = GrowingVocabulary(graph.entities)
+    effective = [change for change in changes if change.present != change.in_base]
+    ids = numbered_facts(effective, entities, graph.relations)
+    holds = np.array([change.present for change in effective], bool)
+    return merged(graph, ids[holds], ids[~holds], entities.settled())
+
+
+class LiveGraph:
+    """The graph of a run under change.
+
+    `base`: the run's graph as trained on, with its `fingerprint`; `run`: its directory, or None to
+    keep nothing on disk. `device`: where questions are answered. `read_only`: for a look, of a run
+    that may lie where nothing can be written.
+    """
+
+    def __init__(
+        self,
+        base: KnowledgeGraph,
+        run: Path | None = None,
+        fingerprint: str = "",
+        device: torch.device | str = "cpu",
+        read_only: bool = False,
+    ) -> None:
+        self.relations = base.relations
+        self.version = 0
+        self._lock = threading.RLock()  # of what is in memory
+        self._writing = threading.Lock()  # of the store; taken before the other
+        self._store: FactStore | None = None
+        if run is not None and (not read_only or (run / STORE).is_file()):
+            self._store = FactStore(run / STORE, fingerprint, read_only)
+        self._read_only = read_only
+        # Facts that were ever changed: whether each holds, and whether the base has it.
+        self._state: dict[Fact, tuple[bool, bool]] = {}
+        self._around: dict[int, dict[Fact, None]] = defaultdict(dict)
+        self.entities = GrowingVocabulary(base.entities)
+        self._pending: dict[Fact, bool] = {}
+        self._plain = base
+        self.num_facts = base.num_facts
+        self._merging: threading.Thread | None = None
+        self._merge_from = 0.0  # when a new base may be made
+        self._merged: tuple[KnowledgeGraph, LooseGraph] | None = None
+        self._since_merge: dict[Fact, bool] | None = None
+        self._since_base: dict[Fact, bool] = {}
+        if self._store is not None:
+            self._read_store()
+        if self._pending:
+            self._plain = self._merge(self._plain, self._pending)
+            self._pending = {}
+            self._since_base = {}
+        self._device = torch.device(device)
+        self._loose: LooseGraph | None = None  # made with the first look at the graph
+        self._view = self._plain
+
+    @property
+    def num_entities(self) -> int:
+        return len(self.entities)
+
+    @property
+    def num_changes(self) -> int:
+        """Facts that differ from the run's base graph."""
+        with self._lock:
+            return sum(holds != in_base for holds, in_base in self._state.values())
+
+    def add(self, facts: Iterable[Sequence[str]]) -> int:
+        """Add facts by names; new entities are taken in. → how many were new"""
+        return self._change(facts, True)
+
+    def remove(self, facts: Iterable[Sequence[str]]) -> int:
+        """Remove facts by names. → how many of them held"""
+        return self._change(facts, False)
+
+    def graph(self) -> KnowledgeGraph:
+        """The graph with all changes so far; valid until the next call (see `LooseGraph`)."""
+        with self._lock:
+            self._catch_up()
+            if self._loose is None:
+                self._loose = self._loosened(self._plain)
+                self._view = self._on_device(self._loose.base)
+            if self._merged is not None:
+                self._plain, self._loose = self._merged
+                self._pending = dict(self._since_merge or {})
+                self._since_base = dict(self._pending)
+                self._merged = self._since_merge = None
+                self._view = self._on_device(self._loose.base)
+            loose = self._loose
+            count = len(self.entities)
+            if self._pending or count > loose.num_entities:
+                changes, self._pending = self._pending, {}
+                loose.apply(changes, count)
+                self._view = self._on_device(loose.graph())
+            if loose.crowded and self._merging is None and time.monotonic() >= self._merge_from:
+                self._since_merge = {}
+                self._merging = threading.Thread(
+                    target=self._renew, args=(dict(self._since_base),), daemon=True
+                )
+                self._merging.start()
+            return self._view
+
+    def catch_up(self) -> None:
+        """Know what another process has written, `oneshot facts` say; takes microseconds."""
+        with self._lock:
+            self._catch_up()
+
+    def facts_of(self, entity: int, limit: int) -> tuple[list[Fact], int]:
+        """Facts that an entity takes part in, at most `limit`, and how many there are in all."""
+        with self._lock:
+            self._catch_up()
+            changed = {fact: self._state[fact][0] for fact in self._around.get(entity, ())}
+            plain, count = self._plain, self._plain.num_relations
+        found: dict[Fact, None] = {fact: None for fact, holds in changed.items() if holds}
+        total = len(found)
+        if entity < plain.num_entities:
+            edges = plain.edges
+            row = slice(int(edges.indptr[entity]), int(edges.indptr[entity + 1]))
+            relation = edges.relation[row]
+            # A self-loop stands in the row in both directions, and is one fact.
+            once = (relation < count) | (edges.source[row] != entity)
+            total += int(once.sum())
+            ids = np.array(list(changed), np.int64).reshape(-1, 3)
+            total -= int((find_facts(plain, ids) >= 0).sum())
+            places = once.nonzero().squeeze(1)[: limit + len(changed)]
+            sources, labels = edges.source[row][places].tolist(), relation[places].tolist()
+            for x, r in zip(sources, labels, strict=True):
+                fact = (x, r, entity) if r < count else (entity, r - count, x)
+                if fact not in changed:
+                    found[fact] = None
+        return list(found)[:limit], total
+
+    def names(self, fact: Fact) -> NamedFact:
+        return self.entities[fact[0]], self.relations[fact[1]], self.entities[fact[2]]
+
+    def changes(self) -> list[tuple[NamedFact, bool]]:
+        """The facts that differ from the run's base graph, and whether each holds now."""
+        with self._lock:
+            state = list(self._state.items())
+        return [(self.names(fact), holds) for fact, (holds, in_base) in state if holds != in_base]
+
+    def close(self) -> None:
+        """Let go of the file; waits for a merge that is under way."""
+        merging = self._merging
+        if merging is not None:
+            merging.join()
+        if self._store is not None:
+            self._store.close()
+
+    def _change(self, facts: Iterable[Sequence[str]], present: bool) -> int:
+        if self._read_only:
+            raise InputError("the graph was opened for a look only")
+        named = [checked_fact(fact) for fact in facts]
+        for _, relation, _ in named:
+            self.relations.index(relation)  # an unknown one is an error
+        if self._store is None:
+            with self._lock:
+                changes = self._effective(named, present)
+                self._absorb(changes)
+            return len(changes)
+        with self._writing:
+            with self._store.writing():
+                with self._lock:
+                    self._read_store()  # what others have written; now they cannot
+                    changes = self._effective(named, present)
+                if changes:
+                    self._store.write(changes)
+            # Durable now. Read back, and not just taken: another process may have gone on already.
+            with self._lock:
+                self._read_store()
+        return len(changes)
+
+    def _effective(self, named: Sequence[NamedFact], present: bool) -> list[Change]:
+        """The changes that it takes for these facts to hold or not; each fact once."""
+        named = list(dict.fromkeys(named))
+        rows = [
+            (self._number(head), self.relations.index(relation), self._number(tail))
+            for head, relation, tail in named
+        ]
+        ids = np.array(rows, np.int64).reshape(-1, 3)
+        in_plain = np.zeros(len(ids), bool)
+        known = (ids >= 0).all(1)
+        in_plain[known] = find_facts(self._plain, ids[known]) >= 0
+        changes = []
+        for fact, numbers, stands in zip(named, rows, in_plain.tolist(), strict=True):
+            holds, in_base = self._state.get(numbers, (stands, stands))
+            if holds != present:
+                changes.append(Change(*fact, present, in_base))
+        return changes
+
+    def _number(self, name: str) -> int:
+        """The id of an entity, or -1."""
+        found = self.entities.get(name)
+        return -1 if found is None else found
+
+    def _absorb(self, changes: Sequence[Change]) -> None:
+        """Have changes take effect in memory; the adjacency follows with the next `graph`."""
+        ids = numbered_facts(changes, self.entities, self.relations)
+        for change, numbers in zip(changes, ids.tolist(), strict=True):
+            fact: Fact = tuple(numbers)
+            held = self._state.get(fact, (change.in_base,))[0]
+            self._state[fact] = (change.present, change.in_base)
+            if held == change.present:
+                continue
+            self.num_facts += 1 if change.present else -1
+            self._around[fact[0]][fact] = None
+            self._around[fact[2]][fact] = None
+            for pending in (self._pending, self._since_base, self._since_merge):
+                if pending is not None:
+                    pending[fact] = change.present
+
+    def _catch_up(self) -> None:
+        if self._store is not None and self._store.moved_on():
+            self._read_store()
+
+    def _read_store(self) -> None:
+        assert self._store is not None
+        self.version, changes = self._store.read(self.version)
+        self._absorb(changes)
+
+    def _renew(self, changes: dict[Fact, bool]) -> None:
+        """Make a new base of the old one and these changes; in a thread of its own."""
+        renewed = None
+        try:
+            plain = self._merge(self._plain, changes)
+            renewed = plain, self._loosened(plain)
+            renewed[1].base.normalized_adjacency()  # so that no question waits for it
+        except Exception:  # too little memory, say: the old base serves on
+            log.exception("a new base of the graph could not be made; trying again later")
+        with self._lock:
+            self._merged, self._merging = renewed, None
+            if renewed is None:
+                self._since_merge = None
+                self._merge_from = time.monotonic() + _MERGE_PAUSE
+
+    def _loosened(self, plain: KnowledgeGraph) -> LooseGraph:
+        """A graph made ready for changes, on the device if it has place for it."""
+        moved = plain.to(self._device)
+        return LooseGraph(moved.host or moved, self.entities)
+
+    def _on_device(self, graph: KnowledgeGraph) -> KnowledgeGraph:
+        here = graph.device.type == self._device.type
+        return graph if here else HostGraph(graph, self._device)
+
+    def _merge(self, plain: KnowledgeGraph, changes: dict[Fact, bool]) -> KnowledgeGraph:
+        ids = np.array(list(changes), np.int64).reshape(-1, 3)
+        holds = np.array(list(changes.values()), bool)
+        stands = find_facts(plain, ids) >= 0
+        most = max(int(ids[:, [0, 2]].max(initial=-1)) + 1, plain.num_entities)
+        entities = self.entities.settled(most)
+        return merged(plain, ids[holds & ~stands], ids[~holds & stands], entities)

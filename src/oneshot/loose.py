@@ -1,0 +1,230 @@
+"""LooseGraph: a graph's adjacency under change, at a cost that does not grow with the graph.
+
+It starts as a copy of a base graph and takes changes in place. After each it hands out a
+`KnowledgeGraph` to ask on, which shares its memory: only the newest may be used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oneshot.adjacency import LooseRows, Matrix, PatchedMatrix
+from oneshot.edges import Edges, Neighbours
+from oneshot.graph import KnowledgeGraph
+from oneshot.vocabulary import GrowingVocabulary
+
+Fact = tuple[int, int, int]
+
+_SPARE_ROWS = 1 << 16
+_SPARE_ENTRIES = 1 << 22  # on a processor, where memory counts only when it is touched
+_SPARE_ENTRIES_ON_DEVICE = 1 << 18
+
+
+@dataclass(frozen=True)
+class LooseNeighbours(Neighbours):
+    """Neighbours whose rows have gaps between them: `counts` [V] says how long each is."""
+
+    counts: Tensor
+
+    @property
+    def degree(self) -> Tensor:
+        return self.counts
+
+
+class LooseGraph:
+    """The adjacency of `base`, which is packed, with changes on top.
+
+    `entities`: the names, those of the base first. `touched` [t]: entities whose rows differ.
+    """
+
+    def __init__(self, base: KnowledgeGraph, entities: GrowingVocabulary) -> None:
+        self.base = base
+        self.entities = entities
+        self.num_entities = base.num_entities
+        self.num_facts = base.num_facts
+        on_processor = base.device.type == "cpu"
+        spare = _SPARE_ENTRIES if on_processor else _SPARE_ENTRIES_ON_DEVICE
+        spare_rows = base.num_entities // 8 + _SPARE_ROWS
+        edges, neighbours = base.edges, base.neighbours
+        self._edges = LooseRows(
+            edges.indptr, base.degree, (edges.source, edges.relation), spare_rows, spare
+        )
+        self._neighbours = LooseRows(
+            neighbours.indptr.long(), neighbours.degree, (neighbours.index,), spare_rows, spare
+        )
+        self.touched = torch.empty(0, dtype=torch.long, device=base.device)
+        # Where pairs of neighbours differ from the base: x, y, and +1 or -1.
+        self._differences = self.touched.new_empty(3, 0)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much has changed that a new base would be better."""
+        many = max(10_000, self.base.num_entities // 20)
+        used = max(
+            (rows.used - first) / max(len(rows.columns[0]) - first, 1)
+            for rows, first in (
+                (self._edges, 2 * self.base.num_facts),
+                (self._neighbours, len(self.base.neighbours.index)),
+            )
+        )
+        return len(self.touched) > many or used > 0.5
+
+    def apply(self, changes: Mapping[Fact, bool], num_entities: int) -> None:
+        """Have facts hold (true) or not (false), of the first `num_entities` entities."""
+        device, labels = self.base.device, 2 * self.base.num_relations
+        new = torch.arange(self.num_entities, num_entities, device=device)
+        self.num_entities = num_entities
+        self._edges.reserve(num_entities)
+        self._neighbours.reserve(num_entities)
+        if not changes and not len(new):
+            return
+        facts = np.array(list(changes), np.int64).reshape(-1, 3)
+        head, label, tail = torch.from_numpy(facts).to(device).unbind(1)
+        holds = torch.tensor(list(changes.values()), dtype=torch.bool, device=device)
+        target = torch.cat([tail, head])
+        rows = torch.cat([target, new]).unique()
+        row, (source, relation) = self._edges.read(rows)
+        key = (row * num_entities + source) * labels + relation
+        edited = torch.searchsorted(rows, target) * num_entities + torch.cat([head, tail])
+        edited = edited * labels + torch.cat([label, label + self.base.num_relations])
+        after = torch.cat([key[~torch.isin(key, edited)], edited[holds.repeat(2)]]).sort().values
+        self.num_facts += (len(after) - len(key)) // 2  # each fact is two edges
+        pairs = after // labels
+        row, source = pairs // num_entities, pairs % num_entities
+        counts = torch.bincount(row, minlength=len(rows))
+        self._edges.write(rows, counts, (source, after % labels))
+        pairs = pairs[source != rows[row]].unique_consecutive()
+        self._set_neighbours(rows, pairs // num_entities, pairs % num_entities)
+
+    def _set_neighbours(self, rows: Tensor, row: Tensor, index: Tensor) -> None:
+        """Replace the neighbours of the entities `rows` [m] and note where they differ."""
+        counts = torch.bincount(row, minlength=len(rows))
+        self._neighbours.write(rows, counts, (index,))
+        known = rows[rows < self.base.num_entities]  # the first of the rows, as they are sorted
+        base = self.base.neighbours
+        start, old_counts = base.indptr[known].long(), base.degree[known]
+        total = int(old_counts.sum())
+        places = torch.arange(len(known), device=rows.device)
+        old_row = places.repeat_interleave(old_counts, output_size=total)
+        shift = start - (old_counts.cumsum(0) - old_counts)
+        old_index = base.index[torch.arange(total, device=rows.device) + shift[old_row]].long()
+        width = self.num_entities
+        before, after = old_row * width + old_index, row * width + index
+        gone, come = before[~torch.isin(before, after)], after[~torch.isin(after, before)]
+        keys = torch.cat([gone, come])
+        sign = torch.cat([-torch.ones_like(gone), torch.ones_like(come)])
+        # A walk from an entity without neighbours stays there: a 1 on the diagonal.
+        was_alone = torch.zeros_like(counts)
+        was_alone[: len(known)] = (old_counts == 0).long()
+        turned = ((counts == 0).long() - was_alone).nonzero().squeeze(1)
+        difference = torch.stack(
+            [
+                torch.cat([rows[keys // width], rows[turned]]),
+                torch.cat([keys % width, rows[turned]]),
+                torch.cat([sign, 1 - 2 * was_alone[turned]]),
+            ]
+        )
+        kept = ~torch.isin(self._differences[0], rows)
+        self._differences = torch.cat([self._differences[:, kept], difference], dim=1)
+        self.touched = torch.cat([self.touched, rows]).unique()
+
+    def graph(self) -> KnowledgeGraph:
+        """The graph as it is now; the next `apply` makes it invalid."""
+        return LooseView(self)
+
+    def matrix(self, dtype: torch.dtype) -> Matrix:
+        """`D^-1/2 A D^-1/2` (see `KnowledgeGraph.normalized_adjacency`)."""
+        base = self.base.normalized_adjacency(dtype)
+        if not len(self.touched) or isinstance(base, PatchedMatrix):
+            return base
+        known = self.touched[self.touched < self.base.num_entities]
+        count = self._neighbours.count.clamp(min=1).to(dtype)
+        scale = (self.base.neighbours.degree[known].clamp(min=1).to(dtype) / count[known]).sqrt()
+        x, y, sign = self._differences
+        value = sign.to(dtype) * (count[x] * count[y]).rsqrt()
+        return PatchedMatrix(base, self.num_entities, known, scale, (x, y, value))
+
+    def edges(self) -> Edges:
+        source, relation = self._edges.columns
+        start = self._edges.start[: self.num_entities]
+        return Edges(start, source, relation, source.new_empty(0))
+
+    def degree(self) -> Tensor:
+        return self._edges.count[: self.num_entities]
+
+    def neighbours(self) -> LooseNeighbours:
+        (index,) = self._neighbours.columns
+        start, count = (
+            column[: self.num_entities]
+            for column in (self._neighbours.start, self._neighbours.count)
+        )
+        return LooseNeighbours(start, index, index.new_empty(0), count)
+
+    def facts(self) -> Tensor:
+        """All facts [F, 3], by reading every row."""
+        rows = torch.arange(self.num_entities, device=self.base.device)
+        tail, (head, relation) = self._edges.read(rows)
+        mine = relation < self.base.num_relations
+        kind = self.base.facts.dtype
+        return torch.stack([head, relation, tail], dim=1)[mine].to(kind)
+
+
+class LooseView(KnowledgeGraph):
+    """A graph to ask on that shares the memory of a `LooseGraph`.
+
+    All that needs the whole graph in order (`facts`, `subset`, `to`, the fingerprint) makes a plain
+    graph of it first, once.
+    """
+
+    packed = False
+
+    def __init__(self, loose: LooseGraph) -> None:
+        self.entities, self.relations = loose.entities, loose.base.relations
+        self.origin = None
+        self.edges, self.degree = loose.edges(), loose.degree()
+        self.neighbours = loose.neighbours()
+        self._loose = loose
+        self._counts = loose.num_entities, loose.num_facts
+        self._normalized: dict[torch.dtype, Matrix] = {}  # type: ignore[assignment]
+
+    @property
+    def num_entities(self) -> int:
+        return self._counts[0]
+
+    @property
+    def num_facts(self) -> int:
+        return self._counts[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self._loose.base.device
+
+    @property
+    def facts(self) -> Tensor:  # type: ignore[override]
+        return self.settled.facts
+
+    @cached_property
+    def settled(self) -> KnowledgeGraph:
+        """The same graph as a plain one of its own memory, on a processor."""
+        facts = self._loose.facts().cpu().numpy()
+        names = self._loose.entities.settled(self.num_entities)
+        return KnowledgeGraph.from_distinct(facts, names, self.relations)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.settled.fingerprint
+
+    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
+        if dtype not in self._normalized:
+            self._normalized[dtype] = self._loose.matrix(dtype)
+        return self._normalized[dtype]
+
+    def subset(self, mask: Tensor) -> KnowledgeGraph:
+        return self.settled.subset(mask.cpu()).to(self.device)
+
+    def to(self, device: torch.device | str) -> KnowledgeGraph:
+        return self.settled.to(device)

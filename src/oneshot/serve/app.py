@@ -1,0 +1,246 @@
+"""The REST API: routes that check, call the service and answer in JSON."""
+
+import json
+import time
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Path, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
+
+from oneshot._version import __version__
+from oneshot.serve import schemas
+from oneshot.serve.engine import Question
+from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, handle_errors
+from oneshot.serve.reference import reference_page
+from oneshot.serve.service import Service
+from oneshot.serve.settings import MAX_FOUND, MAX_NAME
+from oneshot.serve.static import PAGE, page_file
+
+_DESCRIPTION = (
+    "Link prediction on a knowledge graph: one small subgraph a question. Questions that arrive "
+    "together are answered together. Facts can be changed at any time and count from the next "
+    "question on, those about new entities included."
+)
+
+
+_BODY = (408, 413, 415, 422)  # refusals of a body
+
+
+class _Anything(Convertor[str]):
+    """The rest of a path as a name, slashes and line ends included."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", _Anything())
+
+
+def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The refusals of a route, for its description."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {s: {"description": "refused", "content": content} for s in (400, 401, *statuses)}
+
+
+def create_app(service: Service) -> FastAPI:
+    """The app of a service, which must be started."""
+    app = FastAPI(
+        title="oneshot",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,  # both load their scripts from elsewhere; ours is /reference
+        redoc_url=None,
+        redirect_slashes=False,  # an address that is not there is not there
+    )
+    handle_errors(app)
+    _describe(app)
+    _add_questions(app, service)
+    _add_names(app, service)
+    _add_facts(app, service)
+    _add_state(app, service)
+    _add_pages(app)
+    return app
+
+
+def _add_questions(app: FastAPI, service: Service) -> None:
+    @app.post(
+        "/v1/predict",
+        response_model=schemas.PredictOut,
+        response_model_exclude_none=True,
+        responses=_problems(404, *_BODY, 503, 504),
+        summary="Answer questions",
+    )
+    async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
+        def asked() -> list[Question]:
+            top, new = body.top, body.exclude_known
+            return [
+                service.question(one.entity, one.relation, one.inverse, top, new)
+                for one in body.questions
+            ]
+
+        # To find what looks like an unknown name takes a while.
+        is_quick = all(service.knows(one.entity) for one in body.questions)
+        questions = asked() if is_quick else await run_in_threadpool(asked)
+        results = await service.predict(questions, body.explain, service.deadline())
+        return _json({"results": results, "version": service.live.version})
+
+    @app.post(
+        "/v1/explain",
+        response_model=schemas.ExplainOut,
+        responses=_problems(404, *_BODY, 503, 504),
+        summary="Explain one answer",
+    )
+    async def explain(body: Annotated[schemas.ExplainIn, Body()]) -> Response:
+        question, answer = await run_in_threadpool(
+            lambda: (
+                service.question(body.entity, body.relation, body.inverse),
+                service.entity(body.answer),
+            )
+        )
+        started = time.monotonic()
+        reason = await service.explain(question, answer, body.paths, service.deadline())
+        value = reason.as_dict()
+        clock = [started, time.monotonic()]
+        if body.drawing:
+            from oneshot.report.explanation import page_svg
+
+            value["drawing"], value["charts"] = await run_in_threadpool(page_svg, reason)
+            clock.append(time.monotonic())
+        steps = zip(("explaining", "drawing"), clock, clock[1:], strict=False)
+        value["milliseconds"] = {name: round(1e3 * (b - a), 3) for name, a, b in steps}
+        return _json(value)
+
+
+def _add_names(app: FastAPI, service: Service) -> None:
+    @app.get(
+        "/v1/entities",
+        response_model=schemas.EntitiesOut,
+        responses=_problems(422),
+        summary="Find entities",
+    )
+    async def entities(
+        search: Annotated[
+            str, Query(max_length=MAX_NAME, description="how the name begins, or about how")
+        ] = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_FOUND)] = 10,
+    ) -> Response:
+        return _json({"entities": await run_in_threadpool(service.search, search, limit)})
+
+    @app.get(
+        "/v1/entities/{name:anything}",
+        response_model=schemas.EntityOut,
+        responses=_problems(404, 422),
+        summary="The facts around an entity",
+    )
+    async def entity(
+        name: Annotated[str, Path(min_length=1, max_length=MAX_NAME)],
+        limit: Annotated[int, Query(ge=1, le=10 * MAX_FOUND)] = 100,
+    ) -> Response:
+        return _json(await run_in_threadpool(service.facts_of, name, limit))
+
+    @app.get(
+        "/v1/relations",
+        response_model=schemas.RelationsOut,
+        responses=_problems(),
+        summary="All relations",
+    )
+    async def relations() -> Response:
+        return _json({"relations": list(service.live.relations)})
+
+
+def _add_facts(app: FastAPI, service: Service) -> None:
+    async def change(body: schemas.FactsIn, present: bool) -> Response:
+        if service.settings.read_only:
+            raise Problem(403, "the facts of this service cannot be changed")
+        count = await service.change(body.facts, present, service.deadline())
+        key = "added" if present else "removed"
+        return _json({key: count, "version": service.live.version})
+
+    @app.post(
+        "/v1/facts",
+        response_model=schemas.AddedOut,
+        responses=_problems(403, 404, *_BODY, 503, 504),
+        summary="Add facts",
+    )
+    async def add(body: Annotated[schemas.FactsIn, Body()]) -> Response:
+        """New entities are taken in; the relations must be known. Kept on disk when answered."""
+        return await change(body, True)
+
+    @app.delete(
+        "/v1/facts",
+        response_model=schemas.RemovedOut,
+        responses=_problems(403, 404, *_BODY, 503, 504),
+        summary="Remove facts",
+    )
+    async def remove(body: Annotated[schemas.FactsIn, Body()]) -> Response:
+        """Facts that are not there are passed over."""
+        return await change(body, False)
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/healthz", response_model=schemas.HealthOut, summary="Is the process alive?")
+    async def healthz() -> Response:
+        return _json({"status": "ok"})
+
+    @app.get(
+        "/v1/readyz",
+        response_model=schemas.ReadyOut,
+        responses=_problems(503),
+        summary="Are questions answered?",
+    )
+    async def readyz() -> Response:
+        if not service.engine.alive:
+            raise Problem(503, "the service is stopping", {"Retry-After": "5"})
+        return _json(await run_in_threadpool(service.state))
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_pages(app: FastAPI) -> None:
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return page_file("index.html")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        if name not in PAGE:
+            raise Problem(404)
+        return page_file(name)
+
+    @app.get("/reference", include_in_schema=False)
+    async def reference(_: Request) -> Response:
+        return HTMLResponse(reference_page(app.openapi()))
+
+
+def _describe(app: FastAPI) -> None:
+    """Have the description tell of problems as they are, and of the token."""
+    plain = app.openapi
+
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            value = plain()
+            components = value.setdefault("components", {})
+            components.setdefault("schemas", {})["Problem"] = SCHEMA
+            for unused in ("HTTPValidationError", "ValidationError"):
+                components["schemas"].pop(unused, None)
+            components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+            value["security"] = [{}, {"token": []}]
+            app.openapi_schema = value
+        return app.openapi_schema
+
+    app.openapi = described  # type: ignore[method-assign]
+
+
+def _json(value: Any) -> Response:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # A name may hold half a surrogate pair only by mistake; it must not end the answer.
+    return Response(text.encode(errors="replace"), media_type="application/json")

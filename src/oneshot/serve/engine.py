@@ -1,0 +1,285 @@
+"""The engine of a service: one thread that answers, and a bounded queue before it.
+
+Questions that wait at the same time are answered in one batch. A question that nobody waits for
+any more, because its time is over or its asker is gone, is left out.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from oneshot.answers import Prediction
+from oneshot.errors import OneshotError
+from oneshot.explanation import Explanation
+from oneshot.live import LiveGraph
+from oneshot.reasoner import Reasoner
+from oneshot.serve.metrics import Metrics
+from oneshot.serve.settings import ServeSettings
+
+_BATCH_SECONDS = 1.0  # that a batch may take, as far as the latest ones tell
+
+
+class OverloadedError(OneshotError):
+    """More questions wait than may."""
+
+
+class ExpiredError(OneshotError):
+    """A question's time was over before its turn came."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query by ids, and what is wanted of it."""
+
+    entity: int
+    relation: int
+    top: int = 10
+    exclude_known: bool = False
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answers to a question, and how long each step took, in milliseconds.
+
+    Updating (of the graph, by what was changed before) and sampling are those of the whole batch of
+    `batch` questions; on a GPU all steps are.
+    """
+
+    prediction: Prediction
+    milliseconds: dict[str, float]
+    batch: int
+
+
+@dataclass(eq=False)
+class _Waiting:
+    deadline: float
+    future: "Future[Any]" = field(default_factory=Future)
+    since: float = field(default_factory=time.monotonic)
+
+
+@dataclass(eq=False)
+class _WaitingQuestion(_Waiting):
+    question: Question = field(kw_only=True)
+
+
+@dataclass(eq=False)
+class _WaitingReason(_Waiting):
+    question: Question = field(kw_only=True)
+    answer: int = field(kw_only=True)
+    paths: int = field(kw_only=True)
+
+
+class Engine:
+    """Answers questions and explains answers with one reasoner, in a thread of its own."""
+
+    def __init__(
+        self, reasoner: Reasoner, live: LiveGraph, settings: ServeSettings, metrics: Metrics
+    ) -> None:
+        self._reasoner, self._live = reasoner, live
+        self._settings, self._metrics = settings, metrics
+        self._questions: deque[_WaitingQuestion] = deque()
+        self._reasons: deque[_WaitingReason] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._pace = 0.0  # seconds that a question took of late
+        self._thread = threading.Thread(target=self._work, name="oneshot-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what is being answered; what still waits is refused."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive() and not self._stopping
+
+    @property
+    def waiting(self) -> int:
+        """Questions and explanations in the queue."""
+        return len(self._questions) + len(self._reasons)
+
+    @property
+    def full(self) -> bool:
+        """Whether another question would be refused; for a look before the request is read."""
+        if self.waiting < self._settings.queue:
+            return False
+        with self._changed:
+            self._forget_gone()
+            return self.waiting >= self._settings.queue
+
+    @property
+    def patience(self) -> int:
+        """Seconds after which somebody who was refused should ask again: half of the queue's."""
+        return min(max(math.ceil(self.waiting * self._pace / 2), 1), 30)
+
+    def ask(self, questions: Sequence[Question], deadline: float) -> "list[Future[Answered]]":
+        """Have questions answered; raises `OverloadedError` if too many wait already.
+
+        `deadline`: when the asker stops waiting, by `time.monotonic`.
+        """
+        items = [_WaitingQuestion(deadline, question=question) for question in questions]
+        self._enqueue(self._questions, items)
+        return [item.future for item in items]
+
+    def explain(
+        self, question: Question, answer: int, paths: int, deadline: float
+    ) -> "Future[Explanation]":
+        """Have an answer explained; raises `OverloadedError` if too many wait already."""
+        item = _WaitingReason(deadline, question=question, answer=answer, paths=paths)
+        self._enqueue(self._reasons, [item])
+        return item.future
+
+    def _enqueue(self, line: "deque[Any]", items: Sequence[_Waiting]) -> None:
+        with self._changed:
+            if self._stopping:
+                raise OverloadedError("the service is stopping")
+            # A request larger than the queue is taken when nobody else waits.
+            if self.waiting and self.waiting + len(items) > self._settings.queue:
+                self._forget_gone()
+            if self.waiting and self.waiting + len(items) > self._settings.queue:
+                self._metrics.questions("refused", len(items))
+                raise OverloadedError("too many questions wait already; ask again in a moment")
+            line.extend(items)
+            self._changed.notify_all()
+
+    def _forget_gone(self) -> None:
+        for line in (self._questions, self._reasons):
+            kept = [item for item in line if not item.future.cancelled()]
+            line.clear()
+            line.extend(kept)  # type: ignore[arg-type]
+
+    def _work(self) -> None:
+        explain_next = False
+        while True:
+            with self._changed:
+                while not self.waiting and not self._stopping:
+                    self._changed.wait()
+                if self._stopping:
+                    for item in (*self._questions, *self._reasons):
+                        _fail(item, OverloadedError("the service is stopping"))
+                    return
+                # Explanations take long: while questions wait, too, each comes in turn.
+                reason = None
+                if self._reasons and (explain_next or not self._questions):
+                    reason = self._reasons.popleft()
+            explain_next = reason is None
+            if reason is not None:
+                if self._begins(reason):
+                    self._explain(reason)
+                continue
+            batch = self._gather()
+            if batch:
+                self._answer(batch)
+
+    def _gather(self) -> list[_WaitingQuestion]:
+        """The questions of the next batch; waits a little for more of them."""
+        size = self._settings.batch_size
+        if self._pace > 0:
+            # Who comes while a batch is answered waits for all of it: it must not take too long.
+            size = min(max(int(_BATCH_SECONDS / self._pace), 1), size)
+        with self._changed:
+            if self._questions:
+                until = self._questions[0].since + self._settings.batch_wait
+                while len(self._questions) < size and not self._stopping:
+                    left = until - time.monotonic()
+                    if left <= 0 or not self._changed.wait(left):
+                        break
+            taken = [self._questions.popleft() for _ in range(min(size, len(self._questions)))]
+        return [item for item in taken if self._begins(item)]
+
+    def _begins(self, item: _Waiting) -> bool:
+        """Whether somebody still waits for it."""
+        if not item.future.set_running_or_notify_cancel():
+            self._metrics.questions("abandoned")
+            return False
+        if time.monotonic() > item.deadline:
+            self._metrics.questions("expired")
+            _fail(item, ExpiredError("the question waited too long; ask again later"))
+            return False
+        return True
+
+    def _answer(self, batch: list[_WaitingQuestion]) -> None:
+        try:
+            for item, answered in zip(batch, self._answers(batch), strict=True):
+                item.future.set_result(answered)
+        except Exception as error:  # whatever it is, its asker is told and the others go on
+            undone = [item for item in batch if not item.future.done()]
+            if len(batch) > 1:
+                for item in undone:
+                    self._answer([item])
+            else:
+                self._metrics.questions("failed")
+                _fail(batch[0], error)
+
+    def _answers(self, batch: list[_WaitingQuestion]) -> Iterator[Answered]:
+        """The answers of a batch, each as soon as it is there."""
+        reasoner = self._reasoner
+        begun = time.monotonic()
+        reasoner.graph = self._live.graph()
+        updated = self._now()
+        asked = [item.question for item in batch]
+        queries = torch.tensor([(q.entity, q.relation) for q in asked], device=reasoner.device)
+        subgraphs = reasoner.sampler.sample(reasoner.graph, queries)
+        sampled = self._now()
+        self._metrics.batch(len(batch))
+        shared = {"updating": updated - begun, "sampling": sampled - updated}
+        for name, seconds in shared.items():
+            self._metrics.step(name, seconds)
+        # Sampling together is several times as fast on any device. Reasoning is so on a GPU only:
+        # what a processor has in its cache for one subgraph it would not have for many.
+        size = 1 if reasoner.device.type == "cpu" else len(batch)
+        for start, part in zip(range(0, len(batch), size), subgraphs.split(size), strict=True):
+            items = batch[start : start + size]
+            clock = [self._now()]
+            scores = reasoner.scores(part)
+            clock.append(self._now())
+            wishes = [(item.question.top, item.question.exclude_known) for item in items]
+            found = list(reasoner.predictions(part, scores, wishes))
+            clock.append(self._now())
+            steps = {"reasoning": clock[1] - clock[0], "ranking": clock[2] - clock[1]}
+            for name, seconds in steps.items():
+                self._metrics.step(name, seconds)
+            self._metrics.questions("answered", len(items))
+            for item, prediction in zip(items, found, strict=True):
+                times = {"waiting": begun - item.since, **shared, **steps}
+                told = {name: round(1e3 * seconds, 3) for name, seconds in times.items()}
+                yield Answered(prediction, told, len(batch))
+        latest = (time.monotonic() - begun) / len(batch)
+        self._pace = latest if self._pace == 0 else 0.8 * self._pace + 0.2 * latest
+
+    def _explain(self, item: _WaitingReason) -> None:
+        try:
+            self._reasoner.graph = self._live.graph()
+            started = time.monotonic()
+            asked = item.question
+            found = self._reasoner.explain(
+                asked.entity, asked.relation, item.answer, paths=item.paths
+            )
+            self._metrics.step("explaining", time.monotonic() - started)
+            item.future.set_result(found)
+        except Exception as error:  # as in `_answer`
+            _fail(item, error)
+
+    def _now(self) -> float:
+        """The time, once the device has done what it was told."""
+        if self._reasoner.device.type == "cuda":
+            torch.cuda.synchronize(self._reasoner.device)
+        return time.monotonic()
+
+
+def _fail(item: _Waiting, error: Exception) -> None:
+    if not item.future.done():
+        item.future.set_exception(error)

@@ -1,0 +1,183 @@
+"""Guard: what is checked of every request before a route sees it, and said with every answer.
+
+Who asks (token), under which name (host), and how much they send; a request whose asker has gone
+is ended. Plain ASGI, so that nothing is buffered.
+"""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from oneshot.serve.engine import Engine
+from oneshot.serve.metrics import Metrics
+from oneshot.serve.problems import MEDIA_TYPE, problem_body
+from oneshot.serve.settings import MAX_BODY, ServeSettings
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_GONE = 499  # in the figures: the asker left before there was an answer
+OPEN_PATHS = ("/v1/healthz", "/v1/readyz")  # for those who watch over the service
+_QUEUED = ("/v1/predict", "/v1/explain")
+_WITH_BODY = (*_QUEUED, "/v1/facts")
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+]
+
+
+class Guard:
+    """Wraps an ASGI app."""
+
+    def __init__(self, app: App, settings: ServeSettings, metrics: Metrics, engine: Engine) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+        self.engine = engine
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.monotonic()
+        status = 500
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal status, begun
+            if message["type"] == "http.response.start":
+                status, begun = message["status"], True
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
+        try:
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                if refusal[0] == 413:
+                    await _drained(receive)
+                await _answer(sending, *refusal, self.engine.patience)
+            else:
+                await self._passed(scope, receive, sending)
+                if not begun:
+                    status = _GONE
+        except Exception:
+            if not begun:  # else it was answered, and noted, already
+                raise
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self.metrics.request(route, _method(scope), status, time.monotonic() - started)
+
+    def _refusal(self, scope: Message) -> tuple[int, str] | None:
+        """Why a request is not even looked at, or None."""
+        headers = dict(scope["headers"])
+        hosts = self.settings.hosts
+        if hosts is not None:
+            host = headers.get(b"host", b"").decode("latin-1")
+            name = host[: host.rfind("]") + 1] if host.startswith("[") else host.split(":")[0]
+            if name.lower() not in hosts:
+                return 421, "this service answers only under the names of its own machine"
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > 18:
+            return 400, "the length of the body is no number"
+        if int(length) > MAX_BODY:
+            return 413, f"at most {MAX_BODY:,} bytes are read"
+        token, path = self.settings.token, scope["path"]
+        guarded = path.startswith("/v1/") or path == "/metrics"
+        if token is not None and guarded and path not in OPEN_PATHS:
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
+                return 401, "send the header Authorization: Bearer TOKEN"
+        # A page elsewhere may send anything from a browser but JSON without asking first.
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        takes_body = path in _WITH_BODY and scope["method"] in ("POST", "DELETE")
+        if takes_body and kind != b"application/json":
+            return 415, ""
+        # Before anything is read: under a flood the refusals must cost next to nothing.
+        if path in _QUEUED and self.engine.full:
+            return 503, "too many questions wait already; ask again in a moment"
+        return None
+
+    async def _passed(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Run the app; once the body is read, an asker who leaves ends it."""
+        read = 0
+        until = asyncio.get_running_loop().time() + self.settings.timeout
+        complete = asyncio.Event()
+
+        async def receiving() -> Message:
+            nonlocal read
+            if complete.is_set():
+                # Only whoever waits for the end gets here; the watcher below sees it first.
+                await asyncio.Event().wait()
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, headers={"Connection": "close"}) from None
+            read += len(message.get("body", b""))
+            if read > MAX_BODY:
+                if message.get("more_body", False):
+                    await _drained(receive)
+                # Of this kind, which those who read bodies pass on.
+                raise HTTPException(413, headers={"Connection": "close"})
+            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                complete.set()
+            return message
+
+        work = asyncio.ensure_future(self.app(scope, receiving, send))
+
+        async def watch() -> None:
+            await complete.wait()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        watcher = asyncio.ensure_future(watch())
+        try:
+            await asyncio.wait({work, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                work.cancel()
+            await work
+        except asyncio.CancelledError:
+            if not work.cancelled() or not watcher.done():
+                raise
+        finally:
+            watcher.cancel()
+            work.cancel()
+
+
+async def _drained(receive: Receive) -> None:
+    """Read on for a while: who still sends would not hear why the connection is closed."""
+    read = 0
+    while read < 8 * MAX_BODY:
+        message = await receive()
+        read += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return
+
+
+async def _answer(send: Send, status: int, detail: str, patience: int) -> None:
+    body = problem_body(status, detail)
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if status == 503:
+        headers.append((b"retry-after", b"%d" % patience))
+    if status == 413:
+        headers.append((b"connection", b"close"))  # the rest of the body is not read
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _method(scope: Message) -> str:
+    """The method, of which only known ones are told apart: labels must not grow with the users."""
+    known = ("GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS")
+    return scope["method"] if scope["method"] in known else "other"

@@ -1,0 +1,104 @@
+// A text field with suggestions, after the ARIA pattern of a combobox with a list.
+
+let count = 0;
+
+export function suggest(input, find, { delay = 120 } = {}) {
+  const list = document.createElement("ul");
+  list.id = `suggestions-${++count}`;
+  list.setAttribute("role", "listbox");
+  list.setAttribute("aria-label", `Suggestions for ${input.labels[0].textContent}`);
+  list.hidden = true;
+  input.after(list);
+  input.setAttribute("role", "combobox");
+  input.setAttribute("aria-autocomplete", "list");
+  input.setAttribute("aria-expanded", "false");
+  input.setAttribute("aria-controls", list.id);
+
+  let chosen = -1;
+  let shown = null; // the text that the list is for
+  let timer = 0;
+  let asked = 0;
+
+  const close = () => {
+    asked += 1; // what is still on its way is not shown
+    clearTimeout(timer);
+    list.hidden = true;
+    input.setAttribute("aria-expanded", "false");
+    input.removeAttribute("aria-activedescendant");
+    chosen = -1;
+  };
+
+  const take = (name) => {
+    input.value = name;
+    close();
+    input.dispatchEvent(new Event("chosen"));
+  };
+
+  const mark = (place) => {
+    chosen = place;
+    input.removeAttribute("aria-activedescendant");
+    [...list.children].forEach((option, number) => {
+      option.setAttribute("aria-selected", String(number === place));
+      if (number === place) {
+        input.setAttribute("aria-activedescendant", option.id);
+        option.scrollIntoView({ block: "nearest" });
+      }
+    });
+  };
+
+  const show = (names) => {
+    list.replaceChildren(...names.map((name, number) => {
+      const option = document.createElement("li");
+      option.id = `${list.id}-${number}`;
+      option.setAttribute("role", "option");
+      option.setAttribute("aria-selected", "false");
+      option.textContent = name;
+      // Before the field loses the focus, which would close the list.
+      option.addEventListener("pointerdown", (event) => event.preventDefault());
+      option.addEventListener("click", () => take(name));
+      return option;
+    }));
+    list.hidden = names.length === 0;
+    input.setAttribute("aria-expanded", String(names.length > 0));
+    chosen = -1;
+  };
+
+  const look = async () => {
+    const mine = ++asked;
+    try {
+      const text = input.value;
+      const names = await find(text);
+      if (mine !== asked || document.activeElement !== input) return;
+      show(names);
+      shown = text;
+    } catch {
+      close();
+    }
+  };
+
+  input.addEventListener("input", () => {
+    mark(-1); // what was marked was for another text
+    clearTimeout(timer);
+    timer = setTimeout(look, delay);
+  });
+  input.addEventListener("focus", () => { if (!input.value) look(); });
+  input.addEventListener("blur", close);
+  input.addEventListener("keydown", async (event) => {
+    if (event.key === "Escape") {
+      close();
+    } else if (event.key === "Enter" && !list.hidden && chosen >= 0) {
+      event.preventDefault();
+      take(list.children[chosen].textContent);
+    } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+      event.preventDefault();
+      if (list.hidden || shown !== input.value) {
+        clearTimeout(timer);
+        await look();
+      }
+      const options = list.children.length;
+      if (list.hidden || !options) return;
+      const from = chosen < 0 && event.key === "ArrowUp" ? 0 : chosen;
+      mark((from + (event.key === "ArrowDown" ? 1 : -1) + options) % options);
+    }
+  });
+}

@@ -1,0 +1,312 @@
+// The page: asks the service, shows what it says, and keeps the question in the address.
+
+import { suggest } from "./choosing.js";
+import { draw } from "./drawing.js";
+
+const $ = (id) => document.getElementById(id);
+const DIGITS = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+const SCORE = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+let relations = [];
+let readOnly = false;
+let asking = 0; // the number of the latest question: what comes for an older one is not shown
+
+class Refusal extends Error {
+  constructor(problem) {
+    const errors = (problem.errors || []).map((error) => error.detail);
+    super([problem.detail || problem.title, ...errors].join("; "));
+    this.status = problem.status;
+  }
+}
+
+async function call(path, body, method = "POST") {
+  const headers = {};
+  const token = sessionStorage.getItem("token");
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (body) headers["Content-Type"] = "application/json";
+  const options = body ? { method, headers, body: JSON.stringify(body) } : { headers };
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch {
+    throw new Refusal({ title: "The service cannot be reached." });
+  }
+  let value;
+  try {
+    value = await response.json();
+  } catch { // something between here and the service, a proxy say
+    throw new Refusal({ title: `No answer of the service (${response.status}).` });
+  }
+  if (!response.ok) {
+    if (response.status === 401) {
+      $("token-form").hidden = false;
+      $("token").focus();
+    }
+    throw new Refusal(value);
+  }
+  return value;
+}
+
+function element(tag, content, attributes = {}) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value);
+  }
+  made.append(...[content].flat());
+  return made;
+}
+
+function tell(text) { $("status").textContent = text; }
+function complain(error) {
+  tell("");
+  $("problem").textContent = error.message;
+}
+
+// The question in the address: pages can be linked to, and the browser's back button works.
+
+function address(question) {
+  const values = { entity: question.entity, relation: question.relation };
+  if (question.inverse) values.inverse = "1";
+  if (question.excludeKnown) values.new = "1";
+  return `#${new URLSearchParams(values)}`;
+}
+
+function fromAddress() {
+  const values = new URLSearchParams(location.hash.slice(1));
+  if (!values.get("entity")) return null;
+  return {
+    entity: values.get("entity"),
+    relation: values.get("relation") || "",
+    inverse: values.get("inverse") === "1",
+    excludeKnown: values.get("new") === "1",
+  };
+}
+
+function fromForm() {
+  return {
+    entity: $("entity").value,
+    relation: $("relation").value,
+    inverse: $("inverse").checked,
+    excludeKnown: $("exclude-known").checked,
+  };
+}
+
+function go(question) {
+  const target = address(question);
+  if (location.hash === target) ask(question);
+  else location.hash = target; // which asks
+}
+
+function walk(entity) { go({ ...fromForm(), entity }); }
+
+// Asking.
+
+async function ask(question) {
+  const mine = ++asking;
+  $("entity").value = question.entity;
+  $("relation").value = question.relation;
+  $("inverse").checked = question.inverse;
+  $("exclude-known").checked = question.excludeKnown;
+  $("head").value = question.entity;
+  $("problem").textContent = "";
+  showFacts(question.entity, mine);
+  if (!question.relation) {
+    $("relation").focus();
+    return;
+  }
+  tell("Asking …");
+  try {
+    const { entity, relation, inverse } = question;
+    const { results: [result] } = await call("/v1/predict", {
+      questions: [{ entity, relation, inverse }],
+      top: 10,
+      exclude_known: question.excludeKnown,
+    });
+    if (mine !== asking) return;
+    showAnswers(question, result);
+    if (result.answers.length) await why(question, result.answers[0].entity, mine);
+    else $("why").hidden = true;
+  } catch (error) {
+    if (mine !== asking) return;
+    $("answers-card").hidden = $("why").hidden = true; // those of another question
+    complain(error);
+  }
+}
+
+function showAnswers(question, result) {
+  const { answers, subgraph, milliseconds, query } = result;
+  $("answers-card").hidden = false;
+  $("answers-title").textContent = `(${query.entity}, ${query.relation}, ?)`;
+  $("answers").tBodies[0].replaceChildren(...answers.map((answer, number) => {
+    const { entity, score, probability, known } = answer;
+    const chance = probability === null ? "" : [
+      element("meter", "", { value: probability, "aria-hidden": "true" }),
+      ` ${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)} %`,
+    ];
+    const open = element("button", entity, {
+      type: "button", class: "link", onclick: () => why(question, entity, ++asking),
+    });
+    const mark = known ? element("span", "known", { class: "known" }) : "";
+    return element("tr", [
+      element("td", String(number + 1)), element("td", open),
+      element("td", SCORE.format(score)), element("td", chance), element("td", mark),
+    ], { "data-answer": entity });
+  }));
+  const steps = Object.entries(milliseconds).filter(([step]) => step !== "batch");
+  $("times").replaceChildren(...steps.map(([step, value]) => element("div", [
+    element("dt", step), element("dd", `${DIGITS.format(value)} ms`),
+  ])));
+  const found = answers.length === 1 ? "1 answer" : `${answers.length} answers`;
+  const size = `from ${DIGITS.format(subgraph.entities)} entities and ` +
+    `${DIGITS.format(subgraph.edges)} edges`;
+  tell(result.message ? `No answer: ${result.message}` : `${found} ${size}.`);
+}
+
+async function why(question, answer, mine) {
+  for (const row of $("answers").tBodies[0].rows) {
+    row.setAttribute("aria-current", String(row.dataset.answer === answer));
+  }
+  $("why").setAttribute("aria-busy", "true");
+  try {
+    const { entity, relation, inverse } = question;
+    const reason = await call("/v1/explain", {
+      entity, relation, inverse, answer, drawing: true,
+    });
+    if (mine !== asking) return;
+    $("why").hidden = false;
+    $("why-title").textContent = `Why ${answer}?`;
+    $("paths").replaceChildren(...reason.paths.map(pathInWords));
+    if (!reason.paths.length) $("paths").replaceChildren(element("li", reason.message));
+    draw($("drawing"), reason.drawing, walk);
+    $("charts").replaceChildren(...reason.charts.map((chart) => {
+      const place = element("div", "");
+      draw(place, chart, walk);
+      return place;
+    }));
+    for (const [step, value] of Object.entries(reason.milliseconds)) {
+      [...$("times").children].filter((row) => row.firstChild.textContent === step)
+        .forEach((row) => row.remove());
+      $("times").append(element("div", [
+        element("dt", step), element("dd", `${DIGITS.format(value)} ms`),
+      ]));
+    }
+  } catch (error) {
+    if (mine === asking) complain(error);
+  } finally {
+    $("why").removeAttribute("aria-busy");
+  }
+}
+
+function pathInWords(path) {
+  const words = [path.steps[0].source];
+  for (const step of path.steps) words.push(` —${step.relation}→ `, step.target);
+  const more = path.parallel ? `, ${path.parallel} more by parallel facts` : "";
+  const note = path.known ? ", the known fact itself" : "";
+  const figures = `weight ${SCORE.format(path.weight)}, score without it ` +
+    `${SCORE.format(path.score_without)}${more}${note}`;
+  return element("li", [words.join(""), " ", element("small", figures)]);
+}
+
+// Facts around an entity, and new ones.
+
+async function showFacts(entity, mine) {
+  try {
+    const around = await call(`/v1/entities/${encodeURIComponent(entity)}?limit=50`);
+    if (mine !== asking) return;
+    $("around").hidden = false;
+    const shown = around.facts.length < around.total ? `${around.facts.length} of ` : "";
+    $("facts-title").textContent = `Facts about ${entity} (${shown}${around.total})`;
+    $("facts").replaceChildren(...around.facts.map((fact) => factLine(fact, entity)));
+  } catch (error) {
+    if (mine !== asking) return;
+    $("around").hidden = true;
+    if (error.status !== 404) complain(error);
+  }
+}
+
+function factLine(fact, entity) {
+  const [head, relation, tail] = fact;
+  const name = (which) => which === entity ? which : element("button", which, {
+    type: "button", class: "link", onclick: () => walk(which),
+  });
+  const remove = element("button", "×", {
+    type: "button", class: "small", "aria-label": `Remove ${head}, ${relation}, ${tail}`,
+    onclick: () => change([fact], "DELETE"),
+  });
+  const words = element("span", [name(head), ` —${relation}→ `, name(tail)]);
+  return element("li", readOnly ? [words] : [words, remove]);
+}
+
+async function change(facts, method) {
+  $("problem").textContent = "";
+  try {
+    const done = await call("/v1/facts", { facts }, method);
+    const text = facts[0].join(", ");
+    const said = method === "DELETE" ? "Removed" : done.added ? "Added" : "Known already";
+    $("added").textContent = `${said}: ${text}.`;
+    return true;
+  } catch (error) {
+    complain(error);
+    return false;
+  } finally {
+    const question = fromForm();
+    if (method === "DELETE" && question.entity) ask(question);
+  }
+}
+
+// Wiring.
+
+const findEntities = async (text) => {
+  const query = new URLSearchParams({ search: text, limit: "10" });
+  return (await call(`/v1/entities?${query}`)).entities;
+};
+const findRelations = async (text) => {
+  const wanted = text.toLowerCase();
+  const begins = relations.filter((name) => name.toLowerCase().startsWith(wanted));
+  const holds = relations.filter(
+    (name) => !begins.includes(name) && name.toLowerCase().includes(wanted));
+  return [...begins, ...holds].slice(0, 50);
+};
+
+for (const id of ["entity", "head", "tail"]) suggest($(id), findEntities);
+for (const id of ["relation", "label"]) suggest($(id), findRelations, { delay: 0 });
+
+$("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  go(fromForm());
+});
+$("add").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const fact = [$("head").value, $("label").value, $("tail").value];
+  if (!(await change([fact], "POST"))) return;
+  $("tail").value = "";
+  // Ask about the new fact's head, by the relation that is being asked or that of the fact.
+  go({ ...fromForm(), entity: fact[0], relation: $("relation").value || fact[1] });
+});
+$("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("token", $("token").value);
+  $("token-form").hidden = true;
+  start();
+});
+window.addEventListener("hashchange", () => {
+  const question = fromAddress();
+  if (question) ask(question);
+});
+
+async function start() {
+  $("problem").textContent = "";
+  try {
+    relations = (await call("/v1/relations")).relations;
+    const state = await call("/v1/readyz");
+    readOnly = state.read_only;
+    $("add-card").hidden = readOnly;
+    $("about").textContent = `${DIGITS.format(state.entities)} entities, ` +
+      `${DIGITS.format(state.relations)} relations, ${DIGITS.format(state.facts)} facts.`;
+    const question = fromAddress();
+    if (question) ask(question);
+  } catch (error) {
+    complain(error);
+  }
+}
+start();

@@ -1,0 +1,128 @@
+"""The reference page: the interface as described by OpenAPI, readable without any script."""
+
+import json
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+
+def reference_page(description: dict[str, Any]) -> str:
+    """A page about all routes and shapes of an OpenAPI description."""
+    info = description["info"]
+    schemas = description.get("components", {}).get("schemas", {})
+    routes = [
+        (path, method, route)
+        for path, methods in description["paths"].items()
+        for method, route in methods.items()
+    ]
+    contents = "".join(
+        f'<li><a href="#{_anchor(m, p)}"><b>{m.upper()}</b> {escape(p)}</a></li>'
+        for p, m, _ in routes
+    )
+    body = "".join(_route(path, method, route, schemas) for path, method, route in routes)
+    shapes = "".join(_shape(name, schema) for name, schema in sorted(schemas.items()))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(info['title'])}: reference</title>"
+        '<link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/reference.css">'
+        f"</head><body><header><h1>{escape(info['title'])} {escape(info['version'])}</h1>"
+        f"<p>{escape(info.get('description', ''))}</p>"
+        '<p><a href="/">Ask on the page</a> · <a href="/openapi.json">OpenAPI document</a> · '
+        '<a href="/metrics">metrics</a></p></header>'
+        f'<nav aria-label="Routes"><ul>{contents}</ul></nav><main>{body}'
+        f'<section><h2 id="shapes">Shapes</h2>{shapes}</section></main></body></html>\n'
+    )
+
+
+def _route(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any]) -> str:
+    parts = [
+        f'<section><h2 id="{_anchor(method, path)}"><b>{method.upper()}</b> {escape(path)}</h2>',
+        f"<p>{escape(route.get('summary', ''))}. {escape(route.get('description', ''))}</p>",
+    ]
+    parameters = route.get("parameters", [])
+    if parameters:
+        rows = "".join(
+            f"<tr><th scope=row><code>{escape(p['name'])}</code></th><td>{_kind(p['schema'])}</td>"
+            f"<td>{escape(p.get('description', ''))}</td></tr>"
+            for p in parameters
+        )
+        parts.append(f"<table><caption>Parameters</caption>{rows}</table>")
+    sent = route.get("requestBody", {}).get("content", {}).get("application/json", {})
+    if sent:
+        example = json.dumps(_example(sent["schema"], schemas), ensure_ascii=False)
+        command = f"curl -X {method.upper()} http://127.0.0.1:8000{path} \\\n  "
+        command += f"-H 'Content-Type: application/json' \\\n  -d '{example}'"
+        parts.append(f"<p>Body: {_kind(sent['schema'])}</p><pre>{escape(command)}</pre>")
+    rows = "".join(
+        f"<tr><th scope=row>{status}</th><td>{_content(answer)}</td></tr>"
+        for status, answer in route["responses"].items()
+    )
+    parts.append(f"<table><caption>Answers</caption>{rows}</table></section>")
+    return "".join(parts)
+
+
+def _content(answer: dict[str, Any]) -> str:
+    kinds = [_kind(content["schema"]) for content in answer.get("content", {}).values()]
+    return ", ".join(kinds) or escape(answer["description"])
+
+
+def _shape(name: str, schema: dict[str, Any]) -> str:
+    needed = schema.get("required", [])
+    rows = "".join(
+        f"<tr><th scope=row><code>{escape(key)}</code></th><td>{_kind(value)}"
+        f"{'' if key in needed else ', optional'}</td>"
+        f"<td>{escape(value.get('description', ''))}</td></tr>"
+        for key, value in schema.get("properties", {}).items()
+    )
+    about = escape(schema.get("description", ""))
+    return f'<h3 id="{escape(name)}">{escape(name)}</h3><p>{about}</p><table>{rows}</table>'
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A schema in a few words, with a link where it has a name."""
+    if "$ref" in schema:
+        name = escape(schema["$ref"].rsplit("/", 1)[1])
+        return f'<a href="#{name}">{name}</a>'
+    if "anyOf" in schema:
+        return " or ".join(_kind(part) for part in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}))}{_bounds(schema)}"
+    default = f", default {escape(json.dumps(schema['default']))}" if "default" in schema else ""
+    return escape(schema.get("type", "anything")) + _bounds(schema) + default
+
+
+def _bounds(schema: dict[str, Any]) -> str:
+    found = list(_told_bounds(schema))
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _told_bounds(schema: dict[str, Any]) -> Iterator[str]:
+    for least, most, what in (
+        ("minimum", "maximum", ""),
+        ("minLength", "maxLength", " letters"),
+        ("minItems", "maxItems", ""),
+    ):
+        if least in schema and schema[least] == schema.get(most):
+            yield f"{schema[least]}{what}"
+        elif least in schema or most in schema:
+            yield f"{schema.get(least, 0)} to {schema.get(most, '∞')}{what}"
+
+
+def _example(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
+    """A value that fits a schema: its required fields."""
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rsplit("/", 1)[1]]
+    if schema.get("examples"):
+        return schema["examples"][0]
+    if schema.get("type") == "object":
+        properties, needed = schema.get("properties", {}), schema.get("required", [])
+        return {key: _example(properties[key], schemas) for key in needed}
+    if schema.get("type") == "array":
+        return [_example(schema["items"], schemas)] * schema.get("minItems", 1)
+    return {"string": "…", "integer": 1, "number": 1.0, "boolean": True}.get(schema.get("type", ""))
+
+
+def _anchor(method: str, path: str) -> str:
+    letters = (letter if letter.isalnum() else "-" for letter in path)
+    return method + "".join(letters)

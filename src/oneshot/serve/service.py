@@ -1,0 +1,229 @@
+"""Service: a run, loaded and ready to be asked; what the routes call."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from oneshot.errors import InputError, UnknownNameError
+from oneshot.explanation import Explanation
+from oneshot.fact_store import StoreError
+from oneshot.live import LiveGraph
+from oneshot.runs import (
+    RELATIONS,
+    load_reasoner,
+    read_relations,
+    run_config,
+    run_fingerprint,
+    run_graph,
+)
+from oneshot.serve.engine import Engine, ExpiredError, OverloadedError, Question
+from oneshot.serve.metrics import Metrics
+from oneshot.serve.names import NameSearch
+from oneshot.serve.problems import Problem
+from oneshot.serve.settings import MAX_EXPLAINED, ServeSettings
+
+log = logging.getLogger("oneshot.serve")
+
+
+class Service:
+    """A reasoner with its live graph, an engine that answers, and an index of names."""
+
+    def __init__(
+        self,
+        run: Path,
+        settings: ServeSettings | None = None,
+        device: torch.device | str = "cpu",
+        changes: list[str] | None = None,
+    ) -> None:
+        """Load a run; `changes`: of its configuration, such as `sampler.entity_ratio=0.2`."""
+        self.settings = settings or ServeSettings()
+        self.metrics = Metrics()
+        run_config(run)  # anything that is not a run is told apart first
+        base = run_graph(run).with_relations(read_relations(run / RELATIONS))
+        self.reasoner = load_reasoner(run, base, changes)
+        self.reasoner.predictor.to(device)
+        # A run that nobody can write to can still be looked at.
+        unwritable = self.settings.read_only and not os.access(run, os.W_OK)
+        self.live = LiveGraph(base, run, run_fingerprint(run), device, unwritable)
+        self.reasoner.graph = self.live.graph()
+        self.names = NameSearch(self.live.entities, _degrees(base))
+        self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
+        watched = {
+            "queue_length": ("Questions that wait.", lambda: self.engine.waiting),
+            "graph_entities": ("Entities.", lambda: self.live.num_entities),
+            "graph_facts": ("Facts.", lambda: self.live.num_facts),
+            "graph_version": ("Version of the facts.", lambda: self.live.version),
+        }
+        for name, (about, value) in watched.items():
+            self.metrics.watch(name, about, value)
+        # One after the other, as the disk takes them; others need not wait for them.
+        self._changer = ThreadPoolExecutor(1, "oneshot-facts")
+        self._changing = 0
+
+    def start(self) -> None:
+        """Begin to answer; the first question, which makes what all need, is asked here."""
+        linked = torch.nonzero(self.reasoner.graph.degree)
+        if len(linked) and self.reasoner.graph.num_relations:
+            self.reasoner.reason(torch.tensor([[int(linked[0]), 0]], device=self.reasoner.device))
+        self.engine.start()
+
+    def stop(self) -> None:
+        self.engine.stop()
+        self._changer.shutdown(cancel_futures=True)  # none of them was acknowledged
+        self.live.close()
+
+    def deadline(self) -> float:
+        """When a request that begins now must have its answer, by `time.monotonic`."""
+        return time.monotonic() + self.settings.timeout
+
+    def question(
+        self, entity: str, relation: str, inverse: bool, top: int = 10, exclude_known: bool = False
+    ) -> Question:
+        """A question by names; an unknown one is a problem that tells the nearest."""
+        number = self.entity(entity)
+        try:
+            label = self.reasoner.relation_id(relation, inverse)
+        except UnknownNameError as error:
+            raise Problem(404, str(error), nearest=error.nearest) from error
+        return Question(number, label, top, exclude_known)
+
+    def knows(self, entity: str) -> bool:
+        """Whether an entity can be looked up at once."""
+        return entity in self.live.entities
+
+    def entity(self, name: str) -> int:
+        """The id of an entity; for a thread, as it may have to look around for an unknown one."""
+        number = self.live.entities.get(name)
+        if number is None:
+            self.live.catch_up()  # it may be new, from another process
+            number = self.live.entities.get(name)
+        if number is None:
+            nearest = self.names.search(name[:100], 3)
+            error = UnknownNameError("entity", name[:100], nearest)
+            raise Problem(404, str(error), nearest=nearest)
+        return number
+
+    async def predict(
+        self, questions: Sequence[Question], explain: bool, deadline: float
+    ) -> list[dict[str, Any]]:
+        """Answers to questions as JSON."""
+        try:
+            futures = self.engine.ask(questions, deadline)
+        except OverloadedError as error:
+            raise self.busy(error) from error
+        results = []
+        answered = await self._waited(futures, deadline)
+        for question, one in zip(questions, answered, strict=True):
+            value: dict[str, Any] = one.prediction.as_dict()
+            value["answers"] = [dict(answer) for answer in value["answers"]]
+            value["milliseconds"] = {**one.milliseconds, "batch": one.batch}
+            if not value["answers"] and not question.exclude_known:
+                value["message"] = "the entity has no fact; add one about it first"
+            if explain:
+                started = time.monotonic()
+                for answer in value["answers"][:MAX_EXPLAINED]:
+                    number = self.entity(answer["entity"])
+                    reason = await self.explain(question, number, 5, deadline)
+                    answer["paths"] = reason.as_dict()["paths"]
+                value["milliseconds"]["explaining"] = round(1e3 * (time.monotonic() - started), 3)
+            results.append(value)
+        return results
+
+    async def explain(
+        self, question: Question, answer: int, paths: int, deadline: float
+    ) -> Explanation:
+        """Why an answer, by its id, has its score."""
+        try:
+            future = self.engine.explain(question, answer, paths, deadline)
+        except OverloadedError as error:
+            raise self.busy(error) from error
+        found: Explanation = (await self._waited([future], deadline))[0]
+        return found
+
+    def busy(self, error: OverloadedError) -> Problem:
+        """The refusal of who comes when too many wait."""
+        return Problem(503, str(error), {"Retry-After": str(self.engine.patience)})
+
+    async def _waited(self, futures: "Sequence[Future[Any]]", deadline: float) -> list[Any]:
+        """The results of futures, or the problem that there is; no future is left waiting."""
+        waiting = [asyncio.wrap_future(future) for future in futures]
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
+                return list(await asyncio.gather(*waiting))
+        except (TimeoutError, ExpiredError) as error:
+            raise Problem(504, "it took longer than a request may; ask for less at once") from error
+        except OverloadedError as error:
+            raise self.busy(error) from error
+        finally:
+            for future in futures:
+                future.cancel()
+
+    async def change(self, facts: Sequence[Sequence[str]], present: bool, deadline: float) -> int:
+        """Add or remove facts, durably. → how many changed"""
+        if self._changing >= self.settings.queue:
+            raise Problem(503, "too many changes wait already", {"Retry-After": "1"})
+        self._changing += 1
+        try:
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
+                return await loop.run_in_executor(self._changer, self._change, facts, present)
+        except TimeoutError as error:
+            told = "the change took too long; it may or may not be kept: send it again"
+            raise Problem(504, told) from error
+        finally:
+            self._changing -= 1
+
+    def _change(self, facts: Sequence[Sequence[str]], present: bool) -> int:
+        try:
+            count = self.live.add(facts) if present else self.live.remove(facts)
+        except UnknownNameError as error:
+            raise Problem(404, str(error), nearest=error.nearest) from error
+        except StoreError as error:
+            log.error("facts cannot be kept: %s", error)  # whoever runs the service must see to it
+            told = "facts cannot be kept at the moment; nothing was changed"
+            raise Problem(503, told, {"Retry-After": "10"}) from error
+        except InputError as error:
+            raise Problem(422, str(error)) from error
+        self.metrics.facts("added" if present else "removed", count)
+        return count
+
+    def search(self, text: str, limit: int) -> list[str]:
+        """Entities whose name begins with a text, or looks like it."""
+        self.live.catch_up()
+        return self.names.search(text, limit)
+
+    def state(self) -> dict[str, Any]:
+        """What the service has, and whether it can be asked, as JSON."""
+        self.live.catch_up()
+        live = self.live
+        return {
+            "status": "ready",
+            "entities": live.num_entities,
+            "relations": len(live.relations),
+            "facts": live.num_facts,
+            "version": live.version,
+            "waiting": self.engine.waiting,
+            "read_only": self.settings.read_only,
+        }
+
+    def facts_of(self, name: str, limit: int) -> dict[str, Any]:
+        """The facts around an entity as JSON."""
+        found, total = self.live.facts_of(self.entity(name), limit)
+        return {
+            "entity": name,
+            "facts": [list(self.live.names(fact)) for fact in found],
+            "total": total,
+        }
+
+
+def _degrees(graph: Any) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+    degrees: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = graph.degree.cpu().numpy()
+    return degrees

@@ -1,0 +1,122 @@
+"""Tests of the client, against a real service and against ones that misbehave."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import saved_run
+
+import oneshot
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+from oneshot.serve.server import serving
+from oneshot.serve.service import Service
+from oneshot.serve.settings import ServeSettings
+
+
+@pytest.fixture(scope="module")
+def run_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_run(tmp_path_factory.mktemp("client") / "run", 20)
+
+
+@pytest.fixture(scope="module")
+def client(run_path: Path) -> Iterator[oneshot.Client]:
+    with serving(Service(run_path, ServeSettings(token="abc"))) as url:
+        yield oneshot.Client(url + "/", token="abc")
+
+
+def test_a_client_answers_like_a_reasoner(client: oneshot.Client, run_path: Path) -> None:
+    reasoner = oneshot.Reasoner.load(run_path)
+    found = client.predict("link 3", "after", top=4)
+    expected = reasoner.predict("link 3", "after", top=4)
+    assert [a.entity for a in found] == [a.entity for a in expected]
+    assert [a.score for a in found] == pytest.approx([a.score for a in expected], abs=1e-5)
+    assert (found.entity, found.relation) == (expected.entity, expected.relation)
+    assert (found.num_entities, found.num_edges) == (expected.num_entities, expected.num_edges)
+    inverse = client.predict("link 3", "after", inverse=True, exclude_known=True)
+    assert inverse.relation == "after⁻¹"
+    assert not any(answer.known for answer in inverse)
+    questions = [(f"link {n}", "next") for n in range(10)]
+    many = client.predict_many(questions, top=1, batch_size=4)
+    assert [p.entity for p in many] == [entity for entity, _ in questions]
+    why = client.explain("link 3", "after", "link 5", paths=2, drawing=True)
+    assert len(why["paths"]) == 2
+    assert why["drawing"].startswith("<svg")
+
+
+def test_a_client_finds_and_changes(client: oneshot.Client) -> None:
+    assert client.relations() == ["next", "after", "before"]
+    assert client.search("link 1", 2) == ["link 1", "link 10"]
+    facts = [("we/ird ?", "next", "link 1"), ("we/ird ?", "after", "link 2")]
+    assert client.add(facts) == 2
+    assert sorted(client.facts("we/ird ?")) == sorted(facts)
+    assert client.state()["version"] == 1
+    assert client.remove(facts) == 2
+    assert client.add((f"n{n}", "next", "link 0") for n in range(1500)) == 1500
+    assert client.remove((f"n{n}", "next", "link 0") for n in range(1500)) == 1500
+    assert "Client('http://127.0.0.1" in repr(client)
+
+
+def test_refusals_are_errors_that_help(client: oneshot.Client) -> None:
+    with pytest.raises(oneshot.ServiceError, match="unknown entity 'lnik 3'; did you") as caught:
+        client.predict("lnik 3", "after")
+    assert (caught.value.status, "link 3" in caught.value.nearest) == (404, True)
+    with pytest.raises(oneshot.ServiceError, match="greater than or equal to 1"):
+        client.predict("link 3", "after", top=0)
+    with pytest.raises(oneshot.ServiceError, match="Authorization: Bearer"):
+        oneshot.Client(client.url).relations()
+    with pytest.raises(oneshot.ServiceError, match="cannot be reached") as caught:
+        oneshot.Client("http://127.0.0.1:1").relations()
+    assert caught.value.status is None
+    with pytest.raises(oneshot.ServiceError, match="begins with http"):
+        oneshot.Client("file:///etc/passwd")
+
+
+def test_a_busy_service_is_asked_again() -> None:
+    statuses = [503, 503, 200, 500]
+
+    class Busy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status = statuses.pop(0)
+            self.send_response(status)
+            self.send_header("Retry-After", "0")
+            self.end_headers()
+            self.wfile.write(b'{"relations": ["r"]}' if status == 200 else b"no JSON")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        assert oneshot.Client(url).relations() == ["r"]
+        with pytest.raises(oneshot.ServiceError, match="500") as caught:
+            oneshot.Client(url).relations()
+        assert caught.value.status == 500
+        statuses.extend([503, 503])
+        with pytest.raises(oneshot.ServiceError, match="503"):
+            oneshot.Client(url, retries=1).relations()
+        server.shutdown()
+        thread.join()
+
+
+def test_an_answer_that_breaks_off_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def half() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{")
+
+        thread = threading.Thread(target=half)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(oneshot.ServiceError, match="cannot be reached"):
+            oneshot.Client(url).relations()
+        thread.join()
