@@ -9,6 +9,7 @@ from pathlib import Path
 
 SCRIPTS = (
     "reading",
+    "scale",
     "sampler_coverage",
     "sampler_speed",
     "sampler_gpu",
@@ -16,6 +17,7 @@ SCRIPTS = (
     "large_graph",
     "questions",
     "explanations",
+    "serve",
 )
 
 

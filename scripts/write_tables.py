@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from oneshot.bench.wikidata import ASSUMPTIONS
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 MARK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -275,6 +277,154 @@ def explanations_in_short() -> str:
     )
 
 
+def serve() -> str:
+    value = result("serve")
+    loads, flood, kill = value["load"], value["overload"], value["kill"]
+    live, search = value["live"], value["search"]
+    rows = []
+    device = result("serve-h200") if (RESULTS / "serve-h200.json").is_file() else None
+    measured = [("2 cores", loads), *([("H200", device["load"])] if device else [])]
+    for place, load in measured:
+        for who in ("batched", "unbatched"):
+            row = load[who]
+            rows.append(
+                [
+                    f"WN18RR on {place}, 16 clients for {load['seconds']:.0f} s, {who}",
+                    f"{row['questions_per_second']:.1f} questions/s; p50 {row['p50_s']:.2f} s, p99 "
+                    f"{row['p99_s']:.2f} s; {row['errors']} errors",
+                ]
+            )
+    refused = flood["statuses"].get("503", 0)
+    rows += [
+        [
+            "WN18RR on 2 cores, 500 connections for 10 s",
+            f"{flood['statuses'].get('200', 0)} answered, {refused:,} refused; healthy again after "
+            f"{flood['healthy_again_s']:.1f} s",
+        ],
+        [
+            f"kill -9 within {kill['stream']:,} added facts, {kill['rounds']} times",
+            f"{kill['lost']} of {kill['acknowledged']:,} acknowledged facts lost; "
+            f"{kill['ms_a_request']:.1f} ms a request",
+        ],
+        [
+            "HsGeneKG (2.3 million entities), a fact added",
+            f"acknowledged after {live['acknowledged_ms']['p50']:.0f} ms (largest of 60: "
+            f"{live['acknowledged_ms']['largest']:.0f} ms), in effect after "
+            f"{live['in_effect_ms']['p50']:.0f} ms (largest {live['in_effect_ms']['largest']:.0f} "
+            f"ms); the process has {live['resident_gb']:.1f} GB",
+        ],
+        [
+            f"search in {search['names']:,} names",
+            f"p50 {search['p50_ms']:.1f} ms, p99 {search['p99_ms']:.1f} ms; index built in "
+            f"{search['build_s']:.0f} s",
+        ],
+    ]
+    on_gpu = f", {device['load']['ratio']:.2f} × on the GPU" if device else ""
+    remark = (
+        "WN18RR: 10 % of the entities, dim 64, 6 layers. Batches raise the throughput by "
+        f"{loads['ratio']:.2f} × on a processor{on_gpu}. Other work ran on the machine at the same "
+        "time."
+    )
+    return table(["what", "figures"], rows) + "\n\n" + remark + "\n\n" + machine(value)
+
+
+def _amount(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def scale() -> str:
+    value = result("scale")
+    head = ["graph", "facts", "entities", "largest hub", "text", "saved", "build", "peak memory"]
+    head += ["open", "first answer", "answer", "resident"]
+    rows = [
+        [
+            row["graph"],
+            f"{row['facts']:,}",
+            f"{row['entities']:,}",
+            f"{row['largest_degree']:,}",
+            f"{row['text_gb']:.2f} GB",
+            f"{row['saved_gb']:.2f} GB",
+            f"{row['build_seconds']:,.0f} s",
+            f"{row['build_peak_gb']:.2f} GB",
+            f"{row['open_ms']:,.0f} ms",
+            f"{row['first_question_ms']:,.0f} ms",
+            f"{row['predict_ms']:,.0f} ms",
+            f"{row['resident_gb']:.2f} GB",
+        ]
+        for row in value["rows"]
+    ]
+    remark = (
+        f"{value['questions']} questions of the test split, one by one, {value['max_entities']:,} "
+        "entities each, by the push; medians. Nothing of the graph was in memory before: `open` "
+        "and the first answer wait for the disk."
+    )
+    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+
+
+def scale_sampling() -> str:
+    value = result("scale")
+    head = ["graph", "facts", "subgraph", "first pass", "recall", "least", "edges"]
+    head += ["by the whole graph", "`auto` takes"]
+    rows = [
+        [
+            row["graph"],
+            f"{row['facts']:,}",
+            f"{row['sample_ms']:.1f} ms",
+            f"{row['sample_cold_ms']:.1f} ms",
+            _amount(row["recall"], 3),
+            _amount(row["least_recall"], 3),
+            f"{row['subgraph_edges']:,}",
+            f"{_amount(row['whole_graph_ms'], 0)} ms",
+            row["method_of_auto"],
+        ]
+        for row in value["rows"]
+    ]
+    return table(head, rows)
+
+
+GROWTH_LABELS = {
+    "build_seconds": "time to build",
+    "build_peak_gb": "peak memory of the build",
+    "saved_gb": "disk",
+    "open_ms": "time to open",
+    "sample_ms": "time of a subgraph",
+    "sample_cold_ms": "time of a subgraph, first pass",
+    "predict_ms": "time of an answer",
+    "resident_gb": "resident memory",
+    "whole_graph_ms": "time of a subgraph by the whole graph",
+}
+
+
+def scale_growth() -> str:
+    growth = result("scale")["growth"]
+    rows = [
+        [label, *(_amount(growth[graph].get(key), 2) for graph in growth)]
+        for key, label in GROWTH_LABELS.items()
+    ]
+    return table(["exponent of growth", *growth], rows)
+
+
+def scale_wikidata() -> str:
+    estimates = result("scale")["wikidata"]
+    first = next(iter(estimates.values()))
+    largest = "from the graph of {from_facts:,} facts"
+    labels = {
+        "build_hours": ("time to build", "{:,.1f} h"),
+        "saved_gb": ("disk", "{:,.0f} GB"),
+        "scratch_gb": ("scratch memory of the push", "{:,.1f} GB"),
+        "sample_ms": ("a subgraph", "{:,.0f} ms"),
+        "predict_ms": ("an answer", "{:,.0f} ms"),
+    }
+    rows = [
+        [label, *(form.format(e[key]) if key in e else "–" for e in estimates.values())]
+        for key, (label, form) in labels.items()
+    ]
+    head = [f"{first['facts']:,} facts, estimated"]
+    head += [f"{graph}, {largest.format(**e)}" for graph, e in estimates.items()]
+    assumptions = "\n".join(f"- {text}" for text in ASSUMPTIONS)
+    return table(head, rows) + "\n\nAssumptions:\n\n" + assumptions
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "coverage": coverage,
     "sampler": sampler,
@@ -287,6 +437,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "predictor-gpu": predictor_gpu,
     "explanations": explanations,
     "explanations-in-short": explanations_in_short,
+    "serve": serve,
+    "scale": scale,
+    "scale-sampling": scale_sampling,
+    "scale-growth": scale_growth,
+    "scale-wikidata": scale_wikidata,
 }
 
 

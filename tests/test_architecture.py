@@ -17,7 +17,7 @@ ROOT = Path(oneshot.__file__).parent
 ORDER = (
     ("graph", "ppr", "push", "subgraph", "samplers", "coverage"),
     ("subgraph", "predictor"),
-    ("ranking", "reasoner", "stepping", "training", "search"),
+    ("ranking", "best_answers", "reasoner", "stepping", "training", "search"),
     ("ranking", "reasoner", "evaluation", "search"),
     ("search", "paper", "cli"),
     ("search", "serve"),
@@ -27,6 +27,7 @@ ORDER = (
 STRANGERS = (("samplers", "predictor"), ("predictor", "samplers"))
 
 CORE_PACKAGES = {"numpy", "scipy", "torch", "safetensors", "rich", "typer", "oneshot"}
+SERVE_PACKAGES = {"fastapi", "h11", "prometheus_client", "pydantic", "starlette", "uvicorn"}
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "util", "common"}
 
 
@@ -131,6 +132,8 @@ def test_imports_are_absolute_and_of_core_packages(name: str) -> None:
     allowed = CORE_PACKAGES | sys.stdlib_module_names
     if is_kernels(name):
         allowed = allowed | {"triton"}
+    if is_in(name, "serve"):  # which is imported only where something is served
+        allowed = allowed | SERVE_PACKAGES
     for found in IMPORTS[name]:
         package = found.module.split(".")[0]
         place = f"{name}, line {found.line}: {found.module}"
@@ -163,3 +166,12 @@ def test_public_names_are_there_and_stay_functions() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_only_the_command_line_imports_the_service_and_only_when_it_serves() -> None:
+    for name in MODULES:
+        if not is_in(name, "serve"):
+            for found in IMPORTS[name]:
+                if is_in(own_module(found.module) or "", "serve"):
+                    assert is_in(name, "cli"), name
+                    assert not found.top_level, f"{name}, line {found.line}"

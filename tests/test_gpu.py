@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from oneshot import host_graph
 from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.datasets import family
@@ -63,6 +64,25 @@ def test_a_subset_on_the_gpu_equals_that_of_the_processor(data):
     expected = data.graph.subset(mask)
     assert ours.fingerprint == expected.fingerprint
     assert torch.equal(ours.neighbours.index, expected.neighbours.index)
+
+
+def test_a_graph_too_large_for_the_gpu_answers_from_the_host(data, monkeypatch):
+    torch.manual_seed(0)
+    expected = build_reasoner(data.graph, SMALL, torch.device("cuda"))
+    monkeypatch.setattr(host_graph, "_free_memory", lambda _: 0)
+    torch.manual_seed(0)
+    ours = build_reasoner(data.graph, SMALL, torch.device("cuda"))
+    assert isinstance(ours.graph, host_graph.HostGraph)
+    assert ours.device.type == "cuda"
+    left, right = (r.predict(7, 2) for r in (ours, expected))
+    assert [a.entity for a in left.answers] == [a.entity for a in right.answers]
+    left, right = (evaluate(r, data.valid[:50], data.known).mrr for r in (ours, expected))
+    assert left == pytest.approx(right, abs=0.01)
+    assert ours.explain(7, 2, 9).target >= 0
+    trainer = Trainer(ours, data, dataclasses.replace(SMALL.training, epochs=1), [])
+    assert isinstance(trainer.graph, host_graph.HostGraph)
+    trainer.run_epoch()
+    assert all(torch.isfinite(parameter).all() for parameter in ours.predictor.parameters())
 
 
 SMALL = Config(

@@ -7,7 +7,7 @@ import typer
 
 from oneshot import console
 from oneshot._version import __version__
-from oneshot.cli import bench, data, demo, paper, predict, reason
+from oneshot.cli import bench, data, demo, paper, predict, reason, search, serve
 from oneshot.errors import OneshotError
 from oneshot.process import prepare_process
 
@@ -33,6 +33,9 @@ COMMANDS = (
     reason.evaluate,
     predict.predict,
     reason.import_official,
+    search.search,
+    serve.serve,
+    serve.facts,
     paper.paper,
 )
 for command in COMMANDS:
@@ -41,6 +44,7 @@ app.add_typer(benches, name="bench")
 benches.command()(bench.sampler)
 benches.command()(bench.predictor)
 benches.command("end-to-end")(bench.end_to_end)
+benches.command()(bench.scale)
 
 
 def main() -> None:

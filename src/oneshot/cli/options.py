@@ -17,9 +17,11 @@ DataArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A bundled name (world, umls), family:PEOPLE, random:ENTITIES:FACTS, a directory "
-        "with train, valid and test files, a saved graph, one file of triples, or a name in "
-        "$ONESHOT_DATA.",
+        help="A bundled name (world, umls), family:PEOPLE, random:ENTITIES:FACTS, "
+        "power-law:ENTITIES:FACTS, a directory with train, valid and test files, a saved graph, "
+        "one file of triples, a name in $ONESHOT_DATA, or a public data set to download (WN18RR, "
+        "FB15k-237, NELL-995, YAGO3-10, ogbl-biokg, ogbl-wikikg2, Hetionet, Wikidata5M, "
+        "pykeen:NAME).",
     ),
 ]
 RunArgument = Annotated[
@@ -43,8 +45,21 @@ def load_data(source: str, seed: int) -> "Dataset":
     """The data set of a name, with a sign while it is read."""
     from oneshot.datasets import load
 
+    download(source)
     with console.status(f"reading {source}"):
         return load(source, seed=seed)
+
+
+def download(source: str) -> None:
+    """Have a public data set in the cache, with a bar while it is downloaded."""
+    from oneshot.named import fetch, is_named
+    from oneshot.sources import bundled_names, look_for
+
+    if source in bundled_names() or not is_named(source) or look_for(source) is not None:
+        return
+    with console.progress_bar(with_counts=False) as bar:
+        task = bar.add_task(f"downloading {source}", total=None)
+        fetch(source, lambda done, total: bar.update(task, completed=done, total=total or None))
 
 
 def check_output(path: Path, source: str, *others: Path) -> None:
