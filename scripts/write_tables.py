@@ -425,7 +425,22 @@ def scale_wikidata() -> str:
     return table(head, rows) + "\n\nAssumptions:\n\n" + assumptions
 
 
+def paper() -> str:
+    """All tables of the paper that were measured, in the paper's order."""
+    import oneshot.paper
+    from oneshot.paper.reporting import as_markdown, read_report
+
+    parts = []
+    for name, one in oneshot.paper.TABLES.items():
+        report = read_report(RESULTS / "paper" / f"{name}.json")
+        if report is not None:
+            text = as_markdown(one, report, f"## `{name}`:", "images/paper/")
+            parts.append(text.replace("](cases/", "](images/paper/cases/"))
+    return "\n".join(parts)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "paper": paper,
     "coverage": coverage,
     "sampler": sampler,
     "sampler-gpu": sampler_gpu,

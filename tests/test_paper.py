@@ -25,6 +25,7 @@ from oneshot.predictor import Predictor
 from oneshot.samplers import PPRSampler
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
+pytest.importorskip("smac", reason="one of the tables searches (extra search)")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from oneshot.candidates import candidates_file
 from oneshot.dataset import SPLITS
 from oneshot.errors import InputError
 
@@ -87,6 +89,9 @@ def unpack_ogb(files: list[Path], directory: Path) -> None:
                 ids = ids + np.array([starts[kind] for kind in kinds], np.int64)
             ends.append(ids)
         np.savez(directory / f"{split}.npz", h=ends[0], r=relation, t=ends[1])
+        if "head_neg" in facts and "tail_neg" in facts:
+            negatives = {side: _negatives(facts, side, starts) for side in ("head", "tail")}
+            np.savez(candidates_file(directory, split), **negatives)  # type: ignore[arg-type]
     relations = 1 + max(int(np.max(facts["relation"])) for facts in splits.values())
     if set(sizes) == {""}:
         entities = _or_numbers(names.get("nodeidx2entityid"), sizes[""])
@@ -97,12 +102,23 @@ def unpack_ogb(files: list[Path], directory: Path) -> None:
     write_names(directory / "relations.txt", _or_numbers(known, relations))
 
 
+def _negatives(facts: dict[str, Any], side: str, starts: dict[str, int]) -> NDArray[np.int32]:
+    """Entities to stand in the place of one side of each fact, [facts, c]; of its own type."""
+    found = np.asarray(facts[f"{side}_neg"], np.int64)
+    kinds = facts.get(f"{side}_type")
+    if kinds is not None:
+        found = found + np.array([starts[kind] for kind in kinds], np.int64)[:, None]
+    return found.astype(np.int32)
+
+
 def _type_sizes(splits: Iterable[dict[str, Any]]) -> dict[str, int]:
     """The number of entities of each type, in the order of the types; "" without types."""
     sizes: dict[str, int] = {}
     for facts in splits:
         for side in ("head", "tail"):
-            ids = np.asarray(facts[side], np.int64)
+            ids = np.asarray(facts[side], np.int64)[:, None]
+            if f"{side}_neg" in facts:  # an entity may occur there alone
+                ids = np.concatenate([ids, np.asarray(facts[f"{side}_neg"], np.int64)], axis=1)
             kinds = np.asarray(facts.get(f"{side}_type", [""] * len(ids)))
             for kind in np.unique(kinds).tolist():
                 sizes[kind] = max(sizes.get(kind, 0), int(ids[kinds == kind].max()) + 1)

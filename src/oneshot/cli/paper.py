@@ -61,7 +61,13 @@ def paper(
         if reports and not bench.has_time and not table.derived:
             console.note(f"{table.name}: no time is left; run it again to measure it")
             continue
-        report = make_report(table, bench, console.note)
+        try:
+            report = make_report(table, bench, console.note)
+        except InputError as error:
+            if name != ALL:
+                raise
+            console.note(f"{table.name}: left out: {error}")
+            continue
         reports.append(report)
         if not json:
             columns = [
@@ -77,6 +83,8 @@ def paper(
             if report["finding"]:
                 console.stdout.print(report["finding"])
             console.note(f"report: {out / table.name}.json")
+    if not reports:
+        raise InputError("no table could be measured")
     if json:
         console.print_json(reports[0] if name != ALL else {"tables": reports})
 

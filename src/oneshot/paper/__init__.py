@@ -5,7 +5,9 @@ from oneshot.paper.claims import TABLE as CLAIMS
 from oneshot.paper.cost import COMPLEXITY, EFFICIENCY
 from oneshot.paper.extrapolation import EXTRAPOLATION
 from oneshot.paper.main_table import MAIN
+from oneshot.paper.ogb_table import OGB
 from oneshot.paper.reporting import make_report
+from oneshot.paper.search_table import SEARCH
 from oneshot.paper.structure import COVERAGE, DATASETS, HOPS
 from oneshot.paper.table import Table
 from oneshot.paper.trained import BUDGET, DELETION, HEURISTICS, LAYERS, MESSAGES, NOISE, SPLIT
@@ -17,6 +19,7 @@ TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         MAIN,
+        OGB,
         DATASETS,
         COVERAGE,
         HOPS,
@@ -31,6 +34,7 @@ TABLES: dict[str, Table] = {
         NOISE,
         DELETION,
         CASES,
+        SEARCH,
         CLAIMS,
     )
 }

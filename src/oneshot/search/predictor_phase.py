@@ -13,6 +13,7 @@ from oneshot.search.proposing import (
     FAILURE_COST,
     Known,
     Proposal,
+    Surrogate,
     initial_design,
     propose,
     random_proposal,
@@ -26,7 +27,7 @@ PREDICTOR, RANDOM = "predictor", "random"
 """Names in the store; those of random searches have an ending (`random:3`)."""
 
 
-def find_predictor(session: Session) -> Trial:
+def find_predictor(session: Session, surrogate: Surrogate = "forest") -> Trial:
     """Search the predictor's configuration. → the best trial"""
     settings, space = session.settings, session.settings.space
     first = int(settings.tries_base)
@@ -39,9 +40,10 @@ def find_predictor(session: Session) -> Trial:
             design[:] = design or initial_design(space, settings.initial, settings.seed)
             if number - first < len(design):
                 return design[number - first]
-        return propose(space, known_trials(trials), settings.seed, number)
+        return propose(space, known_trials(trials), settings.seed, number, surrogate)
 
-    best = best_trial(_run(session, PREDICTOR, "trial", next_one))
+    phase = PREDICTOR if surrogate == "forest" else surrogate
+    best = best_trial(_run(session, phase, "trial", next_one))
     if best is None:
         raise OneshotError("no trial came to an end; see `oneshot search --show` for the reasons")
     return best

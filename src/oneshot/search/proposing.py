@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from oneshot.epoch import mixed_seed
 from oneshot.errors import require
@@ -32,6 +32,9 @@ _LOCAL_STEPS = 10
 _RANDOM_SHARE = 0.05
 
 FAILURE_COST = 1.0
+
+Surrogate = Literal["forest", "gaussian"]
+"""What tells how good a configuration may be: a random forest, or a Gaussian process."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,14 @@ def random_proposal(space: Space, seed: int, number: int) -> Proposal:
     return Proposal(plain(space, drawn), "random")
 
 
-def propose(space: Space, known: Sequence[Known], seed: int, number: int) -> Proposal:
-    """Where the forest of the known costs expects most improvement.
+def propose(
+    space: Space,
+    known: Sequence[Known],
+    seed: int,
+    number: int,
+    surrogate: Surrogate = "forest",
+) -> Proposal:
+    """Where the surrogate of the known costs expects most improvement.
 
     Configurations that still run count with the mean of the known costs, so that several workers
     do not all try the same place.
@@ -83,27 +92,17 @@ def propose(space: Space, known: Sequence[Known], seed: int, number: int) -> Pro
     with _quiet():
         require("smac", "search", "the search")
         import ConfigSpace
-        from smac import HyperparameterOptimizationFacade as Facade
-        from smac.model.random_forest.random_forest import RandomForest
+        from smac import BlackBoxFacade
+        from smac import HyperparameterOptimizationFacade as ForestFacade
         from smac.runhistory.dataclasses import TrialInfo, TrialValue
 
+        Facade = ForestFacade if surrogate == "forest" else BlackBoxFacade  # noqa: N806
         with _scenario(space, _small(mixed_seed(seed, number))) as scenario:
             configspace = scenario.configspace
-            forest = RandomForest(
-                configspace,
-                n_trees=_TREES,
-                ratio_features=_FEATURES,
-                min_samples_split=2,
-                min_samples_leaf=1,
-                max_leaf_nodes=_LEAVES,
-                log_y=True,
-                seed=scenario.seed,
-                n_jobs=1,  # more would wait for threads longer than the forest takes
-            )
             smac = Facade(
                 scenario,
                 None,
-                model=forest,
+                model=_forest(scenario) if surrogate == "forest" else Facade.get_model(scenario),
                 acquisition_maximizer=Facade.get_acquisition_maximizer(
                     scenario, challengers=_CANDIDATES, local_search_iterations=_LOCAL_STEPS
                 ),
@@ -127,6 +126,22 @@ def propose(space: Space, known: Sequence[Known], seed: int, number: int) -> Pro
             chosen = smac.ask().config
     origin = "surrogate" if "Acquisition" in str(chosen.origin) else "random"
     return Proposal(plain(space, chosen), origin)
+
+
+def _forest(scenario: Any) -> Any:
+    from smac.model.random_forest.random_forest import RandomForest
+
+    return RandomForest(
+        scenario.configspace,
+        n_trees=_TREES,
+        ratio_features=_FEATURES,
+        min_samples_split=2,
+        min_samples_leaf=1,
+        max_leaf_nodes=_LEAVES,
+        log_y=True,
+        seed=scenario.seed,
+        n_jobs=1,  # more would wait for threads longer than the forest takes
+    )
 
 
 @contextlib.contextmanager
