@@ -80,8 +80,8 @@ class PPRSampler(Sampler):
             raise InputError(f"transition must be one of {get_args(Transition)}")
         if steps is not None and steps < 1:
             raise InputError(f"steps must be at least 1, not {steps}")
-        if ball_factor < 1:
-            raise InputError(f"ball_factor must be at least 1, not {ball_factor}")
+        if not 1 <= ball_factor <= 10**6:
+            raise InputError(f"ball_factor must be from 1 to 1,000,000, not {ball_factor}")
         self.restart = restart
         self.method = method
         self.steps = steps
