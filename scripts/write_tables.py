@@ -434,8 +434,9 @@ def paper() -> str:
     for name, one in oneshot.paper.TABLES.items():
         report = read_report(RESULTS / "paper" / f"{name}.json")
         if report is not None:
-            text = as_markdown(one, report, f"## `{name}`:", "images/paper/")
-            parts.append(text.replace("](cases/", "](images/paper/cases/"))
+            parts.append(as_markdown(one, report, f"## `{name}`:", "images/paper/"))
+            drawings = [row for row in report["rows"] if "drawing" in row]
+            parts += [f"![{row['query']}](images/paper/{row['drawing']})\n" for row in drawings]
     return "\n".join(parts)
 
 
