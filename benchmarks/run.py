@@ -18,6 +18,7 @@ SCRIPTS = (
     "questions",
     "explanations",
     "serve",
+    "batch_prediction",
 )
 
 

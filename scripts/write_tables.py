@@ -440,6 +440,36 @@ def paper() -> str:
     return "\n".join(parts)
 
 
+def batch_prediction() -> str:
+    value = result("batch-prediction")
+    compared, shape = value["compared"], value["predictor"]
+    rows = [
+        ["questions", f"{value['questions']:,}"],
+        ["without an answer", f"{value['unanswered']:,}"],
+        ["with answers", f"{value['questions_with_answers']:,}"],
+        ["answers written twice", f"{value['answers_twice']:,}"],
+        ["parts", f"{value['parts']:,}"],
+        ["of these finished at the kill", f"{value['parts_at_the_kill']:,}"],
+        ["of these written again", f"{value['finished_parts_written_again']:,}"],
+        [
+            "same answers in the same order as by a single process",
+            f"{compared['same_answers_in_the_same_order']:,} of {compared['questions']:,}",
+        ],
+        ["largest difference of their scores", f"{compared['largest_difference_of_scores']:g}"],
+        ["time", f"{value['seconds']:,.0f} s"],
+        ["memory of the call", f"{value['peak_mb']['own']:,} MB"],
+        ["memory of a worker", f"{value['peak_mb']['worker']:,} MB"],
+    ]
+    remark = (
+        f"A small predictor (dimension {shape['dim']}, {shape['num_layers']} layers, subgraphs of "
+        f"{value['sampler']['max_entities']} entities). The worker was killed at "
+        f"`{value['part_that_the_killed_worker_had_open']}`. The machine had other work "
+        f"(load {value['load_15_minutes']:g}), so that the time says little."
+    )
+    head = [f"{value['data']}, {value['workers']} workers, one killed half-way", ""]
+    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "paper": paper,
     "coverage": coverage,
@@ -458,6 +488,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scale-sampling": scale_sampling,
     "scale-growth": scale_growth,
     "scale-wikidata": scale_wikidata,
+    "batch-prediction": batch_prediction,
 }
 
 

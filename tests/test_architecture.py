@@ -20,6 +20,7 @@ ORDER = (
     ("ranking", "best_answers", "reasoner", "stepping", "training", "search"),
     ("ranking", "reasoner", "evaluation", "search"),
     ("search", "paper", "cli"),
+    ("reasoner", "bulk", "cli"),
     ("search", "serve"),
     ("search", "report"),
 )

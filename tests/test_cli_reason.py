@@ -114,7 +114,7 @@ def test_asking_one_question(run: Run, place: Path) -> None:
         ("train data --out own --config own/config.toml", "own: exists and was not written by"),
         ("train data --out run --tensorboard run/tb", "run/tb: lies in the run"),
         ("predict run --queries q.tsv --out a.xls", "answers are written to files ending in"),
-        ("predict run --queries q.tsv --out data", "data: answers are written to files"),
+        ("predict run --queries q.tsv --out data", "data: exists and holds no answers of oneshot"),
         ("train data --out data", "data: exists and was not written by oneshot"),
         ("train data --out run --set predictor.dim=x", "predictor.dim must be a whole number"),
         ("train data --out run --set training.epoch=1", "did you mean training.epochs?"),

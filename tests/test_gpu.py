@@ -142,3 +142,28 @@ def test_the_loss_of_a_gpu_is_that_of_a_processor(data):
     trainer = Trainer(reasoner, data, SMALL.training, [])
     trainer.run()
     assert [r["loss"] for r in trainer.state.history] == pytest.approx(on_gpu, rel=0.02)
+
+
+def test_a_stream_of_questions_is_answered_in_growing_batches(data, monkeypatch):
+    sampler, predictor = SamplerConfig(max_entities=100), PredictorConfig(dim=8, num_layers=2)
+    reasoner = build_reasoner(data.graph, Config(sampler, predictor))
+    queries = [tuple(query) for query in data.queries("test")[0][:1000].tolist()]
+    expected = list(reasoner.predict_stream(queries, top=1))
+    reasoner.to("cuda")
+    original, sizes = reasoner.reason, []
+
+    def reason(asked):
+        sizes.append(len(asked))
+        return original(asked)
+
+    monkeypatch.setattr(reasoner, "reason", reason)
+    found = list(reasoner.predict_stream(queries, top=1))
+    assert sizes[0] == 16
+    assert max(sizes) > 500
+    assert [one.entity for one in found] == [one.entity for one in expected]
+    assert [one.relation for one in found] == [one.relation for one in expected]
+    close = [
+        [answer.score for answer in one] == pytest.approx([o.score for o in other], abs=1e-2)
+        for one, other in zip(found, expected, strict=True)
+    ]
+    assert sum(close) > 990  # rounding may put another entity into a subgraph

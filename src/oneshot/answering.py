@@ -1,5 +1,6 @@
 """Answering: the answers to a file of questions, written to another file as they come."""
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +36,7 @@ def answer_questions(
     *,
     top: int = 10,
     exclude_known: bool = False,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
     """Answer the questions in a file; the answers replace the file `path` when all are there.
@@ -73,7 +74,7 @@ def _write_tsv(path: Path, predictions: Iterable[Prediction]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write("\t".join(COLUMNS) + "\n")
         for found in predictions:
-            for row in _rows(found):
+            for row in answer_rows(found):
                 file.write("\t".join(map(table_field, row)) + "\n")
 
 
@@ -89,29 +90,34 @@ def table_field(value: Any) -> str:
 
 
 def _write_parquet(path: Path, predictions: Iterable[Prediction]) -> None:
+    write_rows(path, answers_schema(), (row for found in predictions for row in answer_rows(found)))
+
+
+def answers_schema() -> Any:
+    """The schema of a Parquet table of answers, as pyarrow has it."""
     import pyarrow as pa
-    import pyarrow.parquet
 
     text, number = pa.string(), pa.float32()
     kinds = (text, text, pa.int32(), text, number, number, pa.bool_())
-    schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
-    waiting: list[tuple[Any, ...]] = []
-    with pyarrow.parquet.ParquetWriter(path, schema) as writer:
+    return pa.schema(list(zip(COLUMNS, kinds, strict=True)))
 
-        def write() -> None:
-            columns = list(zip(*waiting, strict=True)) or [()] * len(COLUMNS)
-            arrays = [pa.array(c, k) for c, k in zip(columns, kinds, strict=True)]
+
+def write_rows(path: Path, schema: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Write rows to a Parquet file, some thousands in memory at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    # Checksums tell a damaged page from a good one when the table is read.
+    with pyarrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+        left = iter(rows)
+        while some := list(itertools.islice(left, _ROWS)):
+            columns = zip(*some, strict=True)
+            arrays = [pa.array(c, k) for c, k in zip(columns, schema.types, strict=True)]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-            waiting.clear()
-
-        for found in predictions:
-            waiting.extend(_rows(found))
-            if len(waiting) >= _ROWS:
-                write()
-        write()
 
 
-def _rows(found: Prediction) -> Iterator[tuple[Any, ...]]:
+def answer_rows(found: Prediction) -> Iterator[tuple[Any, ...]]:
+    """The answers of a prediction as rows of `COLUMNS`."""
     for rank, answer in enumerate(found, 1):
         yield (
             found.entity,

@@ -23,21 +23,26 @@ class Answer:
 
 @dataclass(frozen=True)
 class Prediction(Sequence[Answer]):
-    """The answers to one query, best first, and the size of the subgraph they come from."""
+    """The answers to one query, best first, and the size of the subgraph they come from.
+
+    `error`: why the query could not be asked, in a stream that goes on after such ones.
+    """
 
     entity: str
     relation: str
     answers: tuple[Answer, ...]
     num_entities: int
     num_edges: int
+    error: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, under the names of the command line's JSON."""
-        return {
+        value = {
             "query": {"entity": self.entity, "relation": self.relation},
             "answers": [vars(answer) for answer in self.answers],
             "subgraph": {"entities": self.num_entities, "edges": self.num_edges},
         }
+        return value if self.error is None else {**value, "error": self.error}
 
     def __len__(self) -> int:
         return len(self.answers)

@@ -19,6 +19,7 @@ from oneshot.subgraph import SubgraphBatch
 
 if TYPE_CHECKING:
     from oneshot.explanation import Explanation
+    from oneshot.streaming import OnError, Query
 
 __all__ = ["Answer", "Calibration", "Prediction", "Reasoner"]
 
@@ -127,26 +128,28 @@ class Reasoner:
 
     def predict_stream(
         self,
-        queries: Iterable[tuple[str | int, str | int]],
+        queries: "Iterable[Query]",
         *,
         top: int = 10,
         exclude_known: bool = False,
-        batch_size: int = 16,
+        batch_size: int | None = None,
+        errors: "OnError" = "raise",
     ) -> Iterator[Prediction]:
         """The answers to many queries, in their order, in memory for one batch.
+
+        `queries`: (entity, relation) or (entity, relation, inverse), from any iterator, endless
+        ones included. `batch_size`: queries answered at once; 16 if not given, on a GPU as many
+        as it is good for. `errors`: a query that cannot be asked, as it names something unknown,
+        ends the stream ("raise"), after the answers to those before it, or has a prediction
+        without answers that tells the `error` ("record").
 
         A query about an entity without any fact has no answers here: among many such questions
         one that cannot be answered is no reason to stop.
         """
+        from oneshot.streaming import predict_stream
+
         _check_top(top)
-        batch: list[tuple[int, int]] = []
-        for entity, relation in queries:
-            batch.append(self.query(entity, relation))
-            if len(batch) == batch_size:
-                yield from self._predict_batch(batch, top, exclude_known)
-                batch = []
-        if batch:
-            yield from self._predict_batch(batch, top, exclude_known)
+        return predict_stream(self, queries, top, exclude_known, batch_size, errors)
 
     def score(self, entity: str | int, relation: str | int, answer: str | int) -> float:
         """The score of one fact; the answer is put into the subgraph if it was not chosen."""
@@ -205,13 +208,6 @@ class Reasoner:
         # An edge (v, r, u) into the entity is the fact (u, r⁻¹, v).
         source, label = self.graph.edges_into(entity)
         return source[self.graph.inverse(label) == relation]
-
-    def _predict_batch(
-        self, queries: list[tuple[int, int]], top: int, exclude_known: bool
-    ) -> Iterator[Prediction]:
-        batch, scores = self.reason(torch.tensor(queries, device=self.device))
-        wishes = [(top, exclude_known)] * len(queries)
-        yield from self.predictions(batch, scores, wishes)
 
     def predictions(
         self, batch: SubgraphBatch, scores: Tensor, wishes: Sequence[tuple[int, bool]]

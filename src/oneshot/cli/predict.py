@@ -14,8 +14,10 @@ from oneshot.cli.options import (
     SeedOption,
     SetOption,
     check_output,
+    download,
     load_data,
 )
+from oneshot.cli.predict_many import answer_into_file, answer_into_parts, is_directory_of_parts
 from oneshot.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,10 +33,12 @@ def predict(
     inverse: Annotated[
         bool, typer.Option("--inverse", help="Ask (?, RELATION, ENTITY) instead.")
     ] = False,
-    top: Annotated[int, typer.Option(min=1, help="How many answers.")] = 10,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="How many answers.", show_default="10")
+    ] = None,
     exclude_known: Annotated[
-        bool, typer.Option("--exclude-known", help="Leave out facts of the graph.")
-    ] = False,
+        bool | None, typer.Option("--exclude-known", help="Leave out facts of the graph.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the paths that carry each answer's score.")
     ] = False,
@@ -48,9 +52,39 @@ def predict(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Where their answers go: .jsonl, .tsv or .parquet."),
+        typer.Option(
+            metavar="PATH",
+            help="Where their answers go: a .jsonl, .tsv or .parquet file, or a directory of "
+            "Parquet parts, which goes on where it was interrupted.",
+        ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Questions answered at once.")] = 16,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, max=256, help="Processes that answer into a directory, through Dask."),
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers to use.")
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Questions that a part of a directory answers.", show_default="about 1000"
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the directory --out, with the options it was begun with."
+        ),
+    ] = False,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Questions answered at once.",
+            show_default="16, on a GPU as many as keep it busy",
+        ),
+    ] = None,
     data: Annotated[
         str | None, typer.Option("--data", metavar="DATA", help="Another graph than the run's own.")
     ] = None,
@@ -64,15 +98,43 @@ def predict(
     from oneshot.runs import load_reasoner, run_files
 
     _check_use(entity, relation, inverse, explain, plot, queries, out)
-    place = find_device(device)
+    several = {"--workers": workers, "--dask": dask, "--partition": partition, "--resume": resume}
+    given = [name for name, value in several.items() if value]
+    if queries is None and given:
+        raise InputError(f"{given[0]} is for many questions: name a file of them with --queries")
+    is_parts = out is not None and is_directory_of_parts(out, given)
+    # The workers of a cluster have devices of their own.
+    place = find_device("cpu" if dask is not None else device)
     for target in (plot, out):
         if target is not None:
             read = [*run_files(run), *([] if queries is None else [queries])]
             check_output(target, data or "", *read)
+    if is_parts and queries is not None and out is not None:
+        from oneshot.bulk.running import Job
+
+        if data is not None:
+            download(data)
+        job = Job(
+            run=run,
+            queries=queries,
+            out=out,
+            data=data,
+            seed=seed,
+            settings=tuple(settings or ()),
+            top=top,
+            exclude_known=exclude_known,
+            partition=partition,
+            batch_size=batch_size,
+            device=device,
+            resume=resume,
+        )
+        answer_into_parts(job, workers, dask, json)
+        return
+    top, exclude_known = top or 10, bool(exclude_known)
     graph = None if data is None else load_data(data, seed).graph
     reasoner = load_reasoner(run, graph, settings).to(place)
     if queries is not None and out is not None:
-        _predict_file(reasoner, queries, out, top, exclude_known, batch_size, json)
+        answer_into_file(reasoner, queries, out, top, exclude_known, batch_size, json)
         return
     started = time.perf_counter()
     head, label = reasoner.query(entity or "", relation or "", inverse)
@@ -172,41 +234,3 @@ def _check_plot(path: Path) -> None:
         raise InputError(f"{path}: is a directory")
     if path.suffix.lower() == ".png":
         require("matplotlib", "plot", "drawing a picture")
-
-
-def _predict_file(
-    reasoner: "Reasoner",
-    queries: Path,
-    out: Path,
-    top: int,
-    exclude_known: bool,
-    batch_size: int,
-    json: bool,
-) -> None:
-    """Answer a file of questions."""
-    from oneshot.answering import answer_questions, check_answers_place
-    from oneshot.questions import check_questions
-
-    check_answers_place(out)
-    started = time.perf_counter()
-    with console.status(f"checking {queries}"):
-        count = check_questions(reasoner, queries)
-    with console.progress_bar() as progress:
-        task = progress.add_task("answering", total=count)
-        unanswered = answer_questions(
-            reasoner,
-            queries,
-            out,
-            top=top,
-            exclude_known=exclude_known,
-            batch_size=batch_size,
-            progress=lambda done: progress.advance(task, done),
-        )
-    seconds = time.perf_counter() - started
-    if json:
-        value = {"out": str(out), "queries": count, "unanswered": unanswered, "seconds": seconds}
-        console.print_json(value)
-        return
-    console.note(f"{out}: answers to {count:,} questions in {seconds:.1f} s")
-    if unanswered:
-        console.note(f"{unanswered:,} have none: their entity has no fact, or all are known")

@@ -1,0 +1,235 @@
+"""Running a job: partitions are dealt to workers, a few at a time, until every part is there."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from oneshot import console
+from oneshot.bulk.manifest import (
+    MANIFEST,
+    Manifest,
+    alone_in,
+    default_partition,
+    is_part,
+    part_name,
+    read_manifest,
+)
+from oneshot.bulk.parts import answer_partition, unanswered_in
+from oneshot.bulk.source import Source, file_digest, opened
+from oneshot.errors import InputError, OneshotError
+from oneshot.files import remove_leftovers
+from oneshot.questions import check_questions, read_questions
+from oneshot.workers import Workers, open_workers
+
+_RETRIES = 3  # of a partition whose worker was lost, or ran into something unknown
+_IN_HAND = 2  # partitions a worker has in hand, so that none waits for the next one
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Questions, who answers them, and where the answers go.
+
+    `top`, `exclude_known`, `partition` (questions a part answers): None for the default, or with
+    `resume` for what the answers in `out` were begun with; likewise `data` and `settings` (see
+    `Source`). `batch_size` and `device`: of each worker, and free to change.
+    """
+
+    run: Path
+    queries: Path
+    out: Path
+    data: str | None = None
+    seed: int = 0
+    settings: tuple[str, ...] = ()
+    top: int | None = None
+    exclude_known: bool | None = None
+    partition: int | None = None
+    batch_size: int | None = None
+    device: str = "auto"
+    resume: bool = False
+
+
+def run_job(job: Job, workers: int = 1, dask: str | None = None) -> dict[str, Any]:
+    """Answer the questions of a job into a directory of parts. → what came of it
+
+    On `workers` processes here (one is this process itself), or the workers of the Dask cluster
+    whose scheduler is at `dask`. Parts that are there from an earlier call, one that was killed
+    maybe, stay as they are; answers to anything else than this job are an error and stay, too.
+    """
+    started = time.perf_counter()
+    job = replace(job, run=job.run.resolve(), out=job.out.resolve(), data=_absolute(job.data))
+    stored = read_manifest(job.out)
+    if job.resume:
+        if stored is None:
+            console.note(f"{job.out}: there are no answers to go on with; starting afresh")
+        else:
+            job = _completed(job, stored)
+    is_here = dask is None and workers == 1
+    manifest = _manifest(job, stored, is_here)
+    with alone_in(job.out):
+        # Another call may have come first.
+        _check_same(job, read_manifest(job.out), manifest)
+        if not (job.out / MANIFEST).exists():
+            manifest.write(job.out)
+        unanswered, missing = _state(job.out, manifest)
+        before = manifest.parts - len(missing)
+        if missing:
+            if before:
+                console.note(f"{job.out}: {before:,} of {manifest.parts:,} parts are there already")
+            purpose = "prediction with several workers"
+            count = min(workers, len(missing))
+            with open_workers(count, dask, answer_partition, purpose, _RETRIES) as crew:
+                unanswered += _work(job, manifest, missing, crew)
+            _clean(job.out, manifest)
+    return {
+        "out": str(job.out),
+        "queries": manifest.questions,
+        "unanswered": unanswered,
+        "parts": manifest.parts,
+        "parts_before": before,
+        "already_finished": not missing,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _absolute(data: str | None) -> str | None:
+    """A data set as other processes can find it."""
+    return str(Path(data).resolve()) if data is not None and Path(data).exists() else data
+
+
+def _completed(job: Job, stored: Manifest) -> Job:
+    """A job with what was not given taken from the answers that it goes on with."""
+    if job.data is None:
+        job = replace(job, data=stored.data, seed=stored.seed)
+    return replace(
+        job,
+        settings=job.settings or stored.settings,
+        top=job.top or stored.top,
+        exclude_known=stored.exclude_known if job.exclude_known is None else job.exclude_known,
+    )
+
+
+def _manifest(job: Job, stored: Manifest | None, is_here: bool) -> Manifest:
+    """The manifest of a job, whose questions are checked if that was not done before."""
+    source = Source(str(job.run), job.data, job.seed, job.settings)
+    with console.status(f"checking {job.queries}"):
+        digest = file_digest(job.queries)
+        if digest is None:
+            raise InputError(f"{job.queries}: No such file or directory")
+        # Read anew, whatever was read for an earlier job. Names can be looked up on any device;
+        # who answers here needs the reasoner again.
+        opened.cache_clear()
+        reasoner, identity = opened(source, job.device if is_here else "cpu")
+        count = check_questions(reasoner, job.queries) if stored is None else stored.questions
+    usual = default_partition(count) if stored is None else stored.partition
+    manifest = Manifest(
+        reasoner=identity,
+        digest=digest,
+        top=job.top or 10,
+        exclude_known=bool(job.exclude_known),
+        data=job.data,
+        seed=job.seed,
+        settings=job.settings,
+        questions=count,
+        partition=job.partition or usual,
+    )
+    _check_same(job, stored, manifest)
+    if not is_here:
+        opened.cache_clear()
+    # In the words of those who began: the same data set may be named in several ways.
+    return manifest if stored is None else stored
+
+
+def _check_same(job: Job, stored: Manifest | None, manifest: Manifest) -> None:
+    """Raise if the answers that are there are not those of this job."""
+    if stored is not None and (said := stored.difference(manifest)) is not None:
+        raise InputError(
+            f"{job.out}: its answers were begun {said}; choose another place, or remove that "
+            "directory to answer anew"
+        )
+
+
+def _state(out: Path, manifest: Manifest) -> tuple[int, list[int]]:
+    """How many questions of the finished parts have no answer, and which parts are missing."""
+    there = {entry.name for entry in out.iterdir()}
+    unanswered, missing = 0, []
+    for number in range(manifest.parts):
+        found = unanswered_in(out, manifest, number) if part_name(number) in there else None
+        if found is None:
+            missing.append(number)
+        else:
+            unanswered += found
+    return unanswered, missing
+
+
+def _work(job: Job, manifest: Manifest, missing: list[int], crew: Workers) -> int:
+    """Have the missing parts made. → how many of their questions have no answer"""
+    task = {
+        "out": str(job.out),
+        "run": str(job.run),
+        "tag": manifest.tag,
+        "device": job.device,
+        "batch_size": job.batch_size,
+    }
+    unanswered = 0
+    in_hand: set[int] = set()
+    with console.progress_bar() as bar:
+        left = sum(len(manifest.rows(number)) for number in missing)
+        total = manifest.questions
+        shown = bar.add_task("answering", total=total, completed=total - left)
+
+        def collect() -> None:
+            nonlocal unanswered
+            number, outcome = crew.wait()
+            in_hand.remove(number)
+            rows = manifest.rows(number)
+            if outcome["status"] != "done":
+                raise OneshotError(
+                    f"questions {rows[0] + 1:,} to {rows[-1] + 1:,} of {job.queries}: "
+                    f"{outcome['error']}; the finished parts are kept, go on with --resume"
+                )
+            unanswered += outcome["unanswered"]
+            bar.advance(shown, len(rows))
+
+        for number, questions in _partitions(job.queries, manifest, missing):
+            while len(in_hand) >= _IN_HAND * crew.slots:
+                collect()
+            crew.submit(number, {**task, "number": number, "questions": questions})
+            in_hand.add(number)
+        while in_hand:
+            collect()
+    return unanswered
+
+
+def _partitions(path: Path, manifest: Manifest, wanted: list[int]) -> Iterator[tuple[int, Pairs]]:
+    """The questions of the wanted partitions, read as they are asked for."""
+    before = _stamp(path)
+    questions = ((question.entity, question.relation) for question in read_questions(path))
+    place = 0
+    for number in wanted:
+        rows = manifest.rows(number)
+        pairs = list(itertools.islice(questions, rows.start - place, rows.stop - place))
+        place = rows.stop
+        if len(pairs) != len(rows) or _stamp(path) != before:
+            raise InputError(f"{path}: was changed while its questions were answered")
+        yield number, pairs
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    state = path.stat()
+    return state.st_mtime_ns, state.st_size
+
+
+def _clean(out: Path, manifest: Manifest) -> None:
+    """Make sure that everything is there, and take away what killed workers left."""
+    gone = [n for n in range(manifest.parts) if unanswered_in(out, manifest, n) is None]
+    if gone:
+        raise OneshotError(
+            f"{out}: {part_name(gone[0])} is not there, although a worker has written it; is the "
+            "disk one that all workers share? Go on with --resume"
+        )
+    remove_leftovers(out, [MANIFEST, *(e.name for e in out.iterdir() if is_part(e.name))])

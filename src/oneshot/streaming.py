@@ -1,0 +1,114 @@
+"""Streaming: the answers to any number of queries, batch by batch, in their order."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from oneshot.answers import Prediction
+from oneshot.batching import BatchSize
+from oneshot.errors import InputError
+from oneshot.graph import INVERSE_MARK
+
+if TYPE_CHECKING:
+    from oneshot.reasoner import Reasoner
+
+Query = tuple[str | int, str | int] | tuple[str | int, str | int, bool]
+"""An entity and a relation, each by name or id, and whether the inverse relation is meant."""
+OnError = Literal["raise", "record"]
+
+
+def predict_stream(
+    reasoner: "Reasoner",
+    queries: Iterable[Query],
+    top: int,
+    exclude_known: bool,
+    batch_size: int | None,
+    errors: OnError,
+) -> Iterator[Prediction]:
+    """See `Reasoner.predict_stream`."""
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, not {batch_size}")
+    if errors not in ("raise", "record"):
+        raise InputError(f'errors must be "raise" or "record", not {errors!r}')
+    size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
+    wish = (top, exclude_known)
+    return _stream(reasoner, queries, size, wish, errors)
+
+
+def _stream(
+    reasoner: "Reasoner",
+    queries: Iterable[Query],
+    size: BatchSize,
+    wish: tuple[int, bool],
+    errors: OnError,
+) -> Iterator[Prediction]:
+    """`wish`: how many answers, and whether known facts are left out."""
+    waiting: list[tuple[int, int] | Prediction] = []
+    for query in queries:
+        try:
+            waiting.append(_ids(reasoner, query))
+        except InputError as error:
+            if errors == "raise":
+                yield from _answered(reasoner, waiting, size, wish)
+                raise
+            waiting.append(_record(query, error))
+        if len(waiting) >= size.now:
+            yield from _answered(reasoner, waiting, size, wish)
+            waiting = []
+    yield from _answered(reasoner, waiting, size, wish)
+
+
+def _answered(
+    reasoner: "Reasoner",
+    waiting: Sequence[tuple[int, int] | Prediction],
+    size: BatchSize,
+    wish: tuple[int, bool],
+) -> Iterator[Prediction]:
+    """The answers to some queries, in order; records of errors stay in their places."""
+    asked = [query for query in waiting if not isinstance(query, Prediction)]
+    answers = _predicted(reasoner, asked, size, wish)
+    for query in waiting:
+        yield query if isinstance(query, Prediction) else next(answers)
+
+
+def _predicted(
+    reasoner: "Reasoner", queries: list[tuple[int, int]], size: BatchSize, wish: tuple[int, bool]
+) -> Iterator[Prediction]:
+    done = 0
+    while done < len(queries):
+        step = queries[done : done + size.now]
+        try:
+            batch, scores = reasoner.reason(torch.tensor(step, device=reasoner.device))
+        except torch.OutOfMemoryError as error:
+            size.shrink(error)
+            continue
+        size.learn(batch)
+        done += len(step)
+        yield from reasoner.predictions(batch, scores, [wish] * len(step))
+
+
+def _ids(reasoner: "Reasoner", query: Any) -> tuple[int, int]:
+    """The ids of a query, which may come from a table with anything in it."""
+    fields = _fields(query)
+    if len(fields) not in (2, 3):
+        raise InputError(
+            f"a query is (entity, relation) or (entity, relation, inverse), not {query!r}"
+        )
+    for kind, name in zip(("entity", "relation"), fields[:2], strict=True):
+        if not isinstance(name, str) and not hasattr(name, "__index__"):
+            raise InputError(f"{kind} must be a name or an id, not {name!r}")
+    return reasoner.query(fields[0], fields[1], len(fields) == 3 and bool(fields[2]))
+
+
+def _fields(query: Any) -> tuple[Any, ...]:
+    is_several = isinstance(query, Iterable) and not isinstance(query, str | bytes)
+    return tuple(query) if is_several else ()
+
+
+def _record(query: Any, error: InputError) -> Prediction:
+    """What stands in the place of the answers to a query that cannot be asked."""
+    entity, relation, inverse = (*_fields(query), "", "", False)[:3]
+    if inverse is True:
+        relation = f"{relation}{INVERSE_MARK}"
+    return Prediction(str(entity), str(relation), (), 0, 0, str(error))
