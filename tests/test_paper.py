@@ -53,6 +53,20 @@ def test_every_table_is_measured_written_and_drawn(
     assert list((out / "cases").glob("*.png"))
 
 
+def test_a_quick_run_judges_nothing(reports: tuple[Path, dict[str, Figures]]) -> None:
+    report = reports[1]["claims"]
+    assert report["finding"].startswith("0 confirmed, 0 refuted, 10 without")
+    assert {row["verdict"] for row in report["rows"]} == {
+        "quick run, no verdict",
+        "these rows say nothing about it",
+    }
+
+
+def test_claims_wait_for_their_tables(tmp_path: Path) -> None:
+    report = make_report(TABLES["claims"], Workbench(tmp_path, torch.device("cpu")))
+    assert all(row["verdict"].startswith("needs the table") for row in report["rows"])
+
+
 def test_accuracies_are_figures_of_real_trainings(reports: tuple[Path, dict[str, Figures]]) -> None:
     rows = [row for report in reports[1].values() for row in report["rows"] if "valid_mrr" in row]
     assert len(rows) > 15

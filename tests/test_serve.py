@@ -171,6 +171,13 @@ def test_what_is_refused(url: str, path: str, body: Any, status: int) -> None:
     refused(request(url + path, body), status)
 
 
+@pytest.mark.parametrize("path", ["/", "/reference", "/v1/healthz", "/v1/readyz"])
+def test_probes_may_ask_for_the_head_alone(url: str, path: str) -> None:
+    reply = request(url + path, method="HEAD")
+    assert reply.status == 200
+    assert not reply.body
+
+
 def test_refusals_help(url: str) -> None:
     asked = {"questions": [{"entity": "lnik 12", "relation": "next"}]}
     problem = refused(request(f"{url}/v1/predict", asked), 404)

@@ -22,7 +22,7 @@ _OWN_OPTIONS = {
 def build_sampler(config: SamplerConfig, seed: int = 0) -> Sampler:
     """The sampler that a configuration describes."""
     if config.name not in SAMPLERS:
-        raise UnknownNameError("sampler", config.name, SAMPLERS)
+        raise UnknownNameError.among("sampler", config.name, SAMPLERS)
     options: dict[str, Any] = {
         "entity_ratio": config.entity_ratio,
         "edge_ratio": config.edge_ratio,

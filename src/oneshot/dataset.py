@@ -65,7 +65,7 @@ class Dataset:
     def facts(self, split: str) -> Tensor:
         """The facts of a split, int64 [n, 3]."""
         if split not in SPLITS:
-            raise UnknownNameError("split", split, SPLITS)
+            raise UnknownNameError.among("split", split, SPLITS)
         facts: Tensor = getattr(self, split)
         return facts
 

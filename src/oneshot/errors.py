@@ -5,6 +5,7 @@ an `InputError`, whose one-line message says what, where and what to do. The com
 prints the message and exits with 2; a traceback means a fault of ours.
 """
 
+import difflib
 import importlib
 from collections.abc import Iterable
 from types import ModuleType
@@ -25,12 +26,29 @@ class InputError(OneshotError):
 class UnknownNameError(InputError, KeyError):
     """A name that is not in a vocabulary or a family of parts, with the nearest known ones."""
 
-    def __init__(self, kind: str, name: str, nearest: Iterable[str] = (), where: str = "") -> None:
-        nearest = list(nearest)
-        hint = f"; did you mean {_any_of(nearest)}?" if nearest else ""
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        nearest: Iterable[str] = (),
+        where: str = "",
+        known: Iterable[str] = (),
+    ) -> None:
+        nearest, known = list(nearest), list(known)
+        hint = f"; known are {', '.join(known)}" if known else ""
+        hint = f"; did you mean {_any_of(nearest)}?" if nearest else hint
         place = f"{where}: " if where else ""
         super().__init__(f"{place}unknown {kind} {name!r}{hint}")
         self.kind, self.name, self.nearest = kind, name, nearest
+
+    @staticmethod
+    def among(kind: str, name: str, known: Iterable[str]) -> "InputError":
+        """The error for a name that is none of a few: with the nearest, else with all of them."""
+        names = list(known)
+        nearest = difflib.get_close_matches(name, names, n=3)
+        if nearest:
+            return UnknownNameError(kind, name, nearest)
+        return UnknownNameError(kind, name, (), known=names)
 
     # KeyError would print the repr of the message.
     __str__ = Exception.__str__

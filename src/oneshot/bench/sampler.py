@@ -56,7 +56,7 @@ def bench_sampler(
     """
     for name in baselines:
         if name not in BASELINES:
-            raise UnknownNameError("baseline", name, BASELINES)
+            raise UnknownNameError.among("baseline", name, BASELINES)
     entities = queries[:, 0]
     count = int(sampler.budget.entity_counts(graph, queries[:, 1]).max())
     exact = _exact(graph, entities[:_RECALL_QUERIES], count, sampler.restart)

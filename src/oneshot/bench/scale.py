@@ -124,7 +124,7 @@ def check(sizes: Sequence[int], graphs: Sequence[str], place: Path | None) -> No
     """Raise if this cannot be measured, before the long work starts."""
     for graph in graphs:
         if graph not in GRAPHS:
-            raise UnknownNameError("graph", graph, GRAPHS)
+            raise UnknownNameError.among("graph", graph, GRAPHS)
     for facts in sizes:
         if not LEAST <= facts <= MOST:
             raise InputError(f"graphs have {LEAST:,} to {MOST:,} facts here, not {facts:,}")

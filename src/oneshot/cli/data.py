@@ -252,7 +252,7 @@ def _names(text: str) -> list[str]:
     names = parts(text, "--sampler")
     for name in names:
         if name not in SAMPLERS:
-            raise UnknownNameError("sampler", name, SAMPLERS)
+            raise UnknownNameError.among("sampler", name, SAMPLERS)
     return names
 
 

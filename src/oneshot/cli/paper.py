@@ -43,7 +43,7 @@ def paper(
         _print_tables(json)
         return
     if name != ALL and name not in TABLES:
-        raise UnknownNameError("table", name, [*TABLES, ALL, "list"])
+        raise UnknownNameError.among("table", name, [*TABLES, ALL, "list"])
     require("matplotlib", "plot", "drawing the pictures of the tables")
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; choose a directory")
@@ -63,6 +63,9 @@ def paper(
             continue
         try:
             report = make_report(table, bench, console.note)
+        except KeyboardInterrupt:
+            console.note(f"stopped; the same command goes on where it was ({out})")
+            raise typer.Exit(130) from None
         except InputError as error:
             if name != ALL:
                 raise

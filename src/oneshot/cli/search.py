@@ -160,14 +160,20 @@ def search(
             raise InputError("--show takes no data set, --out and --resume; it only shows")
         report(show, json)
         return
-    if source is None or out is None:
-        raise InputError("give a data set and --out DIR, or --show DIR")
     from oneshot.devices import find_device
     from oneshot.errors import require
-    from oneshot.search.searching import may_begin, stored_effort, stored_settings
+    from oneshot.search.searching import may_begin, stored_effort, stored_settings, stored_source
     from oneshot.search.searching import search as run_search
     from oneshot.search.settings import Effort
 
+    if out is None:
+        raise InputError("give a data set and --out DIR, or --show DIR")
+    if source is None and resume:
+        source = stored_source(out)
+        if source is None:
+            raise InputError(f"{out}: there is no search that names its data; give the data set")
+    if source is None:
+        raise InputError("give a data set, or --resume to go on with the search in --out")
     place = find_device(device)
     require("smac", "search", "the search")
     before = stored_settings(out)

@@ -103,9 +103,11 @@ def facts(
     named = _check_facts(action, fact, file, out, changes)
     run_config(run)  # anything that is not a run is told apart first
     if out is not None:
+        from oneshot.fact_files import check_facts_place
         from oneshot.files import check_output
         from oneshot.runs import run_files
 
+        check_facts_place(out)
         check_output(out, run_files(run))
     with console.status(f"reading {run}"):
         base = run_graph(run).with_relations(read_relations(run / RELATIONS))
@@ -149,7 +151,7 @@ def _check_facts(
     from oneshot.reading import read_facts
 
     if action not in _ACTIONS:
-        raise UnknownNameError("action", action, _ACTIONS)
+        raise UnknownNameError.among("action", action, _ACTIONS)
     if action == "export":
         if fact or file is not None:
             raise InputError("export takes no fact and no --file; it writes what is there")
@@ -170,8 +172,7 @@ def _check_facts(
 
 def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:
     """All facts, or those that were changed with a word about each, to a file or to stdout."""
-    from oneshot.answering import table_field
-    from oneshot.files import replacing
+    from oneshot.fact_files import as_line, write_facts
 
     def rows() -> Any:
         if changes:
@@ -182,12 +183,9 @@ def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> N
             for head, relation, tail in graph.facts.tolist():
                 yield list(live.names((head, relation, tail)))
 
-    count = 0
     if out is not None:
-        with replacing(out) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-            for row in rows():
-                file.write("\t".join(map(table_field, row)) + "\n")
-                count += 1
+        with console.status(f"writing {out}"):
+            count = write_facts(out, rows(), ("change",) if changes else ())
         if json:
             console.print_json({"facts": count, "out": str(out), "version": live.version})
         else:
@@ -196,4 +194,4 @@ def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> N
         console.print_json({"facts": list(rows()), "version": live.version})
     else:
         for row in rows():
-            console.stdout.file.write("\t".join(map(table_field, row)) + "\n")
+            console.stdout.file.write(as_line(row))

@@ -114,6 +114,13 @@ def stored_settings(out: Path) -> SearchSettings | None:
     return None if table is None else SearchSettings.from_json(table)
 
 
+def stored_source(out: Path) -> str | None:
+    """Where the data set of the search in a directory is read from, if it can be read again."""
+    origin = (_stored(out, "data") or {}).get("origin") or {}
+    source = origin.get("source")
+    return source if isinstance(source, str) else None
+
+
 def stored_effort(out: Path) -> Effort:
     """How much the search in a directory was last asked to do."""
     return Effort(**(_stored(out, "effort") or {}))

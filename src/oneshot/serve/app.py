@@ -184,6 +184,9 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         return await change(body, False)
 
 
+_READ = ["GET", "HEAD"]
+
+
 def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/v1/healthz", response_model=schemas.HealthOut, summary="Is the process alive?")
     async def healthz() -> Response:
@@ -200,23 +203,27 @@ def _add_state(app: FastAPI, service: Service) -> None:
             raise Problem(503, "the service is stopping", {"Retry-After": "5"})
         return _json(await run_in_threadpool(service.state))
 
+    # Probes ask for the head alone.
+    app.head("/v1/healthz", include_in_schema=False)(healthz)
+    app.head("/v1/readyz", include_in_schema=False)(readyz)
+
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _add_pages(app: FastAPI) -> None:
-    @app.get("/", include_in_schema=False)
+    @app.api_route("/", methods=_READ, include_in_schema=False)
     async def index() -> Response:
         return page_file("index.html")
 
-    @app.get("/page/{name}", include_in_schema=False)
+    @app.api_route("/page/{name}", methods=_READ, include_in_schema=False)
     async def asset(name: str) -> Response:
         if name not in PAGE:
             raise Problem(404)
         return page_file(name)
 
-    @app.get("/reference", include_in_schema=False)
+    @app.api_route("/reference", methods=_READ, include_in_schema=False)
     async def reference(_: Request) -> Response:
         return HTMLResponse(reference_page(app.openapi()))
 

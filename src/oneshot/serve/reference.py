@@ -35,10 +35,15 @@ def reference_page(description: dict[str, Any]) -> str:
     )
 
 
+def _sentence(text: str) -> str:
+    return text if text.endswith(("?", ".", "!")) else f"{text}."
+
+
 def _route(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any]) -> str:
+    summary = _sentence(route.get("summary", ""))
     parts = [
         f'<section><h2 id="{_anchor(method, path)}"><b>{method.upper()}</b> {escape(path)}</h2>',
-        f"<p>{escape(route.get('summary', ''))}. {escape(route.get('description', ''))}</p>",
+        f"<p>{escape(summary)} {escape(route.get('description', ''))}</p>",
     ]
     parameters = route.get("parameters", [])
     if parameters:

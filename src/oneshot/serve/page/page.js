@@ -239,19 +239,19 @@ function factLine(fact, entity) {
 
 async function change(facts, method) {
   $("problem").textContent = "";
+  $("added").textContent = "";
   try {
     const done = await call("/v1/facts", { facts }, method);
     const text = facts[0].join(", ");
     const said = method === "DELETE" ? "Removed" : done.added ? "Added" : "Known already";
     $("added").textContent = `${said}: ${text}.`;
-    return true;
   } catch (error) {
     complain(error);
     return false;
-  } finally {
-    const question = fromForm();
-    if (method === "DELETE" && question.entity) ask(question);
   }
+  const question = fromForm();
+  if (method === "DELETE" && question.entity) ask(question);
+  return true;
 }
 
 // Wiring.
