@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -470,6 +471,45 @@ def batch_prediction() -> str:
     return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
 
 
+def compare(name: str) -> str:
+    if not (RESULTS / f"compare-{name}.json").is_file():
+        return "Not measured yet."
+    value = result(f"compare-{name}")
+    head = [
+        value["data"],
+        "valid MRR",
+        "test MRR",
+        "Hits@1",
+        "Hits@3",
+        "Hits@10",
+        "parameters",
+        "training",
+        "epochs",
+        "1,000 queries",
+        "peak memory",
+        "inductive",
+    ]
+    rows = []
+    for row in value["rows"]:
+        if "failure" in row:
+            rows.append([row["title"], row["failure"], *["–"] * (len(head) - 2)])
+            continue
+        peak = row.get("peak_megabytes")
+        rows.append(
+            [
+                row["title"],
+                *(f"{row[key]:.3f}" for key in ("valid_mrr", "mrr", "hits@1", "hits@3", "hits@10")),
+                f"{row['parameters']:,}",
+                f"{row['seconds']:,.0f} s",
+                str(row.get("epochs", "–")),
+                f"{row['seconds_per_1000_queries']:.2f} s",
+                "–" if peak is None else f"{peak:,.0f} MB",
+                "yes" if row["inductive"] else "no",
+            ]
+        )
+    return table(head, rows) + f"\n\n{value['remark']}\n\n" + machine(value)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "paper": paper,
     "coverage": coverage,
@@ -489,6 +529,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "scale-growth": scale_growth,
     "scale-wikidata": scale_wikidata,
     "batch-prediction": batch_prediction,
+    "compare-umls": partial(compare, "umls"),
+    "compare-Family": partial(compare, "Family"),
 }
 
 

@@ -21,6 +21,7 @@ ORDER = (
     ("ranking", "reasoner", "evaluation", "search"),
     ("search", "paper", "cli"),
     ("reasoner", "bulk", "cli"),
+    ("ranking", "baselines", "paper", "comparing", "cli"),
     ("search", "serve"),
     ("search", "report"),
 )

@@ -6,6 +6,7 @@ not change such things.
 
 import contextlib
 import ctypes
+import gc
 import os
 import sys
 
@@ -19,6 +20,16 @@ def prepare_process() -> None:
     # one needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _keep_freed_memory()
+
+
+def release_freed_memory() -> None:
+    """Return to the system what was freed and kept, so that memory can be measured from here."""
+    gc.collect()
+    if not sys.platform.startswith("linux"):
+        return
+    # Another C library keeps nothing that we asked it to keep.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _keep_freed_memory() -> None:

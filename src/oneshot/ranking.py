@@ -71,10 +71,14 @@ class Ranks:
         return (self.optimistic + self.pessimistic).double() / 2
 
 
+class NotFiniteError(OneshotError):
+    """There are scores that cannot be compared, as a training has diverged."""
+
+
 def check_finite(scores: Tensor) -> None:
     """Raise unless all scores are numbers that can be compared."""
     if not bool(torch.isfinite(scores).all()):
-        raise OneshotError("the predictor gave scores that are not finite; training has diverged")
+        raise NotFiniteError("the predictor gave scores that are not finite; training has diverged")
 
 
 def filtered_ranks(
@@ -113,6 +117,22 @@ def filtered_ranks(
         higher = higher + torch.where(mine < 0, outside, 0)
         equal = equal + torch.where(mine == 0, outside, 0)
     return Ranks(1 + higher, 1 + higher + equal, covered)
+
+
+def dense_ranks(
+    scores: Tensor, queries: Tensor, answers: Tensor, known: KnownFacts | None
+) -> Ranks:
+    """Ranks of `answers` [n] of `queries` [n, 2] by `scores` [n, V] of all entities."""
+    check_finite(scores)
+    rows = torch.arange(len(answers), device=scores.device)
+    rivals = torch.ones_like(scores, dtype=torch.bool)
+    rivals[rows, answers] = False
+    if known is not None:
+        rivals[known.answers(queries)] = False
+    mine = scores[rows, answers][:, None]
+    higher = ((scores > mine) & rivals).sum(1)
+    equal = ((scores == mine) & rivals).sum(1)
+    return Ranks(1 + higher, 1 + higher + equal, torch.ones_like(answers, dtype=torch.bool))
 
 
 def candidate_ranks(scores: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:

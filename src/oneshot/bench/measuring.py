@@ -15,10 +15,20 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from oneshot._version import __version__
+from oneshot.process import release_freed_memory
 
 ResultT = TypeVar("ResultT")
 
-_PACKAGES = ("torch", "numpy", "scipy", "pyarrow", "networkx", "torch_geometric", "numba")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "pyarrow",
+    "networkx",
+    "torch_geometric",
+    "numba",
+    "pykeen",
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,7 @@ class _PeakMemory:
     peak: int | None = None
 
     def __enter__(self) -> "_PeakMemory":
+        release_freed_memory()  # or earlier work would hide what this one needs
         self._start = _resident()
         self._done = threading.Event()
         if self._start is not None:

@@ -7,7 +7,7 @@ import typer
 
 from oneshot import console
 from oneshot._version import __version__
-from oneshot.cli import bench, data, demo, paper, predict, reason, search, serve
+from oneshot.cli import bench, compare, data, demo, paper, predict, reason, search, serve
 from oneshot.errors import OneshotError
 from oneshot.process import prepare_process
 
@@ -36,6 +36,7 @@ COMMANDS = (
     search.search,
     serve.serve,
     serve.facts,
+    compare.compare,
     paper.paper,
 )
 for command in COMMANDS:

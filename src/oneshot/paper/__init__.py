@@ -6,6 +6,7 @@ from oneshot.paper.cost import COMPLEXITY, EFFICIENCY
 from oneshot.paper.extrapolation import EXTRAPOLATION
 from oneshot.paper.main_table import MAIN
 from oneshot.paper.ogb_table import OGB
+from oneshot.paper.peers import NODEPIECE, PARAMETERS
 from oneshot.paper.reporting import make_report
 from oneshot.paper.search_table import SEARCH
 from oneshot.paper.structure import COVERAGE, DATASETS, HOPS
@@ -33,6 +34,8 @@ TABLES: dict[str, Table] = {
         SPLIT,
         NOISE,
         DELETION,
+        PARAMETERS,
+        NODEPIECE,
         CASES,
         SEARCH,
         CLAIMS,

@@ -42,6 +42,8 @@ class Column:
     def _written(self, value: Any) -> str:
         if value is None:
             return "–"
+        if isinstance(value, bool):
+            return "yes" if value else "no"
         return format(value, self.form) if isinstance(value, int | float) else str(value)
 
 

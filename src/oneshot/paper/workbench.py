@@ -156,10 +156,12 @@ class Workbench:
         return {
             "mrr": test["mrr"],
             "hits@1": test["hits@1"],
+            "hits@3": test["hits@3"],
             "hits@10": test["hits@10"],
             "coverage": test["coverage"],
             "valid_mrr": valid["mrr"],
             "epochs": result["epochs"],
+            "best_epoch": result["best_epoch"],
             "seconds": result["seconds"],
             "seconds_per_epoch": result["seconds"] / result["epochs"],
             "seconds_per_1000_queries": 1000 * test["seconds"] / test["queries"],
@@ -173,6 +175,10 @@ class Workbench:
         if "failure" in found:
             raise OneshotError(f"{data.name}: {found['failure']}")
         return load_reasoner(self._run(data, config), data.graph).to(self.device)
+
+    def has_run(self, data: Dataset, config: Config) -> bool:
+        """Whether this training was begun before."""
+        return self._run(data, config).is_dir()
 
     def _run(self, data: Dataset, config: Config) -> Path:
         # Only what the training depends on: another name of the same graph is the same.

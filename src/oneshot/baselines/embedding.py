@@ -1,0 +1,242 @@
+"""Embedding models: PyKEEN's implementations trained on our data sets, under our ranking."""
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from oneshot.baselines.package import guest, load_pykeen
+from oneshot.baselines.recipes import DIM, Recipe
+from oneshot.baselines.scoring import QUERIES_PER_STEP, Scorer, rank_split
+from oneshot.dataset import Dataset
+from oneshot.errors import InputError
+from oneshot.ranking import KnownFacts
+
+PATIENCE = 5
+"""Validations without a better MRR after which a training ends."""
+
+LEAST_GAIN = 0.002
+"""By what share of it an MRR must grow to count as better; less is creeping, not learning."""
+
+MAX_EPOCHS = 2000
+"""Epochs after which a training ends even if it still gets better."""
+
+# Some models build the product of queries, entities and dimension: at most so many numbers.
+_NUMBERS_AT_ONCE = 2**25
+
+
+class Watcher(Protocol):
+    """What shows a training's progress."""
+
+    def stepped(self) -> None: ...
+    def epoch_done(self, epoch: int, best_mrr: float | None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, with the parameters of its best epoch by validation MRR.
+
+    `model`: PyKEEN's. `queries_per_step`: how many queries the scorer takes at once.
+    `stopped`: "patience" if it had stopped improving, "epochs" if it ran into the limit.
+    """
+
+    model: Any
+    scorer: Scorer
+    queries_per_step: int
+    parameters: int
+    epochs: int
+    best_epoch: int
+    valid_mrr: float
+    stopped: Literal["patience", "epochs"]
+    seconds: float
+
+
+def triples_factory(data: Dataset, inverse: bool) -> Any:
+    """PyKEEN's view of the training facts: the same ids, whether or not an entity occurs."""
+    return load_pykeen().triples.CoreTriplesFactory(
+        data.train.cpu(),
+        num_entities=data.graph.num_entities,
+        num_relations=data.graph.num_relations,
+        create_inverse_triples=inverse,
+    )
+
+
+def build_model(recipe: Recipe, factory: Any, dim: int = DIM, seed: int = 0) -> Any:
+    """A fresh model of PyKEEN as the recipe says, on the processor."""
+    pykeen = load_pykeen()
+    loss = getattr(pykeen.losses, recipe.loss)(**recipe.loss_options)
+    options = recipe.arguments(dim, factory.num_entities)
+    kind = getattr(pykeen.models, recipe.model)
+    return kind(triples_factory=factory, loss=loss, random_seed=seed % 2**32, **options)
+
+
+def scorer_of(model: Any, num_relations: int) -> Scorer:
+    """Scores of a model of PyKEEN; the queries of a call all ask in the same direction."""
+
+    def scores(queries: Tensor) -> Tensor:
+        with torch.inference_mode():
+            if len(queries) and int(queries[0, 1]) >= num_relations:
+                turned = torch.stack([queries[:, 1] - num_relations, queries[:, 0]], dim=1)
+                found: Tensor = model.predict_h(turned)
+            else:
+                found = model.predict_t(queries)
+        return found
+
+    return scores
+
+
+def count_parameters(recipe: Recipe, data: Dataset, dim: int = DIM) -> int:
+    """Numbers that a training would learn; complex ones count twice."""
+    recipe = recipe.on(data.graph.num_entities)
+    with guest(0, torch.device("cpu")):
+        return _count(build_model(recipe, triples_factory(data, recipe.inverse), dim))
+
+
+def train_embedding(
+    recipe: Recipe,
+    data: Dataset,
+    device: torch.device,
+    *,
+    dim: int = DIM,
+    seed: int = 0,
+    epochs: int | None = None,
+    patience: int = PATIENCE,
+    watcher: Watcher | None = None,
+) -> Trained:
+    """Train until the MRR on `data.valid` has not become better for `patience` validations."""
+    if not len(data.valid):
+        raise InputError("training needs a validation split, to choose the best epoch by")
+    recipe = recipe.on(data.graph.num_entities)
+    with guest(seed, device):
+        factory = triples_factory(data, recipe.inverse)
+        model = build_model(recipe, factory, dim, seed).to(device)
+        size = _queries_per_step(data, dim)
+        scorer = scorer_of(model, data.graph.num_relations)
+        known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
+        known = known.to(device)
+
+        def validate() -> float:
+            found = rank_split(scorer, data, "valid", known=known, device=device, step=size)
+            return found.metrics.mrr
+
+        limit = epochs or MAX_EPOCHS
+        stopper = _stopper(model, validate, recipe.every, limit, patience, watcher)
+        started = time.perf_counter()
+        _run(recipe, model, factory, stopper, limit, watcher)
+        model.load_state_dict(stopper.best)
+        model.eval()
+    return Trained(
+        model,
+        scorer,
+        size,
+        _count(model),
+        stopper.epoch,
+        stopper.found_at,
+        stopper.mrr,
+        "patience" if stopper.bad >= patience else "epochs",
+        time.perf_counter() - started,
+    )
+
+
+def _run(
+    recipe: Recipe, model: Any, factory: Any, stopper: Any, epochs: int, watcher: Watcher | None
+) -> None:
+    pykeen = load_pykeen()
+    optimizer = torch.optim.Adam(model.get_grad_params(), lr=recipe.learning_rate)
+    options: dict[str, Any] = {"model": model, "triples_factory": factory, "optimizer": optimizer}
+    facts = factory.mapped_triples
+    if recipe.negatives is None:
+        loop = pykeen.training.LCWATrainingLoop(**options)
+        examples = len(facts[:, :2].unique(dim=0))
+        if recipe.inverse:
+            examples += len(facts[:, 1:].unique(dim=0))
+    else:
+        loop = pykeen.training.SLCWATrainingLoop(
+            **options, negative_sampler_kwargs={"num_negs_per_pos": recipe.negatives}
+        )
+        examples = len(facts) * (2 if recipe.inverse else 1)
+    loop.train(
+        factory,
+        num_epochs=epochs,
+        batch_size=recipe.batch_size(examples),
+        label_smoothing=recipe.label_smoothing,
+        stopper=stopper,
+        callbacks=[] if watcher is None else [_stepping(watcher)],
+        use_tqdm=False,
+        pin_memory=model.device.type == "cuda",
+        # With batch norm PyKEEN would drop the last step's facts, in each epoch.
+        drop_last=False,
+    )
+
+
+def _stopper(
+    model: Any,
+    validate: Callable[[], float],
+    every: int,
+    epochs: int,
+    patience: int,
+    watcher: Watcher | None,
+) -> Any:
+    """PyKEEN's stopper with our validation; it keeps the best parameters in memory.
+
+    Its `best_epoch` stays unset, as PyKEEN would otherwise write each best model to a file.
+    """
+
+    class Stopper(load_pykeen().stoppers.Stopper):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.epoch = self.found_at = self.bad = 0
+            self.mrr = self.reference = -1.0
+            self.best: dict[str, Tensor] = {}
+
+        def should_evaluate(self, epoch: int) -> bool:
+            self.epoch = epoch
+            is_due = epoch % every == 0 or epoch >= epochs
+            if watcher is not None and not is_due:
+                watcher.epoch_done(epoch, self.mrr if self.best else None)
+            return is_due
+
+        def should_stop(self, epoch: int) -> bool:
+            mrr = validate()
+            is_better = mrr > self.reference * (1 + LEAST_GAIN) or not self.best
+            self.bad = 0 if is_better else self.bad + 1
+            if is_better:
+                self.reference = mrr
+            if mrr > self.mrr:
+                self.mrr, self.found_at = mrr, epoch
+                self.best = deepcopy(model.state_dict())
+            if watcher is not None:
+                watcher.epoch_done(epoch, self.mrr)
+            return self.bad >= patience
+
+        def get_summary_dict(self) -> dict[str, Any]:
+            return {}
+
+    return Stopper()
+
+
+def _stepping(watcher: Watcher) -> Any:
+    """PyKEEN's callback that tells the watcher of each step."""
+
+    class Stepping(load_pykeen().training.TrainingCallback):  # type: ignore[misc]
+        def post_batch(self, **_: Any) -> None:
+            watcher.stepped()
+
+    return Stepping()
+
+
+def _queries_per_step(data: Dataset, dim: int) -> int:
+    numbers = data.graph.num_entities * dim
+    return max(1, min(QUERIES_PER_STEP, _NUMBERS_AT_ONCE // numbers))
+
+
+def _count(model: Any) -> int:
+    return sum(
+        parameter.numel() * (2 if parameter.is_complex() else 1)
+        for parameter in model.parameters()
+        if parameter.requires_grad
+    )

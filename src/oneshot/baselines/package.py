@@ -1,0 +1,79 @@
+"""PyKEEN as a guest: imported where it is needed, leaving the user's home as it was."""
+
+import atexit
+import functools
+import logging
+import os
+import random
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from oneshot.errors import require
+
+_PARTS = ("losses", "models", "nn", "stoppers", "training", "triples")
+_HOME = "PYSTOW_HOME"
+
+
+def load_pykeen() -> Any:
+    """The package `pykeen` with the parts we use, or an error that names the extra.
+
+    On import it makes directories for downloads and checkpoints in the user's home. We use
+    neither: they go to a temporary place, unless the user has chosen one.
+    """
+    if all(f"pykeen.{part}" in sys.modules for part in _PARTS):
+        return sys.modules["pykeen"]
+    chosen = os.environ.get(_HOME)
+    if chosen is None:
+        place = tempfile.mkdtemp(prefix="oneshot-pykeen-")
+        atexit.register(shutil.rmtree, place, ignore_errors=True)
+        os.environ[_HOME] = place
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of packages that it brings along
+            for name in ("pykeen", *(f"pykeen.{part}" for part in _PARTS)):
+                require(name, "baselines", "comparing with embedding models")
+    finally:
+        if chosen is None:
+            del os.environ[_HOME]
+    # What it logs is about options that we set on purpose.
+    logging.getLogger("pykeen").setLevel(logging.ERROR)
+    return sys.modules["pykeen"]
+
+
+@contextmanager
+def guest(seed: int, device: torch.device) -> Iterator[None]:
+    """A block for PyKEEN: everything random follows the seed, and nobody else notices.
+
+    The caller's generators stay as they were; warnings, which are about its inside, are not shown.
+    """
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  PyKEEN draws from it
+    try:
+        devices = [device] if device.type == "cuda" else []
+        generator = functools.partial(_generator, np.random.default_rng, seed)
+        with (
+            torch.random.fork_rng(devices=devices),
+            warnings.catch_warnings(),
+            # NodePiece's choice of anchors asks for generators without a seed.
+            patch.object(np.random, "default_rng", generator),
+        ):
+            warnings.simplefilter("ignore")
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            torch.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _generator(make: Callable[[Any], np.random.Generator], usual: int, seed: Any = None) -> Any:
+    return make(usual if seed is None else seed)

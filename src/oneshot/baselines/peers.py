@@ -1,0 +1,172 @@
+"""Peers: the names of what our predictor is compared with, and what each of them reaches."""
+
+import dataclasses
+import difflib
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from oneshot.baselines.embedding import Watcher, train_embedding
+from oneshot.baselines.frequency import frequency_scorer
+from oneshot.baselines.package import load_pykeen
+from oneshot.baselines.recipes import DIM, RECIPES, Recipe
+from oneshot.baselines.scoring import Ranked, rank_split
+from oneshot.bench.measuring import measure
+from oneshot.config import Config, SamplerConfig
+from oneshot.dataset import Dataset
+from oneshot.errors import UnknownNameError
+from oneshot.ranking import NotFiniteError
+
+OURS = "oneshot"
+FREQUENCY = "frequency"
+
+# Our predictor in the shape of other systems, which reason on the whole graph. What is not
+# said here (layers, dimension, training) is as in our own configuration.
+WHOLE_GRAPH: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "nbfnet": (
+        "NBFNet",
+        {
+            "message": "nbfnet",
+            "compose": "multiply",
+            "aggregate": "pna",
+            "activation": "relu",
+            "initial": "relational",
+            "shortcut": True,
+            "gate": False,
+            "norm": True,
+        },
+    ),
+    "redgnn": (
+        "RED-GNN",
+        {
+            "message": "redgnn",
+            "compose": "multiply",
+            "aggregate": "sum",
+            "shortcut": False,
+            "gate": True,
+            "norm": False,
+        },
+    ),
+    "drum": (
+        "DRUM",
+        {
+            "message": "drum",
+            "compose": "multiply",
+            "aggregate": "sum",
+            "activation": "identity",
+            "initial": "binary",
+            "shortcut": False,
+            "gate": False,
+            "norm": False,
+        },
+    ),
+}
+
+TITLES: dict[str, str] = {
+    OURS: OURS,
+    FREQUENCY: "frequency",
+    **{name: title for name, (title, _) in WHOLE_GRAPH.items()},
+    **{name: recipe.title for name, recipe in RECIPES.items()},
+}
+"""All names, with how they are written for people."""
+
+
+def find_peer(name: str) -> str:
+    """The name of a peer, however it is written: `RotatE`, `R-GCN`; an error has the nearest."""
+    plain = "".join(letter for letter in name.casefold() if letter.isalnum())
+    if plain in TITLES:
+        return plain
+    raise UnknownNameError("peer", name, difflib.get_close_matches(plain, TITLES, 3) or TITLES)
+
+
+def has_pykeen() -> bool:
+    """Whether the package that trains embedding models is installed."""
+    return importlib.util.find_spec("pykeen") is not None
+
+
+def check_packages(names: list[str]) -> None:
+    """Raise, before the long work, if one of these peers needs a package that is missing."""
+    if any(name in RECIPES for name in names):
+        load_pykeen()
+
+
+def whole_graph_config(name: str, ours: Config) -> Config:
+    """The configuration of NBFNet, RED-GNN or DRUM beside ours."""
+    return dataclasses.replace(
+        ours,
+        sampler=SamplerConfig(entity_ratio=1.0),
+        predictor=dataclasses.replace(ours.predictor, **WHOLE_GRAPH[name][1]),
+        training=dataclasses.replace(ours.training, entity_ratio=None),
+    )
+
+
+def measure_frequency(data: Dataset) -> dict[str, Any]:
+    """Figures of the frequency baseline, which has nothing to learn."""
+    scorer = frequency_scorer(data)
+    valid, test = (rank_split(scorer, data, split) for split in ("valid", "test"))
+    return {**_accuracy(valid.metrics.mrr, test), "seconds": 0.0, "parameters": 0}
+
+
+def measure_embedding(
+    recipe: Recipe,
+    data: Dataset,
+    device: torch.device,
+    *,
+    dim: int = DIM,
+    seed: int = 0,
+    epochs: int | None = None,
+    watcher: Watcher | None = None,
+) -> dict[str, Any]:
+    """Figures of one of PyKEEN's models, trained until it stops improving.
+
+    No memory left and numbers that are not finite are results, too: `failure` says which.
+    """
+    pykeen = load_pykeen()
+    try:
+        measured = measure(
+            lambda: train_embedding(
+                recipe, data, device, dim=dim, seed=seed, epochs=epochs, watcher=watcher
+            ),
+            device,
+        )
+        trained = measured.result
+        test = rank_split(
+            trained.scorer, data, "test", device=device, step=trained.queries_per_step
+        )
+    except (NotFiniteError, pykeen.training.NonFiniteLossError):
+        return {"failure": "not finite"}
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return {"failure": "out of memory"}
+    return {
+        **_accuracy(trained.valid_mrr, test),
+        "epochs": trained.epochs,
+        "best_epoch": trained.best_epoch,
+        "stopped": trained.stopped,
+        "seconds": trained.seconds,
+        "parameters": trained.parameters,
+        "dim": dim,
+        "peak_megabytes": megabytes(measured.peak_bytes),
+    }
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error means that memory is short, on a GPU or on the processor."""
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "allocate memory" in str(error)
+
+
+def megabytes(count: int | None) -> float | None:
+    return None if count is None else round(count / 2**20, 1)
+
+
+def _accuracy(valid_mrr: float, test: Ranked) -> dict[str, Any]:
+    found = test.metrics.as_dict()
+    return {
+        "valid_mrr": valid_mrr,
+        **{name: found[name] for name in ("mrr", "hits@1", "hits@3", "hits@10")},
+        "seconds_per_1000_queries": test.seconds_per_1000_queries,
+    }

@@ -1,0 +1,211 @@
+"""Recipes: which of PyKEEN's models there are here, and how each is trained to do well.
+
+Products of embeddings (DistMult, ComplEx, QuatE, AutoSF) learn best from a softmax, ConvE from a
+binary cross-entropy over all entities, with a relation of its own for each inverse; distances
+(TransE, RotatE, PairRE, TripleRE) from random negatives, weighted by how hard they are. Where
+PyKEEN's implementation would build the product of queries, entities and dimension, the softmax is
+over random negatives, too, unless the graph is small. Models that embed the whole graph at each
+step (CompGCN, R-GCN) want few, large steps.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from oneshot.baselines.package import load_pykeen
+
+SMALL = 1000
+"""Entities up to which every model is trained against all of them."""
+
+Options = Callable[[int, int], dict[str, Any]]
+"""Arguments of a model's class, given its own dimension and the number of entities."""
+
+
+def _plain(dim: int, entities: int) -> dict[str, Any]:
+    return {"embedding_dim": dim}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one of PyKEEN's models is built and trained.
+
+    `model`: the class in `pykeen.models`. `parts`: real numbers in one of the model's own kind
+    (complex, quaternion) or blocks. `inverse`: whether inverse relations have parameters of their
+    own, if they can. `negatives`: random facts for each true one, on large graphs; None for
+    all entities. `steps`: about how many steps make an epoch. `every`: epochs
+    between validations.
+    """
+
+    title: str
+    model: str
+    options: Options = _plain
+    parts: int = 1
+    inverse: bool = True
+    can_invert: bool = True
+    loss: str = "CrossEntropyLoss"
+    loss_options: Mapping[str, Any] = field(default_factory=dict)
+    label_smoothing: float = 0.0
+    negatives: int | None = None
+    learning_rate: float = 0.01
+    steps: int = 300
+    every: int = 2
+
+    def on(self, entities: int) -> "Recipe":
+        """The recipe for a graph of so many entities.
+
+        On a small graph random negatives are often true, and all entities cost little more. A
+        step then sees many more of them, and can be shorter.
+        """
+        if entities > SMALL:
+            return self
+        slower = replace(self, learning_rate=min(self.learning_rate, 0.003))
+        if self.negatives is None or not self.can_invert:
+            return slower
+        return replace(slower, negatives=None, inverse=True, every=2)
+
+    def arguments(self, dim: int, entities: int) -> dict[str, Any]:
+        """Arguments of the model's class, for `dim` real numbers an entity."""
+        return self.options(max(dim // self.parts, 1), entities)
+
+    def batch_size(self, examples: int) -> int:
+        """Facts, or for all entities queries, of a step: few on small graphs, 1,024 on large."""
+        largest = 1024 if self.steps >= 100 else 8192
+        return max(min(max(examples // self.steps, 64), largest, examples), 1)
+
+
+def _free(dim: int, entities: int) -> dict[str, Any]:
+    """Embeddings of any length: a norm of 1 leaves a softmax or a margin no room."""
+    return {"embedding_dim": dim, "entity_constrainer": None}
+
+
+# A standard deviation of 1, as PyKEEN's, begins with scores that a softmax cannot leave.
+_SMALL = "xavier_normal_"
+
+
+def _complex(dim: int, entities: int) -> dict[str, Any]:
+    initial = {"entity_initializer": _SMALL, "relation_initializer": _SMALL}
+    penalty = {"weight": 0.1, "p": 3.0, "normalize": True}
+    return {
+        "embedding_dim": dim,
+        "regularizer": "lp",
+        "regularizer_kwargs": penalty,
+        **initial,
+    }
+
+
+def _autosf(dim: int, entities: int) -> dict[str, Any]:
+    return {"embedding_dim": dim, "embedding_kwargs": {"initializer": _SMALL}}
+
+
+def _distmult(dim: int, entities: int) -> dict[str, Any]:
+    return {**_free(dim, entities), "regularizer": None}
+
+
+def _quate(dim: int, entities: int) -> dict[str, Any]:
+    return {"embedding_dim": dim, "entity_regularizer": None, "relation_regularizer": None}
+
+
+def _triplere(dim: int, entities: int) -> dict[str, Any]:
+    shape = {"shape": dim, "initializer": "xavier_uniform_"}
+    return {
+        "interaction": "TripleRE",
+        "entity_representations_kwargs": shape,
+        "relation_representations_kwargs": [shape] * 3,
+    }
+
+
+def _compgcn(dim: int, entities: int) -> dict[str, Any]:
+    return {"embedding_dim": dim, "encoder_kwargs": {"num_layers": 1, "dims": dim}}
+
+
+def _rgcn(dim: int, entities: int) -> dict[str, Any]:
+    bases = {"num_bases": 8}
+    return {"embedding_dim": dim, "decomposition": "bases", "decomposition_kwargs": bases}
+
+
+def rotate_pairs() -> Any:
+    """RotatE for real embeddings: neighbours in a row are the two parts of a complex number.
+
+    PyKEEN's own does so, too, but writes out a warning with the numbers at each step.
+    """
+    from torch import Tensor, view_as_complex
+
+    class RotatePairs(load_pykeen().nn.modules.RotatEInteraction):  # type: ignore[misc]
+        def forward(self, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+            pairs = (part.unflatten(-1, (-1, 2)).contiguous() for part in (h, r, t))
+            scores: Tensor = super().forward(*map(view_as_complex, pairs))
+            return scores
+
+    return RotatePairs()
+
+
+def _nodepiece(dim: int, entities: int) -> dict[str, Any]:
+    """Tokens are the nearest of some anchors, and relations; RotatE scores what an MLP makes."""
+    count = max(min(500, entities // 10), 3)
+    anchors = {
+        "selections": ["degree", "pagerank", "random"],
+        "ratios": [0.4, 0.4, 0.2],
+        "num_anchors": count,
+    }
+    return {
+        "embedding_dim": 2 * dim,  # pairs of them are complex numbers
+        "interaction": rotate_pairs(),
+        "aggregation": "mlp",
+        "entity_initializer": "xavier_uniform_",
+        "relation_initializer": "init_phases",
+        "relation_constrainer": "complex_normalize",
+        "tokenizers": ["AnchorTokenizer", "RelationTokenizer"],
+        "num_tokens": [min(20, count), 4],
+        "tokenizers_kwargs": [
+            {
+                "selection": "MixtureAnchorSelection",
+                "selection_kwargs": anchors,
+                "searcher": "ScipySparseAnchorSearcher",  # also for entities without facts
+            },
+            {},
+        ],
+    }
+
+
+def _distance(title: str, model: str, options: Options = _plain, **others: Any) -> Recipe:
+    """A model that scores by a distance: random negatives against a margin."""
+    settings: dict[str, Any] = {
+        "inverse": False,
+        "loss": "NSSALoss",
+        "loss_options": {"margin": 9.0, "adversarial_temperature": 1.0},
+        "negatives": 32,
+        "every": 5,
+    }
+    return Recipe(title, model, options=options, **{**settings, **others})
+
+
+def _encoder(title: str, model: str, options: Options, **others: Any) -> Recipe:
+    """A graph network that embeds every entity at each step, and a decoder on top."""
+    settings: dict[str, Any] = {"negatives": 32, "steps": 5}
+    return Recipe(title, model, options=options, **{**settings, **others, "every": 10})
+
+
+def _product(title: str, options: Options, **others: Any) -> Recipe:
+    """A model that scores by a product: a softmax over random negatives."""
+    return Recipe(title, title, options, **{"negatives": 32, "every": 3, **others})
+
+
+DIM = 128
+"""Real numbers that stand for an entity, unless told otherwise."""
+
+RECIPES: dict[str, Recipe] = {
+    "transe": _distance("TransE", "TransE", _free),
+    "distmult": _product("DistMult", _distmult),
+    "complex": Recipe("ComplEx", "ComplEx", _complex, parts=2),
+    "rotate": _distance("RotatE", "RotatE", parts=2),
+    "quate": _product("QuatE", _quate, parts=4),
+    "conve": Recipe(
+        "ConvE", "ConvE", loss="BCEWithLogitsLoss", label_smoothing=0.1, learning_rate=0.003
+    ),
+    "pairre": _distance("PairRE", "PairRE"),
+    "triplere": _distance("TripleRE", "ERModel", _triplere),
+    "autosf": _product("AutoSF", _autosf, parts=4),
+    "compgcn": _encoder("CompGCN", "CompGCN", _compgcn),
+    "rgcn": _encoder("R-GCN", "RGCN", _rgcn, inverse=False, can_invert=False),
+    "nodepiece": _distance("RotatE + NodePiece", "NodePiece", _nodepiece, parts=2, inverse=True),
+}

@@ -1,0 +1,61 @@
+"""Scoring: filtered ranking of anything that gives every entity a score for a query."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oneshot.dataset import Dataset
+from oneshot.ranking import KnownFacts, Metrics, dense_ranks, metrics
+
+Scorer = Callable[[Tensor], Tensor]
+"""Scores [n, V] of all entities as answers to `queries` [n, 2]; an inverse is relation + R."""
+
+QUERIES_PER_STEP = 256
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What a split's ranking found; ranks are realistic, queries asked in both directions."""
+
+    metrics: Metrics
+    queries: int
+    seconds: float
+
+    @property
+    def seconds_per_1000_queries(self) -> float:
+        return 1000 * self.seconds / self.queries
+
+
+def rank_split(
+    scorer: Scorer,
+    data: Dataset,
+    split: str,
+    *,
+    known: KnownFacts | None = None,
+    device: torch.device | str = "cpu",
+    step: int = QUERIES_PER_STEP,
+    progress: Callable[[int], None] | None = None,
+) -> Ranked:
+    """Filtered ranking of a split's facts, each asked in both directions.
+
+    `known`: the facts to filter by; all of the data set if not given. `step`: queries scored at
+    once. Queries of one direction come together, as a scorer may answer the two differently.
+    `progress` is called with queries done.
+    """
+    if known is None:
+        known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
+    known = known.to(device)
+    queries, answers = (tensor.to(device) for tensor in data.queries(split))
+    started = time.perf_counter()
+    ranks = []
+    for direction in torch.arange(len(queries), device=queries.device).chunk(2):
+        for rows in direction.split(step):
+            asked = queries[rows]
+            ranks.append(dense_ranks(scorer(asked), asked, answers[rows], known).realistic)
+            if progress is not None:
+                progress(len(rows))
+    found = metrics(torch.cat(ranks))
+    return Ranked(found, len(queries), time.perf_counter() - started)

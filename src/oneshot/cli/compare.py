@@ -1,0 +1,97 @@
+"""The command that sets our predictor beside its peers."""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oneshot import console
+from oneshot.cli.options import (
+    DataArgument,
+    DeviceOption,
+    JsonOption,
+    SeedOption,
+    SetOption,
+    load_data,
+    parts,
+)
+from oneshot.errors import InputError
+
+
+def compare(
+    source: DataArgument,
+    peers: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            metavar="NAME,...",
+            help="frequency, nbfnet, redgnn, drum, transe, distmult, complex, rotate, quate, "
+            "conve, pairre, triplere, autosf, compgcn, rgcn, nodepiece.",
+        ),
+    ] = "distmult,complex,rotate",
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Our configuration in TOML.")
+    ] = None,
+    settings: SetOption = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="At most so many epochs for each.")
+    ] = None,
+    dim: Annotated[
+        int | None,
+        typer.Option(min=4, max=2**16, help="Numbers an entity has in the embedding models. [128]"),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Begin none after so many minutes.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep finished rows and runs here, and go on with them."),
+    ] = None,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Train our predictor and its peers on your data; all are ranked the same way."""
+    from oneshot.baselines.peers import check_packages, find_peer
+    from oneshot.baselines.recipes import DIM
+    from oneshot.comparing import VIEWS, Comparison
+    from oneshot.comparing import compare as measure_all
+    from oneshot.config import from_table, read_config
+    from oneshot.devices import find_device
+
+    place = find_device(device)
+    names = [find_peer(name) for name in parts(peers, "--with")]
+    check_packages(names)
+    changes = [*(settings or []), f"training.seed={seed}"]
+    ours = from_table({}, changes) if config is None else read_config(config, changes)
+    if out is not None and out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; choose a directory")
+    dataset = load_data(source, seed)
+    with ExitStack() as stack:
+        if out is None:
+            out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oneshot-")))
+        bench = Comparison(
+            out,
+            place,
+            seed,
+            minutes=minutes,
+            data=dataset,
+            peers=names,
+            ours=ours,
+            max_epochs=epochs,
+            dim=dim or DIM,
+        )
+        result = measure_all(bench, console.note)
+    if json:
+        console.print_json(result)
+        return
+    for view, columns in VIEWS.items():
+        shown = [c for c in columns if any(row.get(c.figure) is not None for row in result["rows"])]
+        console.print_table(
+            f"{dataset.name}: {view}",
+            [column.head for column in shown],
+            [[column.cell(row) for column in shown] for row in result["rows"]],
+        )
+    console.stdout.print(result["finding"])

@@ -1,0 +1,222 @@
+"""Comparing: our predictor and its peers on one data set, each a row that can be resumed."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from oneshot import console
+from oneshot.baselines.embedding import MAX_EPOCHS
+from oneshot.baselines.peers import (
+    FREQUENCY,
+    OURS,
+    TITLES,
+    WHOLE_GRAPH,
+    check_packages,
+    find_peer,
+    measure_embedding,
+    measure_frequency,
+    megabytes,
+    whole_graph_config,
+)
+from oneshot.baselines.recipes import DIM, RECIPES
+from oneshot.bench.measuring import measure
+from oneshot.config import Config
+from oneshot.dataset import Dataset
+from oneshot.errors import InputError
+from oneshot.paper.reporting import make_report, read_report
+from oneshot.paper.table import Column, Figures, Row, Table
+from oneshot.paper.workbench import Workbench
+from oneshot.ranking import NotFiniteError
+
+NAME = "compare"
+
+
+@dataclass
+class Comparison(Workbench):
+    """Where the peers are measured beside our predictor.
+
+    `peers`: names, in the order of the rows; ours comes first. `ours`: our configuration.
+    `max_epochs`: at most so many for each. `dim`: real numbers that the embedding models have for
+    an entity.
+    """
+
+    data: Dataset = field(kw_only=True)
+    peers: Sequence[str] = field(kw_only=True)
+    ours: Config = field(kw_only=True)
+    max_epochs: int | None = field(default=None, kw_only=True)
+    dim: int = field(default=DIM, kw_only=True)
+
+    @property
+    def settings(self) -> Figures:
+        return {
+            "data": self.data.name,
+            "facts": _digest(self.data),
+            "seed": self.seed,
+            "device": self.device.type,
+            "epochs": self.max_epochs,
+            "dim": self.dim,
+            "config": dataclasses.asdict(self.ours),
+        }
+
+
+def compare(bench: Comparison, tell: Callable[[str], None] = lambda _: None) -> Figures:
+    """Measure every row that is missing; → what the command prints, with `rows`.
+
+    Finished rows are kept in the workbench's directory: asked for again, also among other peers,
+    they are not measured again.
+    """
+    for split in ("valid", "test"):
+        if not len(bench.data.facts(split)):
+            raise InputError(f"{bench.data.name}: has no {split} facts, which a comparison needs")
+    names = [OURS, *(name for name in map(find_peer, bench.peers) if name != OURS)]
+    bench = dataclasses.replace(bench, peers=list(dict.fromkeys(names)))
+    check_packages(list(bench.peers))
+    report = make_report(TABLE, bench, tell)
+    rows = [
+        {key: value for key, value in row.items() if key not in ("hardware", "paper")}
+        for row in report["rows"]
+    ]
+    return {
+        "data": bench.data.name,
+        "settings": report["settings"],
+        "complete": report["complete"],
+        "finding": report["finding"],
+        "rows": rows,
+        "hardware": report["rows"][-1]["hardware"],
+    }
+
+
+def _plan(bench: Workbench) -> Iterator[Row]:
+    assert isinstance(bench, Comparison)
+    before = read_report(bench.out / f"{NAME}.json") or {"rows": []}
+    # What an earlier comparison found stays in the report, whoever is asked for now.
+    models = [row.get("model") for row in before["rows"] if isinstance(row, dict)]
+    older = [name for name in TITLES if name in models]
+    for name in dict.fromkeys([*bench.peers, *older]):
+        yield Row({"model": name}, partial(_measure, bench, name))
+
+
+def _measure(bench: Comparison, name: str) -> Figures:
+    inductive = name == OURS or name in WHOLE_GRAPH
+    if name == FREQUENCY:
+        found = measure_frequency(bench.data)
+    elif name in RECIPES:
+        found = _embedding(bench, name)
+    else:
+        config = bench.ours if name == OURS else whole_graph_config(name, bench.ours)
+        found = _predictor(bench, config)
+    return {"title": TITLES[name], "inductive": inductive, **found}
+
+
+def _embedding(bench: Comparison, name: str) -> Figures:
+    limit = bench.max_epochs or MAX_EPOCHS
+    with console.progress_bar() as progress:
+        task = progress.add_task(TITLES[name], total=limit)
+
+        class Shown:
+            steps = 0
+
+            def stepped(self) -> None:
+                self.steps += 1
+                progress.update(task, description=f"{TITLES[name]}, step {self.steps:,}")
+
+            def epoch_done(self, epoch: int, best_mrr: float | None) -> None:
+                best = "" if best_mrr is None else f", best valid MRR {best_mrr:.4f}"
+                progress.update(task, completed=epoch, description=f"{TITLES[name]}{best}")
+
+        found = measure_embedding(
+            RECIPES[name],
+            bench.data,
+            bench.device,
+            dim=bench.dim,
+            seed=bench.seed,
+            epochs=bench.max_epochs,
+            watcher=Shown(),
+        )
+    if "failure" not in found:
+        console.note(
+            f"{found['epochs']} epochs in {found['seconds']:,.0f} s, best valid MRR "
+            f"{found['valid_mrr']:.4f} at epoch {found['best_epoch']}"
+        )
+    return found
+
+
+def _predictor(bench: Comparison, config: Config) -> Figures:
+    """Our predictor; its run is kept, so that a training which was killed goes on."""
+    training = dataclasses.replace(
+        config.training,
+        seed=bench.seed,
+        epochs=min(config.training.epochs, bench.max_epochs or config.training.epochs),
+    )
+    config = dataclasses.replace(config, training=training)
+    is_resumed = bench.has_run(bench.data, config)
+    try:
+        measured = measure(lambda: bench.train(bench.data, config), bench.device)
+    except NotFiniteError:
+        return {"failure": "not finite"}
+    found = measured.result
+    if "failure" in found:
+        return found
+    stopped = "epochs" if found["epochs"] >= training.epochs else "patience"
+    peak = found["peak_megabytes"]
+    if peak is None and not is_resumed:  # or it would be that of the rest
+        peak = megabytes(measured.peak_bytes)
+    del found["seconds_per_epoch"]
+    return {**found, "stopped": stopped, "dim": config.predictor.dim, "peak_megabytes": peak}
+
+
+def _finding(rows: Sequence[Figures]) -> str:
+    found = [row for row in rows if "valid_mrr" in row]
+    if not found:
+        return ""
+    best = max(found, key=lambda row: row["valid_mrr"])
+    parts = [
+        f"Best on validation: {best['title']}, valid MRR {best['valid_mrr']:.3f}, "
+        f"test MRR {best['mrr']:.3f}."
+    ]
+    # Ours follow a schedule of as many epochs as the configuration says.
+    cut = [row["title"] for row in found if row["model"] in RECIPES and row["stopped"] == "epochs"]
+    if cut:
+        parts.append(f"Still improving when the epochs ran out: {', '.join(cut)}.")
+    return " ".join(parts)
+
+
+def _digest(data: Dataset) -> str:
+    """A digest of everything a row depends on: graph, validation and test facts."""
+    digest = hashlib.sha256(data.graph.fingerprint.encode())
+    for facts in (data.valid, data.test):
+        digest.update(np.ascontiguousarray(facts.cpu().numpy(), "<i8").data)
+    return digest.hexdigest()[:16]
+
+
+_ACCURACY = (
+    Column("valid MRR", "valid_mrr", ".3f"),
+    Column("test MRR", "mrr", ".3f"),
+    Column("Hits@1", "hits@1", ".3f"),
+    Column("Hits@3", "hits@3", ".3f"),
+    Column("Hits@10", "hits@10", ".3f"),
+    Column("inductive", "inductive"),
+)
+_COST = (
+    Column("training s", "seconds", ",.1f"),
+    Column("epochs", "epochs", ","),
+    Column("s / 1,000 queries", "seconds_per_1000_queries", ".2f"),
+    Column("peak MB", "peak_megabytes", ",.0f"),
+    Column("parameters", "parameters", ","),
+    Column("failure", "failure"),
+)
+_NAME = Column("", "title")
+VIEWS = {"accuracy": (_NAME, *_ACCURACY), "cost": (_NAME, *_COST)}
+"""The two tables for a terminal, which is too narrow for one."""
+
+TABLE = Table(
+    NAME,
+    "Our predictor and its peers under the same ranking",
+    (_NAME, *_ACCURACY, *_COST),
+    _plan,
+    _finding,
+)

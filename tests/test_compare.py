@@ -1,0 +1,111 @@
+"""The command that compares: rows, resuming, and what it says when something is wrong."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Run
+
+from oneshot.baselines.peers import has_pykeen
+
+SMALL = ["--epochs", 2, "--device", "cpu"]
+for change in ("predictor.dim=8", "predictor.num_layers=2", "sampler.entity_ratio=0.5"):
+    SMALL += ["--set", change]
+FIGURES = {
+    "model",
+    "valid_mrr",
+    "mrr",
+    "hits@1",
+    "hits@3",
+    "hits@10",
+    "seconds",
+    "seconds_per_1000_queries",
+    "peak_megabytes",
+    "parameters",
+    "inductive",
+    "epochs",
+}
+
+
+def test_rows_are_complete_and_kept(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "kept"
+    first = run("compare", "family:100", "--with", "drum", *SMALL, "--out", out, "--json").json
+    assert [row["model"] for row in first["rows"]] == ["oneshot", "drum"]
+    assert first["complete"]
+    for row in first["rows"]:
+        assert row.keys() >= FIGURES
+        assert row["inductive"] is True
+        assert 0 < row["mrr"] < 1
+    assert first["rows"][0]["mrr"] != first["rows"][1]["mrr"]
+    more = run(
+        "compare", "family:100", "--with", "frequency,oneshot", *SMALL, "--out", out, "--json"
+    ).json
+    assert [row["model"] for row in more["rows"]] == ["oneshot", "frequency", "drum"]
+    assert [more["rows"][0], more["rows"][2]] == first["rows"]
+    assert more["rows"][1]["parameters"] == 0
+    assert json.loads((out / "compare.json").read_text())["rows"][2]["model"] == "drum"
+
+
+def test_other_settings_are_not_mixed_with_kept_rows(run: Run, tmp_path: Path) -> None:
+    run("compare", "family:100", "--with", "frequency", *SMALL, "--out", tmp_path)
+    before = (tmp_path / "compare.json").read_bytes()
+    for change in (["--seed", 1], ["--set", "predictor.dim=16"], ["--dim", 64]):
+        again = run("compare", "family:100", "--with", "drum", *SMALL, "--out", tmp_path, *change)
+        assert again.code == 2
+        assert "other settings" in again.err
+    assert (tmp_path / "compare.json").read_bytes() == before
+
+
+def test_the_tables_are_for_people(run: Run) -> None:
+    shown = run("compare", "family:100", "--with", "frequency", *SMALL)
+    assert shown.code == 0
+    assert "test MRR" in shown.out
+    assert "parameters" in shown.out
+    assert "Best on validation" in shown.out
+
+
+def test_wrong_use_is_told_before_the_work_begins(run: Run, tmp_path: Path) -> None:
+    wrong = run("compare", "family:100", "--with", "rotat")
+    assert wrong.code == 2
+    assert "did you mean 'rotate'" in wrong.err
+    assert run("compare", "family:100", "--with", ",").code == 2
+    (tmp_path / "file").write_text("mine")
+    blocked = run("compare", "family:100", "--with", "frequency", "--out", tmp_path / "file")
+    assert blocked.code == 2
+    assert (tmp_path / "file").read_text() == "mine"
+    late = run("compare", "family:100", "--with", "frequency", "--minutes", 0, "--out", tmp_path)
+    assert late.code == 2
+    assert "--minutes" in late.err
+
+
+def test_a_data_set_without_test_facts_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("a\tr\tb\nb\tr\tc\n")
+    (tmp_path / "valid.tsv").write_text("a\tr\tc\n")
+    (tmp_path / "test.tsv").write_text("")
+    wrong = run("compare", tmp_path, "--with", "frequency")
+    assert wrong.code == 2
+    assert "test" in wrong.err
+
+
+def test_a_missing_package_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "pykeen"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pykeen", None)
+    wrong = run("compare", "family:100", "--with", "rotate")
+    assert wrong.code == 2
+    assert "one-shot-subgraph[baselines]" in wrong.err
+
+
+@pytest.mark.skipif(not has_pykeen(), reason="PyKEEN is not installed (extra baselines)")
+def test_embedding_models_are_rows_too(run: Run) -> None:
+    found = run(
+        "compare", "family:100", "--with", "TransE,complex", *SMALL, "--dim", 8, "--json"
+    ).json
+    rows = {row["model"]: row for row in found["rows"]}
+    assert list(rows) == ["oneshot", "transe", "complex"]
+    for name in ("transe", "complex"):
+        assert rows[name].keys() >= FIGURES
+        assert rows[name]["inductive"] is False
+        assert rows[name]["stopped"] == "epochs"
+    assert "Still improving" in found["finding"]
