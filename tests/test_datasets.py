@@ -180,7 +180,7 @@ def test_queries_go_in_both_directions(folder: Path) -> None:
     assert queries.tolist() == [[0, 0], [2, 1], [1, 2], [0, 3]]
     assert answers.tolist() == [1, 0, 0, 2]
     assert load(folder).queries("train")[0].shape == (6, 2)
-    with pytest.raises(UnknownNameError, match="unknown split 'tset'; did you mean 'train'"):
+    with pytest.raises(UnknownNameError, match="unknown split 'tset'; did you mean 'test'"):
         load(folder).queries("tset")
 
 

@@ -173,6 +173,7 @@ def test_a_table_in_blocks_is_the_same_table(separator: str) -> None:
     @settings(max_examples=400, deadline=None)
     @given(pieces(separator), st.sampled_from([b"", b"\xff"]), st.integers(1, 40))
     @example(f'tail{separator}r{separator}head\n#\n"x"{separator}r{separator}"a\nb"\n', b"", 9)
+    @example(f"\ufeff\ra{separator}r{separator}b\n", b"", 1)
     def check(text: str, end: bytes, size: int) -> None:
         data = text.encode() + end
         place = TextPosition()

@@ -117,8 +117,9 @@ def line_of_row(
 
     `place`: where `data` starts in the file, if that is not its beginning.
     """
-    if place is None:
-        data, place = data.removeprefix(_BYTE_ORDER_MARK), TextPosition()
+    place = TextPosition() if place is None else place
+    if not place.offset:
+        data = data.removeprefix(_BYTE_ORDER_MARK)
     rows = (line for line, names, _ in _rows(data, path, separator, place) if names is not None)
     for position, line in enumerate(rows):
         if position == row:
