@@ -21,6 +21,7 @@ from common import RESULTS
 from recipes import oneshot
 
 from oneshot.bench.measuring import hardware
+from oneshot.checksums import read_sealed_json, write_sealed_json
 from oneshot.devices import find_device
 from oneshot.files import write_json
 
@@ -107,9 +108,9 @@ def ship(name: str, run: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for file in SHIPPED:
         shutil.copy(run / file, target / file)
-    graph = json.loads((run / "graph.json").read_text())
+    graph = read_sealed_json(run / "graph.json")
     graph["origin"]["source"] = name
-    write_json(target / "graph.json", graph)
+    write_sealed_json(target / "graph.json", graph)
 
 
 if __name__ == "__main__":

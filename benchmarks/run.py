@@ -19,6 +19,8 @@ SCRIPTS = (
     "explanations",
     "serve",
     "batch_prediction",
+    "fuzz",
+    "kills",
 )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oneshot import files
 from oneshot.errors import InputError
 from oneshot.files import (
     check_output,
@@ -138,6 +139,8 @@ def test_a_directory_stays_as_it_was_if_the_block_fails(
 def test_a_directory_comes_back_if_its_successor_cannot_take_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """On a system that cannot exchange two directories in one step."""
+    monkeypatch.setattr(files, "exchange", lambda one, other: False)
     save(tmp_path / "saved", "old")
     before = tree(tmp_path)
     replace = Path.replace

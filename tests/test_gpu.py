@@ -134,6 +134,28 @@ def test_recorded_steps_grow_with_the_batches(data):
     assert all(torch.isfinite(parameter).all() for parameter in reasoner.predictor.parameters())
 
 
+def test_a_recording_without_memory_is_given_up_and_the_training_goes_on(data, monkeypatch):
+    _, expected = trained(data, SMALL, True)
+    torch.manual_seed(0)
+    reasoner = build_reasoner(data.graph, SMALL, torch.device("cuda"))
+    trainer = Trainer(reasoner, data, SMALL.training, [])
+    said, asked = [], []
+    trainer.messages = said.append
+    reserve = trainer.recorder.reserve
+
+    def short(block):
+        asked.append(block)
+        if len(asked) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        reserve(block)
+
+    monkeypatch.setattr(trainer.recorder, "reserve", short)
+    losses = [record["loss"] for record in trainer.run().history]
+    assert said == ["the memory of the GPU ran out; training goes on with steps one by one"]
+    assert trainer.recorder is None
+    assert losses == pytest.approx(expected, rel=1e-3)
+
+
 def test_the_loss_of_a_gpu_is_that_of_a_processor(data):
     reasoner, on_gpu = trained(data, SMALL, True)
     del reasoner

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reasoning import chain_world, tiny_predictor, trained_run
 
-from oneshot import reading, runs, text_tables
+from oneshot import reading, run_parts, text_tables
 from oneshot.answering import answer_questions
 from oneshot.dataset import Dataset
 from oneshot.datasets import load
@@ -60,7 +60,7 @@ def test_every_name_comes_back_from_the_file_of_relations(
     tmp_path_factory: pytest.TempPathFactory, names: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("run") / "relations.txt"
-    text = "".join(runs._as_line(name) + "\n" for name in names)
+    text = "".join(run_parts._as_line(name) + "\n" for name in names)
     path.write_text(text, encoding="utf-8")
     assert list(read_relations(path)) == names
     assert len(text.splitlines()) == len(names)  # for other readers too

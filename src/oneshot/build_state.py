@@ -15,7 +15,7 @@ from oneshot._version import __version__
 from oneshot.array_files import SortedRows
 from oneshot.edges import integer_type
 from oneshot.errors import InputError
-from oneshot.files import locked, write_json
+from oneshot.files import held, write_json
 from oneshot.name_runs import NameRun
 from oneshot.reading import read_names
 from oneshot.sources import SourceFiles
@@ -152,8 +152,5 @@ def alone_in(work: Path) -> Iterator[None]:
     if work.exists() and not (work / _LOCK).is_file():
         raise InputError(f"{work}: exists and was not written by oneshot; move it away")
     work.mkdir(exist_ok=True)
-    try:
-        with locked(work / _LOCK, wait=False):
-            yield
-    except BlockingIOError as error:
-        raise InputError(f"{work}: another process is building this graph") from error
+    with held(work / _LOCK, f"{work}: another process is building this graph"):
+        yield

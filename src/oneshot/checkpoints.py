@@ -1,8 +1,9 @@
 """Checkpoints: the whole state of a training in one file, without pickle.
 
 A checkpoint is one safetensors file, replaced as a whole: parameters and the optimizer's
-moments as tensors, everything else (epoch, schedule, best result) as JSON in its header. Random
-numbers need no state: every step draws from a generator seeded by (seed, epoch, step).
+moments as tensors, everything else (epoch, schedule, best result) as JSON in its header, and there
+too a checksum of the whole file. Random numbers need no state: every step draws from a generator
+seeded by (seed, epoch, step).
 """
 
 import json
@@ -15,9 +16,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from oneshot.checksums import KEY, damaged, digest
 from oneshot.errors import InputError
-from oneshot.files import replacing
+from oneshot.files import check_readable, replacing
 
+_BLANK = "0" * 32  # what stands in the place of the checksum while it is computed
 _OPTIMIZER = re.compile(r"([0-9]{1,6})\.(step|exp_avg|exp_avg_sq)")
 
 
@@ -26,22 +29,46 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # Not by `save_file`, which writes to a temporary name of its own: killed there, it leaves a
     # file behind that nobody knows as ours.
-    content = save(plain, metadata={"about": json.dumps(about)})
+    content = save(plain, metadata={"about": json.dumps(about | {KEY: _BLANK})})
+    place = _header_end(content)
+    header = content[:place].replace(_seal(_BLANK), _seal(digest(content)), 1)
     with replacing(path) as temporary:
-        temporary.write_bytes(content)
+        temporary.write_bytes(header + content[place:])
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON value of a file written by `save_tensors`."""
+    check_readable(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = json.loads((file.metadata() or {}).get("about", "{}"))
+            header = file.metadata() or {}
+            about = json.loads(header.get("about", "{}"))
+        content = path.read_bytes()
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from error
-    if not isinstance(about, dict):
+    if not isinstance(about, dict) or not header.keys() <= {"about"}:
         raise InputError(f"{path}: not written by oneshot")
+    checksum = about.pop(KEY, None)  # files of earlier versions have none
+    if checksum is not None and checksum != _checksum(content, str(checksum)):
+        raise damaged(path)
     return tensors, about
+
+
+def _checksum(content: bytes, kept: str) -> str:
+    """The checksum of a file that keeps `kept` as its own."""
+    place = _header_end(content)
+    return digest(content[:place].replace(_seal(kept), _seal(_BLANK), 1) + content[place:])
+
+
+def _seal(checksum: str) -> bytes:
+    """The checksum as it stands in the header of a file: JSON within JSON."""
+    return json.dumps(json.dumps({KEY: checksum})[1:-1])[1:-1].encode()
+
+
+def _header_end(content: bytes) -> int:
+    """Where the tensors begin: after a length of eight bytes and a header of that length."""
+    return 8 + int.from_bytes(content[:8], "little")
 
 
 def load_parameters(path: Path, module: torch.nn.Module) -> None:

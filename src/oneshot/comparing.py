@@ -26,11 +26,10 @@ from oneshot.baselines.recipes import DIM, RECIPES
 from oneshot.bench.measuring import measure
 from oneshot.config import Config
 from oneshot.dataset import Dataset
-from oneshot.errors import InputError
+from oneshot.errors import DivergedError, InputError
 from oneshot.paper.reporting import make_report, read_report
 from oneshot.paper.table import Column, Figures, Row, Table
 from oneshot.paper.workbench import Workbench
-from oneshot.ranking import NotFiniteError
 
 NAME = "compare"
 
@@ -156,7 +155,7 @@ def _predictor(bench: Comparison, config: Config) -> Figures:
     is_resumed = bench.has_run(bench.data, config)
     try:
         measured = measure(lambda: bench.train(bench.data, config), bench.device)
-    except NotFiniteError:
+    except DivergedError:
         return {"failure": "not finite"}
     found = measured.result
     if "failure" in found:

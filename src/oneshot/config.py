@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from oneshot.config_values import as_toml, checked, parse_value, shown
 from oneshot.errors import InputError
+from oneshot.files import check_readable
 
 FORMAT = 1
 
@@ -180,6 +181,7 @@ class Config:
 
 def read_config(path: Path, settings: Sequence[str] = ()) -> Config:
     """The configuration in a TOML file, changed by settings such as `predictor.dim=32`."""
+    check_readable(path)
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:

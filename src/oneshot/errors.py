@@ -23,6 +23,10 @@ class InputError(OneshotError):
     """The input cannot be used; the message names the file and line or the value."""
 
 
+class DivergedError(OneshotError):
+    """A training has come to numbers that are none; the message says in which epoch and step."""
+
+
 class UnknownNameError(InputError, KeyError):
     """A name that is not in a vocabulary or a family of parts, with the nearest known ones."""
 

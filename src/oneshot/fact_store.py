@@ -2,12 +2,14 @@
 
 One SQLite file beside the run, in WAL mode with full synchronisation: what `write` has returned
 from survives a killed process and a lost power supply. Rows are never deleted, so that every
-process that has the file open can catch up with the others by version.
+process that has the file open can catch up with the others by version. A checksum over all rows,
+kept up to date with each change, tells whether they are as they were written.
 """
 
 import contextlib
+import hashlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ _SCHEMA = (
     "version INTEGER NOT NULL, UNIQUE (head, relation, tail))",
     "CREATE INDEX by_version ON changes (version)",
 )
+_COLUMNS = "head, relation, tail, present, in_base"
 _UPSERT = (
     "INSERT INTO changes (head, relation, tail, present, in_base, version) "
     "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (head, relation, tail) "
@@ -66,6 +69,8 @@ class FactStore:
     def __init__(self, path: Path, fingerprint: str, read_only: bool = False) -> None:
         self.path = path
         self._writer: sqlite3.Connection | None = None
+        if path.is_symlink() and not read_only:
+            raise InputError(f"{path}: is a link, and facts are not written to where one leads")
         try:
             if not read_only:
                 self._writer = _connect(path, read_only=False)
@@ -74,7 +79,7 @@ class FactStore:
             about = dict(self._rows("SELECT key, value FROM about"))
         except sqlite3.OperationalError as error:
             raise StoreError(f"{path}: changed facts cannot be kept there ({error})") from error
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError) as error:  # a message of sqlite3 may be damaged, too
             raise InputError(f"{path}: not a whole store of facts ({error})") from error
         if about.get("format") != str(_FORMAT):
             raise InputError(
@@ -90,16 +95,21 @@ class FactStore:
         self._seen = self._data_version()
 
     def read(self, since: int = 0) -> tuple[int, list[Change]]:
-        """The version, and what has changed after another one, in the order of first mention."""
-        # First the version: what comes between the two is read again next time, not missed.
-        version = self._version()
-        rows = self._rows(
-            "SELECT head, relation, tail, present, in_base FROM changes WHERE version > ? "
-            "ORDER BY id",
-            since,
-        )
-        changes = [Change(row[0], row[1], row[2], bool(row[3]), bool(row[4])) for row in rows]
-        return version, changes
+        """The version, and what has changed after another one, in the order of first mention.
+
+        All rows, with `since` 0, are checked by their checksum.
+        """
+        try:
+            # First the version: what comes between the two is read again next time, not missed.
+            version = self._version()
+            rows = self._rows(
+                f"SELECT {_COLUMNS} FROM changes WHERE version > ? ORDER BY id", since
+            )
+            if since == 0 and version == self._version():
+                self._check(version, rows)
+            return version, [Change(h, r, t, bool(now), bool(base)) for h, r, t, now, base in rows]
+        except (sqlite3.Error, ValueError, TypeError, IndexError) as error:
+            raise InputError(f"{self.path}: not a whole store of facts ({error})") from error
 
     def moved_on(self) -> bool:
         """Whether another process has written since the last call; takes microseconds."""
@@ -131,16 +141,36 @@ class FactStore:
     def write(self, changes: Sequence[Change]) -> int:
         """Keep these changes, within `writing`. → the new version"""
         assert self._writer is not None
-        version = self._version() + 1
-        rows = [(*change, version) for change in changes]
-        self._writer.executemany(_UPSERT, rows)
-        self._writer.execute("UPDATE about SET value = ? WHERE key = 'version'", (version,))
-        return version
+        before = self._version()
+        checksum = self._checksum(before)
+        if checksum is None:  # an earlier version of this program has written last
+            checksum = _sum_of(self._writer.execute(f"SELECT {_COLUMNS} FROM changes"))
+        find = f"SELECT {_COLUMNS} FROM changes WHERE head = ? AND relation = ? AND tail = ?"
+        for *fact, present, in_base in changes:
+            old = self._writer.execute(find, fact).fetchall()
+            new = (*fact, int(present), old[0][4] if old else int(in_base))
+            checksum ^= _sum_of([*old, new])
+            self._writer.execute(_UPSERT, (*fact, present, in_base, before + 1))
+        keep = "INSERT OR REPLACE INTO about VALUES (?, ?)"
+        self._writer.execute(keep, ("version", str(before + 1)))
+        self._writer.execute(keep, ("checksum", f"{before + 1}:{checksum:032x}"))
+        return before + 1
 
     def close(self) -> None:
         self._reader.close()
         if self._writer is not None:
             self._writer.close()
+
+    def _check(self, version: int, rows: list[tuple[Any, ...]]) -> None:
+        wanted = self._checksum(version)
+        if wanted is not None and _sum_of(rows) != wanted:
+            raise ValueError("was changed or damaged: wrong checksum")
+
+    def _checksum(self, version: int) -> int | None:
+        """The checksum of all rows of a version, if it is known."""
+        rows = self._rows("SELECT value FROM about WHERE key = 'checksum'")
+        kept, _, checksum = str(rows[0][0]).partition(":") if rows else ("", "", "")
+        return int(checksum, 16) if kept == str(version) else None
 
     def _version(self) -> int:
         return int(self._rows("SELECT value FROM about WHERE key = 'version'")[0][0])
@@ -168,6 +198,15 @@ def _prepare(connection: sqlite3.Connection, fingerprint: str) -> None:
     connection.execute("COMMIT")
 
 
+def _sum_of(rows: Iterable[tuple[Any, ...]]) -> int:
+    """A checksum of rows, in any order: that of some with others is the two, joined by ^."""
+    total = 0
+    for row in rows:
+        content = "\x1f".join(map(str, row)).encode("utf-8", "surrogatepass")
+        total ^= int.from_bytes(hashlib.blake2b(content, digest_size=16).digest(), "big")
+    return total
+
+
 def has_changes(path: Path) -> bool:
     """Whether a store exists and holds any change that is not undone again."""
     if not path.is_file():
@@ -176,7 +215,7 @@ def has_changes(path: Path) -> bool:
         with contextlib.closing(_connect(path, read_only=True)) as connection:
             wanted = "SELECT 1 FROM changes WHERE present != in_base LIMIT 1"
             return connection.execute(wanted).fetchone() is not None
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError) as error:
         raise InputError(f"{path}: not a whole store of facts ({error})") from error
 
 

@@ -1,5 +1,6 @@
 """Writing files so that a crash leaves either the old or the new content, never half of it."""
 
+import ctypes
 import errno
 import json
 import os
@@ -7,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from oneshot.errors import InputError
 Contents = Mapping[str, "Contents | None"]
 """What we write into a directory, by name: None for a file, contents for a directory."""
 
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}(?:\.\w+)?")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well."""
-    path = path.resolve()  # what a link points to is replaced, not the link
+    path = _resolved(path)  # what a link points to is replaced, not the link
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: exists and is not a file; choose another place")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +54,7 @@ def replacing_directory(path: Path, marker: str, contents: Contents) -> Iterator
     it only what stands in `contents` (and what a killed process left of writing that): the sign
     that all of it was written by us. Anything else there is an error and stays.
     """
-    path = path.resolve()
+    path = _resolved(path)
     check_replaceable(path, marker, contents)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -63,14 +65,15 @@ def replacing_directory(path: Path, marker: str, contents: Contents) -> Iterator
             sync(file)
         sync(temporary)
         temporary.chmod(0o777 & ~_umask())
-        if path.exists():
-            path.replace(old)
-        try:
-            temporary.replace(path)
-        except BaseException:
-            if old.exists():
-                old.replace(path)
-            raise
+        if not (path.exists() and exchange(temporary, path)):
+            if path.exists():
+                path.replace(old)
+            try:
+                temporary.replace(path)
+            except BaseException:
+                if old.exists():
+                    old.replace(path)
+                raise
         sync(path.parent)
     except OSError as error:
         if error.filename is not None and not str(error.filename).startswith(str(temporary)):
@@ -81,6 +84,15 @@ def replacing_directory(path: Path, marker: str, contents: Contents) -> Iterator
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step; false, and nothing done, where that cannot be."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, TypeError, AttributeError):  # another system, or an old C library
+        return False
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def check_replaceable(path: Path, marker: str, contents: Contents) -> None:
@@ -108,10 +120,17 @@ def _strangers(path: Path, contents: Contents) -> Iterator[Path]:
         if entry in left:
             continue
         inside = contents.get(entry.name)
-        if entry.name not in contents or entry.is_dir() != (inside is not None):
+        is_ours = entry.name in contents and entry.is_dir() == (inside is not None)
+        if not is_ours or entry.is_symlink():  # we write no links, and not to where one leads
             yield entry
         elif inside is not None:
             yield from _strangers(entry, inside)
+
+
+def check_readable(path: Path) -> None:
+    """Raise if reading `path` might never end: a pipe, a device, a socket."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"{path}: is a pipe or a device, not a file; copy it to a file first")
 
 
 def check_output(path: Path, inputs: Iterable[Path]) -> None:
@@ -142,17 +161,40 @@ def remove_leftovers(path: Path, names: Collection[str]) -> None:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold the lock file `path` against other processes; it stays when the lock is gone.
+    """Hold `path` against other processes: a directory, or a lock file that is made and stays.
 
-    Without `wait` a lock that another process holds is a `BlockingIOError`.
+    The system lets go of the lock when the process ends, however it ends. Without `wait` a lock
+    that another process holds is a `BlockingIOError`.
     """
-    with path.open("w") as file:
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks, where nobody watches
+        yield
+        return
+    is_directory = path.is_dir()
+    handle = os.open(path, os.O_RDONLY if is_directory else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
         try:
-            import fcntl
-        except ImportError:
-            pass  # a system without such locks
-        else:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOTSUP):
+                raise
+            # A file system that cannot lock this: as if there were no locks.
+        if is_directory and not (path.exists() and os.path.samestat(os.fstat(handle), path.stat())):
+            raise BlockingIOError(errno.EAGAIN, "was replaced by another process", str(path))
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def held(path: Path, message: str) -> Iterator[None]:
+    """Hold `path` (see `locked`); if another process does so, that is an error with a message."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path, wait=False))
+        except BlockingIOError as error:
+            raise InputError(message) from error
         yield
 
 
@@ -162,9 +204,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def json_text(value: Any) -> str:
+    """One JSON value, readably, as the text of a file."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write one JSON value, readably."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value))
 
 
 def sync(path: Path) -> None:
@@ -174,6 +221,13 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError as error:  # how Python before 3.13 says it
+        raise InputError(f"{path}: is a link that leads to itself") from error
 
 
 def _umask() -> int:

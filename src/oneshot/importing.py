@@ -19,6 +19,7 @@ from oneshot.building import build_sampler
 from oneshot.config import Config, PredictorConfig
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
+from oneshot.files import check_readable
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 
@@ -78,6 +79,7 @@ def import_official(path: Path, data: Dataset, config: Config) -> Reasoner:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    check_readable(path)
     try:
         whole: Any = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:

@@ -1,7 +1,8 @@
 """Jobs: whole tasks on disk, as the command line and scripts run them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,16 @@ import torch
 from oneshot import console
 from oneshot.building import build_reasoner
 from oneshot.calibrating import calibrate
+from oneshot.checksums import write_sealed_json
 from oneshot.config import Config, to_toml
 from oneshot.dataset import Dataset
 from oneshot.distributed import Team
-from oneshot.errors import InputError
+from oneshot.errors import DivergedError, InputError, OneshotError
 from oneshot.evaluation import Report, evaluate
-from oneshot.files import remove_leftovers, write_json
+from oneshot.files import json_text, remove_leftovers, write_text
 from oneshot.progress import ProgressDisplay
 from oneshot.reasoner import Reasoner
-from oneshot.recording import RunWriter, begun_run, holds_training
+from oneshot.recording import RunWriter, begun_run, holds_training, remove_staged
 from oneshot.resuming import Checkpoint, mend_run, read_checkpoint, restore
 from oneshot.runs import (
     CALIBRATION,
@@ -26,13 +28,16 @@ from oneshot.runs import (
     CONTENTS,
     GRAPH,
     RESULT,
-    calibration_values,
+    check_listed,
     check_no_changes,
     check_run_place,
+    list_file,
+    only_writer,
     read_calibration,
     read_json,
     run_config,
 )
+from oneshot.stopping import StopTraining
 from oneshot.training import Observer, Trainer
 
 REPORTED = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "coverage", "queries", "seconds")
@@ -46,15 +51,34 @@ def train_run(
     device: torch.device,
     resume: bool = False,
     observers: Sequence[Observer] = (),
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Train into a run directory, choose by validation, evaluate once on test.
 
     `resume` goes on from the checkpoint in `path`; without one it starts afresh. An older run in
     `path` that is not resumed is replaced when the first epoch is done. Of several processes
-    under `torchrun` the first one writes and reports; the others return nothing.
+    under `torchrun` the first one writes and reports; the others return nothing. When `should_stop`
+    says so, the step is finished, a checkpoint is written, and the result has `stopped`.
     """
     team = Team(device)
     check_run_place(path, data.graph)
+    with ExitStack() as writing:
+        if team.is_first and path.is_dir():
+            writing.enter_context(only_writer(path))
+        return _train_run(data, path, config, team, device, resume, observers, should_stop, writing)
+
+
+def _train_run(
+    data: Dataset,
+    path: Path,
+    config: Config,
+    team: Team,
+    device: torch.device,
+    resume: bool,
+    observers: Sequence[Observer],
+    should_stop: Callable[[], bool],
+    writing: ExitStack,
+) -> dict[str, Any]:
     checkpoint = _resumable(data, path, config) if resume else None
     if checkpoint is None:
         check_no_changes(path)
@@ -69,11 +93,17 @@ def train_run(
     reasoner = build_reasoner(data.graph, config, device)
     display = ProgressDisplay(team.is_first)
     trainer = Trainer(reasoner, data, config.training, [display, *observers])
+    trainer.should_stop = should_stop
     if checkpoint is not None:
         restore(checkpoint, trainer)
+    writer = None
     with display, ExitStack() as stack:
         # Nothing was written so far: wrong use leaves an older run as it was.
         if team.is_first:
+            trainer.messages = console.note
+            if not path.is_dir():
+                path.mkdir(parents=True)
+                writing.enter_context(only_writer(path))
             _tell(data, path, resume, checkpoint)
             _clean(path)
             if checkpoint is None:
@@ -82,15 +112,22 @@ def train_run(
                 _mend(path, checkpoint, data)
                 writer = RunWriter(path)
             trainer.observers.insert(0, writer)
-        state = trainer.run()
-        reports = {
-            split: _evaluated(reasoner, data, split, config, display, team)
-            for split in ("valid", "test")
-        }
+        try:
+            state = trainer.run()
+            reports = {
+                split: _evaluated(reasoner, data, split, config, display, trainer)
+                for split in ("valid", "test")
+            }
+        except StopTraining:
+            return {} if writer is None else _stopped(writer, trainer, data)
+        except DivergedError as error:
+            kept = trainer.state.epoch
+            what = f"{path} keeps epoch {kept}, the last good one" if kept else "nothing was saved"
+            raise OneshotError(f"{error}; {what}") from error
         if not team.is_first:
             return {}
         reasoner.calibration = calibrate(reasoner, data, seed=config.training.seed)
-        write_json(path / CALIBRATION, calibration_values(reasoner.calibration))
+        write_sealed_json(path / CALIBRATION, asdict(reasoner.calibration))
         result = {
             "run": str(path),
             "data": data.name,
@@ -101,8 +138,35 @@ def train_run(
             "parameters": reasoner.predictor.num_parameters,
             **reports,
         }
-    write_json(path / RESULT, result)
+    text = json_text(result)
+    list_file(path, RESULT, text.encode())
+    write_text(path / RESULT, text)
     return {**result, "already_finished": False}
+
+
+def _stopped(writer: RunWriter, trainer: Trainer, data: Dataset) -> dict[str, Any]:
+    """Keep where a training stands that was told to stop, and say so. → its result so far"""
+    state = trainer.state
+    if not writer.stopped(trainer):
+        console.note(f"{writer.path}: stopped before its first epoch was done; nothing was changed")
+    elif state.finished:
+        console.note(f"{writer.path}: stopped after the training; --resume evaluates it")
+    else:
+        console.note(
+            f"{writer.path}: stopped in epoch {state.epoch + 1} after {state.asked:,} of "
+            f"{trainer.queries_per_epoch:,} queries; go on with --resume"
+        )
+    return {
+        "run": str(writer.path),
+        "data": data.name,
+        "epochs": state.epoch,
+        "best_epoch": state.best_epoch,
+        "seconds": state.seconds,
+        "valid": None,
+        "test": None,
+        "stopped": True,
+        "already_finished": False,
+    }
 
 
 def _resumable(data: Dataset, path: Path, config: Config) -> Checkpoint | None:
@@ -124,6 +188,7 @@ def _saved_result(path: Path) -> dict[str, Any] | None:
     """The result of a finished run; None if it, or the calibration before it, is not whole."""
     try:
         read_calibration(path / CALIBRATION)
+        check_listed(path, RESULT)
         result = read_json(path / RESULT)
     except InputError:
         return None
@@ -161,18 +226,24 @@ def _evaluated(
     split: str,
     config: Config,
     display: ProgressDisplay,
-    team: Team,
+    trainer: Trainer,
 ) -> dict[str, Any] | None:
     """The evaluation of a split as JSON, or None if it is empty."""
-    facts = data.facts(split)
+    facts, team = data.facts(split), trainer.team
     if not len(facts):
         return None
+    shown = display.evaluating(split, len(team.dealt(2 * len(facts))))
+
+    def progress(done: int) -> None:
+        shown(done)
+        trainer.check_going_on_alone()
+
     report: Report = evaluate(
         reasoner,
         facts,
         data.known,
         batch_size=config.training.valid_batch_size or None,
-        progress=display.evaluating(split, len(team.dealt(2 * len(facts)))),
+        progress=progress,
         team=team,
     )
     return report.as_dict()
@@ -187,5 +258,6 @@ def _peak_gpu_megabytes(device: torch.device) -> float | None:
 
 def _clean(path: Path) -> None:
     """Remove temporary files that a killed process left behind."""
+    remove_staged(path)
     remove_leftovers(path, CONTENTS)
     remove_leftovers((path / CHECKPOINT).parent, (CHECKPOINT.name,))

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oneshot.files import check_readable
+
 _MACHINES = ("x86_64", "aarch64", "riscv64")
 # What Linux calls MAP_NORESERVE; Python has no name for it before 3.13.
 _NO_RESERVE = 0x4000 if sys.platform == "linux" and platform.machine() in _MACHINES else 0
@@ -59,6 +61,7 @@ def map_array(path: Path, dimensions: int = 1) -> NDArray[Any]:
 
     torch wants writable memory; the file is never changed.
     """
+    check_readable(path)
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # a damaged header can fail in tokenize, ast, mmap or numpy

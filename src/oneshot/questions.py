@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from oneshot.errors import InputError
+from oneshot.files import check_readable
 from oneshot.reading import SEPARATORS, format_of
 from oneshot.reasoner import Reasoner
 from oneshot.text_tables import COLUMN_NAMES, split_lines
@@ -34,6 +35,7 @@ def read_questions(path: Path) -> Iterator[Question]:
     header, comments and empty lines are understood.
     """
     kind = format_of(path)
+    check_readable(path)
     if kind in SEPARATORS:
         yield from _read_text(path, SEPARATORS[kind])
     elif kind == ".parquet" and not path.name.endswith(".gz"):

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oneshot.errors import OneshotError
+from oneshot.errors import DivergedError
 from oneshot.subgraph import SubgraphBatch
 
 Uncovered = Literal["below", "zero"]
@@ -71,14 +71,10 @@ class Ranks:
         return (self.optimistic + self.pessimistic).double() / 2
 
 
-class NotFiniteError(OneshotError):
-    """There are scores that cannot be compared, as a training has diverged."""
-
-
 def check_finite(scores: Tensor) -> None:
     """Raise unless all scores are numbers that can be compared."""
     if not bool(torch.isfinite(scores).all()):
-        raise NotFiniteError("the predictor gave scores that are not finite; training has diverged")
+        raise DivergedError("the predictor gave scores that are not finite; training has diverged")
 
 
 def filtered_ranks(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from oneshot.errors import InputError, require
+from oneshot.files import check_readable
 from oneshot.text_tables import header_order, line_of_row, read_text
 from oneshot.vocabulary import Vocabulary
 
@@ -94,6 +95,7 @@ def read_names(path: Path, kind: str) -> Vocabulary:
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file, decompressed if its name ends in `.gz`."""
+    check_readable(path)
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if path.name.endswith(".gz") else data

@@ -97,8 +97,14 @@ class RecordedStep:
         torch.cuda.current_stream().wait_stream(stream)
         for parameter in self.predictor.parameters():
             parameter.grad = None
-        with torch.cuda.graph(self._graph):
-            self._loss = self._compute(capacity)
+        try:
+            with torch.cuda.graph(self._graph):
+                self._loss = self._compute(capacity)
+        except RuntimeError as error:
+            # The end of a recording that had too little memory may fail in its own way.
+            if isinstance(error.__context__, torch.OutOfMemoryError):
+                raise error.__context__ from error
+            raise
         self._gradients = [parameter.grad for parameter in self.predictor.parameters()]
         self.capacity = capacity
 

@@ -1,5 +1,6 @@
 """Recording: keeps the run directory of a training up to date, so that it can be resumed."""
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -11,23 +12,27 @@ from typing import Any
 
 from oneshot.checkpoints import optimizer_tensors, save_tensors
 from oneshot.config import Config
+from oneshot.errors import InputError
 from oneshot.fact_store import FILES as STORE_FILES
-from oneshot.files import sync, write_text
+from oneshot.files import check_replaceable, exchange, leftovers, sync, write_text
 from oneshot.graph import KnowledgeGraph
 from oneshot.runs import (
     CALIBRATION,
     CHECKPOINT,
     CONFIG,
+    CONTENTS,
     GRAPH,
     METRICS,
     PREDICTOR,
     RELATIONS,
     RESULT,
+    check_no_changes,
+    only_writer,
     start_run,
 )
 from oneshot.training import Trainer
 
-__all__ = ["CHECKPOINT", "RunWriter", "begun_run", "holds_training"]
+__all__ = ["CHECKPOINT", "RunWriter", "begun_run", "holds_training", "remove_staged"]
 
 _TRAINED = (str(CHECKPOINT), RESULT, CALIBRATION, PREDICTOR, METRICS)
 """What a training leaves in a run, in the order in which it is taken away."""
@@ -60,22 +65,43 @@ class RunWriter:
         if is_best:
             save_tensors(path / PREDICTOR, trainer.best, {"epoch": record["epoch"]})
         write_text(path / METRICS, metrics_lines(trainer.state.history))
-        tensors = {f"predictor.{k}": v for k, v in trainer.predictor.state_dict().items()}
-        tensors |= {f"best.{k}": v for k, v in trainer.best.items()}
-        tensors |= optimizer_tensors(trainer.optimizer)
-        schedule = {
-            "plateau_factor": trainer.schedule.plateau_factor,
-            "bad_epochs": trainer.schedule.bad_epochs,
-        }
-        about = {
-            "state": asdict(trainer.state),
-            "schedule": schedule,
-            "micro_batch": trainer.micro_batch,
-        }
-        save_tensors(path / CHECKPOINT, tensors, about)
+        _save_checkpoint(path, trainer)
         if self._staged is not None:
+            check_no_changes(self.path)  # facts that came while the first epoch was trained
+            for directory in ((self._staged / CHECKPOINT).parent, self._staged):
+                sync(directory)
+            self._staged.chmod(self.path.stat().st_mode)
             _replace_run(self.path, self._staged)
             self._staged = None
+
+    def stopped(self, trainer: Trainer) -> bool:
+        """Keep where a training stands that ends within an epoch. → whether it can be resumed
+
+        An older run that was to be replaced stays instead: it has a trained predictor.
+        """
+        if self._staged is not None:
+            return False
+        if trainer.state.asked:
+            trainer.check_parameters(trainer.state.epoch + 1)
+            _save_checkpoint(self.path, trainer)
+        return trainer.state.asked > 0 or trainer.state.epoch > 0
+
+
+def _save_checkpoint(path: Path, trainer: Trainer) -> None:
+    """Write all that it takes to go on with a training to the run in `path`."""
+    tensors = {f"predictor.{k}": v for k, v in trainer.predictor.state_dict().items()}
+    tensors |= {f"best.{k}": v for k, v in trainer.best.items()}
+    tensors |= optimizer_tensors(trainer.optimizer)
+    schedule = {
+        "plateau_factor": trainer.schedule.plateau_factor,
+        "bad_epochs": trainer.schedule.bad_epochs,
+    }
+    about = {
+        "state": asdict(trainer.state),
+        "schedule": schedule,
+        "micro_batch": trainer.micro_batch,
+    }
+    save_tensors(path / CHECKPOINT, tensors, about)
 
 
 @contextmanager
@@ -90,13 +116,35 @@ def begun_run(path: Path, config: Config, graph: KnowledgeGraph) -> Iterator[Run
         start_run(path, config, graph)
         yield RunWriter(path)
         return
-    # Under a name that is known as the rest of a killed process, if it should become that.
-    staged = Path(tempfile.mkdtemp(prefix=f".{CHECKPOINT.parent.name}.", dir=path))
+    staged = _stage(path)
     try:
-        start_run(staged, config, graph)
-        yield RunWriter(path, staged)
+        with only_writer(staged):  # it takes the place of the directory that is held already
+            start_run(staged, config, graph)
+            yield RunWriter(path, staged)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
+
+
+def _stage(path: Path) -> Path:
+    """A directory for the successor of a run: beside it, so that the two can change places.
+
+    Its name is known as the rest of a killed process, if it should become that.
+    """
+    path = path.resolve()
+    if path.parent.stat().st_dev == path.stat().st_dev:  # else it is a file system of its own
+        with contextlib.suppress(OSError):  # nothing can be written there
+            return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    return Path(tempfile.mkdtemp(prefix=f".{CHECKPOINT.parent.name}.", dir=path))
+
+
+def remove_staged(path: Path) -> None:
+    """Remove what killed processes left beside a run of successors that never took its place."""
+    path = path.resolve()
+    for entry in leftovers(path.parent, (path.name,)):
+        with contextlib.suppress(InputError, OSError):
+            check_replaceable(entry, GRAPH, CONTENTS)  # else it is somebody else's
+            with only_writer(entry):
+                shutil.rmtree(entry, ignore_errors=True)
 
 
 def holds_training(path: Path) -> bool:
@@ -110,11 +158,16 @@ def metrics_lines(history: list[dict[str, Any]]) -> str:
 
 
 def _replace_run(path: Path, staged: Path) -> None:
-    """Put the files of a run that is written already in the place of those in `path`.
+    """Put a run that is written already in the place of the one in `path`.
 
-    The old ones go first, the checkpoint before all others: a process killed in between leaves
-    a run without a checkpoint, which is started afresh, and never one that is mixed of two.
+    In one step, where the system has such a step. Else file by file: the old ones go first, the
+    checkpoint before all others. A process killed in between then leaves a run without a
+    checkpoint, which is started afresh, and never one that is mixed of two.
     """
+    if staged.parent == path.resolve().parent and exchange(staged, path.resolve()):
+        sync(staged.parent)
+        shutil.rmtree(staged, ignore_errors=True)
+        return
     for name in (*_TRAINED, CONFIG, *STORE_FILES):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / "graph", ignore_errors=True)

@@ -12,10 +12,12 @@ from oneshot.errors import InputError
 from oneshot.files import write_text
 from oneshot.graph import KnowledgeGraph
 from oneshot.recording import metrics_lines
-from oneshot.runs import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, read_relations, relation_lines
+from oneshot.runs import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, relation_lines, run_relations
 from oneshot.training import Trainer, TrainingState
 
 _PREFIXES = ("predictor.", "best.", "optimizer.")
+_BETWEEN = {"asked": 0, "loss": 0.0, "covered": 0.0}
+"""What earlier versions, which wrote between two epochs only, left out of a state."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ def restore(checkpoint: Checkpoint, trainer: Trainer) -> None:
     trainer.schedule.bad_epochs = checkpoint.bad_epochs
     trainer.micro_batch = checkpoint.micro_batch
     trainer.state = checkpoint.state
+    if not trainer.team.is_first:  # what an epoch has come to so far is summed over all processes
+        trainer.state.loss = trainer.state.covered = 0.0
 
 
 def mend_run(path: Path, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[str]:
@@ -85,10 +89,10 @@ def mend_run(path: Path, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[
         about = {"epoch": checkpoint.state.best_epoch}
         save_tensors(path / PREDICTOR, checkpoint.best, about)
         mended.append(PREDICTOR)
-    if not _lists(path / RELATIONS, graph):
+    if not _lists(path, graph):
         write_text(path / RELATIONS, relation_lines(graph))
         mended.append(RELATIONS)
-    if not (path / METRICS).is_file():
+    if not _tells(path / METRICS, checkpoint):
         write_text(path / METRICS, metrics_lines(checkpoint.state.history))
         mended.append(METRICS)
     return mended
@@ -102,17 +106,26 @@ def _is_whole(file: Path, wanted: dict[str, Tensor]) -> bool:
     return True
 
 
-def _lists(file: Path, graph: KnowledgeGraph) -> bool:
+def _lists(path: Path, graph: KnowledgeGraph) -> bool:
     try:
-        return read_relations(file) == graph.relations
+        return run_relations(path) == graph.relations
     except InputError:
         return False
+
+
+def _tells(file: Path, checkpoint: Checkpoint) -> bool:
+    """Whether a record of the epochs agrees with a checkpoint; it may be an epoch ahead."""
+    wanted = metrics_lines(checkpoint.state.history).encode()
+    if not wanted:  # stopped in the first epoch
+        return True
+    return file.is_file() and file.read_bytes().startswith(wanted)
 
 
 def _state(file: Path, about: Any) -> TrainingState:
     if not isinstance(about, dict):
         raise _damaged(file, "state")
     kinds = {part.name: part.type for part in dataclasses.fields(TrainingState)}
+    about = _BETWEEN | about
     for name in kinds.keys() ^ about.keys():
         raise _damaged(file, f"state.{name}")
     values = {n: _value(file, kind, about[n], f"state.{n}") for n, kind in kinds.items()}
@@ -120,7 +133,7 @@ def _state(file: Path, about: Any) -> TrainingState:
     epochs = [line.get("epoch") if isinstance(line, dict) else None for line in state.history]
     if epochs != list(range(1, len(epochs) + 1)):
         raise _damaged(file, "state.history")
-    if state.epoch != len(epochs) or not state.epoch:
+    if state.epoch != len(epochs) or not (state.epoch or state.asked):
         raise _damaged(file, "state.epoch")
     if state.best_epoch > state.epoch:
         raise _damaged(file, "state.best_epoch")

@@ -9,41 +9,77 @@ calibration.json         from scores to probabilities
 metrics.jsonl            one record an epoch
 checkpoint/              for resuming
 facts.sqlite             facts added and removed since (with files -wal and -shm while in use)
+
+What is read from a run is checked against checksums (see `oneshot.run_parts`).
 """
 
-import json
-import math
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from oneshot.answers import Calibration
 from oneshot.building import build_reasoner, sampler_config
 from oneshot.checkpoints import load_parameters, save_tensors
+from oneshot.checksums import check_sealed_text, digest, write_sealed_json, write_sealed_text
 from oneshot.config import Config, TrainingConfig, read_config, to_toml
 from oneshot.datasets import Dataset, load, source_exists, source_files
 from oneshot.errors import InputError
-from oneshot.fact_store import FILES as STORE_FILES
 from oneshot.fact_store import STORE, has_changes
-from oneshot.files import Contents, check_replaceable, replacing_directory, write_json, write_text
+from oneshot.files import check_replaceable, replacing_directory, write_text
 from oneshot.graph import KnowledgeGraph
 from oneshot.live import with_changes
-from oneshot.reading import read_names
 from oneshot.reasoner import Reasoner
-from oneshot.storage import CONTENTS as SAVED_GRAPH
+from oneshot.run_parts import (
+    CALIBRATION,
+    CHECKPOINT,
+    CONFIG,
+    CONTENTS,
+    GRAPH,
+    METRICS,
+    PREDICTOR,
+    RELATIONS,
+    RESULT,
+    check_listed,
+    list_file,
+    only_writer,
+    read_calibration,
+    read_json,
+    read_relations,
+    relation_lines,
+    run_relations,
+)
 from oneshot.storage import is_saved_graph, open_graph, save_graph
-from oneshot.vocabulary import Vocabulary
 
-CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"
-GRAPH, CALIBRATION, METRICS = "graph.json", "calibration.json", "metrics.jsonl"
-RESULT, CHECKPOINT = "result.json", Path("checkpoint") / "state.safetensors"
-CONTENTS: Contents = {
-    **dict.fromkeys((CONFIG, RELATIONS, PREDICTOR, GRAPH, CALIBRATION, METRICS, RESULT)),
-    **dict.fromkeys(STORE_FILES),
-    "graph": SAVED_GRAPH,
-    CHECKPOINT.parent.name: {CHECKPOINT.name: None},
-}
-"""All that we write into a run; a directory that holds anything else is left alone."""
+__all__ = [
+    "CALIBRATION",
+    "CHECKPOINT",
+    "CONFIG",
+    "CONTENTS",
+    "GRAPH",
+    "METRICS",
+    "PREDICTOR",
+    "RELATIONS",
+    "RESULT",
+    "check_listed",
+    "check_no_changes",
+    "check_run_place",
+    "current_graph",
+    "list_file",
+    "load_reasoner",
+    "only_writer",
+    "read_calibration",
+    "read_json",
+    "read_relations",
+    "relation_lines",
+    "run_config",
+    "run_data",
+    "run_files",
+    "run_fingerprint",
+    "run_graph",
+    "run_relations",
+    "save_reasoner",
+    "start_run",
+]
 
 
 def save_reasoner(reasoner: Reasoner, path: Path) -> None:
@@ -55,11 +91,14 @@ def save_reasoner(reasoner: Reasoner, path: Path) -> None:
     )
     check_run_place(path, reasoner.graph)
     check_no_changes(path)
-    with replacing_directory(path, GRAPH, CONTENTS) as directory:
+    with ExitStack() as stack:
+        if path.is_dir():
+            stack.enter_context(only_writer(path))
+        directory = stack.enter_context(replacing_directory(path, GRAPH, CONTENTS))
         start_run(directory, config, reasoner.graph)
         save_tensors(directory / PREDICTOR, reasoner.predictor.state_dict(), {})
         if reasoner.calibration is not None:
-            write_json(directory / CALIBRATION, calibration_values(reasoner.calibration))
+            write_sealed_json(directory / CALIBRATION, asdict(reasoner.calibration))
 
 
 def check_run_place(path: Path, graph: KnowledgeGraph) -> None:
@@ -89,16 +128,17 @@ def start_run(path: Path, config: Config, graph: KnowledgeGraph) -> None:
     """Write what a run is about, before it has a predictor."""
     path.mkdir(parents=True, exist_ok=True)
     # First what marks the directory as ours: a process killed from here on can be resumed.
-    write_json(path / GRAPH, {"fingerprint": graph.fingerprint, "origin": graph.origin})
+    relations = relation_lines(graph)
+    about = {
+        "fingerprint": graph.fingerprint,
+        "origin": graph.origin,
+        "files": {RELATIONS: digest(relations.encode())},
+    }
+    write_sealed_json(path / GRAPH, about)
     if graph.origin is None:
         save_graph(path / "graph", graph.to("cpu"), {}, {})
-    write_text(path / RELATIONS, relation_lines(graph))
-    write_text(path / CONFIG, to_toml(config))
-
-
-def relation_lines(graph: KnowledgeGraph) -> str:
-    """The relations of a graph as the text of `relations.txt`."""
-    return "".join(f"{_as_line(name)}\n" for name in graph.relations)
+    write_text(path / RELATIONS, relations)
+    write_sealed_text(path / CONFIG, to_toml(config))
 
 
 def load_reasoner(
@@ -110,7 +150,7 @@ def load_reasoner(
     `settings`, such as `sampler.entity_ratio=0.2`, change the saved configuration.
     """
     config = run_config(path, settings)
-    relations = read_relations(path / RELATIONS)
+    relations = run_relations(path)
     if graph is None:
         graph = current_graph(path)
     graph = graph.with_relations(relations)
@@ -123,36 +163,11 @@ def load_reasoner(
     return reasoner
 
 
-def read_relations(path: Path) -> Vocabulary:
-    """The relations of a run; what `_as_line` wrote for a name is that name again."""
-    lines = read_names(path, "relation")
-    names = []
-    for number, line in enumerate(lines, 1):
-        try:
-            name = json.loads(line) if line.startswith('"') else line
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: not a name in quotes ({error})") from error
-        names.append(name)
-    try:
-        return Vocabulary.from_names(names, "relation")
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
-def _as_line(name: str) -> str:
-    """A name as one line, as it is; in quotes, as in JSON, if it would not come back so.
-
-    Such are empty names and those with line ends, of which Unicode has many, a byte order mark
-    in front, which is lost at the start of a file, and names that begin with a quote themselves.
-    """
-    plain = name.splitlines() == [name] and not name.startswith(('"', "\ufeff"))
-    return name if plain else json.dumps(name)
-
-
 def run_config(path: Path, settings: list[str] | None = None) -> Config:
     """The configuration of a run; anything that is not a run is an error."""
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: is not a run (it holds no {CONFIG})")
+    check_sealed_text(path / CONFIG)
     return read_config(path / CONFIG, settings or [])
 
 
@@ -225,33 +240,3 @@ def _is_option(name: str, value: Any) -> bool:
         return isinstance(value, int) and value >= 0
     is_share = isinstance(value, int | float) and 0 <= value < 1
     return name in ("valid_share", "test_share") and is_share
-
-
-def calibration_values(calibration: Calibration) -> dict[str, float]:
-    """A calibration as JSON."""
-    return asdict(calibration)
-
-
-def read_calibration(path: Path) -> Calibration:
-    """The calibration in a file of a run."""
-    values = read_json(path)
-    try:
-        found = Calibration(float(values["slope"]), float(values["offset"]), int(values["queries"]))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{path}: not a calibration ({error!r})") from error
-    if not (math.isfinite(found.slope) and math.isfinite(found.offset)):
-        raise InputError(f"{path}: not a calibration (slope and offset must be finite)")
-    return found
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a run."""
-    try:
-        value = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path}: not written by oneshot")
-    return value

@@ -4,8 +4,9 @@ A step samples the subgraphs of some queries, lets the predictor score them, and
 parameters down the gradient of the loss.
 """
 
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -16,7 +17,7 @@ from oneshot.config import TrainingConfig
 from oneshot.dataset import Dataset
 from oneshot.distributed import Team
 from oneshot.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
-from oneshot.errors import OneshotError
+from oneshot.errors import DivergedError, OneshotError
 from oneshot.losses import Targets, find_targets, query_losses
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner import Reasoner
@@ -29,11 +30,14 @@ _SAMPLED_QUERIES = 1024
 _SAMPLED_EDGES = 40_000_000
 
 
+log = logging.getLogger(__name__)
+
+
 class Stepper:
     """Makes the steps of a training; what a trainer does within an epoch.
 
     `network`: the predictor, or what shares its gradients among processes. `micro_batch`: the
-    queries that are computed at once; halved when the memory runs out.
+    queries that are computed at once; halved when the memory runs out. `messages` is told so.
     """
 
     def __init__(self, reasoner: Reasoner, data: Dataset, config: TrainingConfig) -> None:
@@ -59,6 +63,7 @@ class Stepper:
         if self.team.size == 1 and can_record(self.predictor, config, reasoner.device):
             self.recorder = RecordedStep(self.predictor, config, config.batch_size, self._half)
         self.schedule = Schedule(config)
+        self.messages: Callable[[str], None] = log.warning
         self.micro_batch = -(-config.batch_size // config.accumulate)
 
     @property
@@ -69,65 +74,85 @@ class Stepper:
     def queries_per_epoch(self) -> int:
         return queries_per_epoch(self.config, self.graph.num_facts)
 
-    def steps(self, facts: Epoch, epoch: int) -> Iterator[tuple[int, int, float, float]]:
-        """All steps of an epoch, one or some at a time.
+    def steps(
+        self, facts: Epoch, epoch: int, asked: int = 0
+    ) -> Iterator[tuple[int, int, float, float]]:
+        """The steps of an epoch, one or some at a time, but for the first `asked` queries.
 
         → (queries of all processes, of this one, sum of its losses, number of covered ones)
         """
         size = self.config.batch_size * self.team.size
-        done = 0
         if self.recorder is not None:
-            for count, loss, covered in self._recorded_steps(facts, epoch):
+            for count, loss, covered in self._recorded_steps(facts, epoch, asked):
+                asked += count * size
                 yield count * size, count * size, loss, covered
-                done += count
             # The recorded gradients stay where they are; the steps below have their own.
             self.optimizer.zero_grad(set_to_none=True)
-        for step in range(done, -(-len(facts.queries) // size)):
-            self._set_rate(epoch, step)
-            part = slice(step * size, (step + 1) * size)
+        for start in range(asked, len(facts.queries), size):
+            step, part = start // size, slice(start, start + size)
+            self._begin_step(epoch, step)
             loss, covered, ours = self._step(facts, part, self._seed(epoch, step))
             yield len(facts.queries[part]), ours, loss, covered
 
-    def _recorded_steps(self, facts: Epoch, epoch: int) -> Iterator[tuple[int, float, float]]:
+    def _recorded_steps(
+        self, facts: Epoch, epoch: int, asked: int
+    ) -> Iterator[tuple[int, float, float]]:
         """The steps on whole batches, by the recorder; fewer if the memory runs out.
 
         → (steps, sum of their losses, number of covered queries)
         """
-        assert self.recorder is not None
         launched: list[tuple[Tensor, Tensor]] = []
-        step = 0
-        for block in ahead(self._blocks(facts), self.reasoner.device):
+        step = asked // self.config.batch_size
+        blocks = ahead(self._blocks(facts, asked), self.reasoner.device)
+        while self.recorder is not None:
+            try:
+                block = next(blocks, None)
+            except torch.OutOfMemoryError:
+                block = None
+                self._stop_recording()
             if launched:
-                yield self._results(launched)
+                yield self._results(launched, epoch, step)
                 launched = []
+            if block is None:
+                break
             try:
                 self.recorder.reserve(block)
+                for prepared in block:
+                    self._begin_step(epoch, step)
+                    torch.manual_seed(self._seed(epoch, step))
+                    loss = self.recorder.play(prepared).clone()
+                    self._optimize()
+                    launched.append((loss, (prepared.targets.place >= 0).sum()))
+                    step += 1
             except torch.OutOfMemoryError:
-                self.recorder = None
-                break
-            for prepared in block:
-                self._set_rate(epoch, step)
-                torch.manual_seed(self._seed(epoch, step))
-                loss = self.recorder.play(prepared).clone()
-                self._optimize()
-                launched.append((loss, (prepared.targets.place >= 0).sum()))
-                step += 1
+                self._stop_recording()
         if launched:
-            yield self._results(launched)
+            yield self._results(launched, epoch, step)
 
-    def _results(self, launched: list[tuple[Tensor, Tensor]]) -> tuple[int, float, float]:
+    def _results(
+        self, launched: list[tuple[Tensor, Tensor]], epoch: int, step: int
+    ) -> tuple[int, float, float]:
+        """What came of some steps, `step` being the one after them."""
         losses, covered = (torch.stack(column).double() for column in zip(*launched, strict=True))
         loss, hits = torch.stack([losses.sum(), covered.sum()]).tolist()
-        _check_finite(loss)
+        if not math.isfinite(loss):
+            first = int((~losses.isfinite()).nonzero()[0])
+            raise _diverged(epoch, step - len(launched) + first)
         return len(launched), loss, hits
 
-    def _blocks(self, facts: Epoch) -> Iterator[list[Prepared]]:
+    def _stop_recording(self) -> None:
+        """After running out of memory: go on with steps that can be made smaller."""
+        self.recorder = None
+        torch.cuda.empty_cache()
+        self.messages("the memory of the GPU ran out; training goes on with steps one by one")
+
+    def _blocks(self, facts: Epoch, asked: int) -> Iterator[list[Prepared]]:
         """The whole batches of an epoch, some sampled at once, as many as memory is good for."""
         size = self.config.batch_size
-        steps = len(facts.queries) // size
+        steps = (len(facts.queries) - asked) // size
         at_once, done = 1, 0
         while done < steps:
-            part = slice(done * size, min(done + at_once, steps) * size)
+            part = slice(asked + done * size, asked + min(done + at_once, steps) * size)
             whole = self._sample(facts, facts.queries[part], facts.answers[part])
             parts = whole.split(size)
             answers = facts.answers[part].split(size)
@@ -176,7 +201,8 @@ class Stepper:
             torch.nn.utils.clip_grad_norm_(self.predictor.parameters(), self.config.clip)
         self.optimizer.step()
 
-    def _set_rate(self, epoch: int, step: int) -> None:
+    def _begin_step(self, epoch: int, step: int) -> None:
+        self._place = epoch, step
         # In the middle of the step, so that no step is wasted with a factor of 0.
         factor = self.schedule.factor(epoch - 1 + (step + 0.5) / self.steps_per_epoch)
         for group in self.optimizer.param_groups:
@@ -213,8 +239,15 @@ class Stepper:
             losses = query_losses(self.config, scores.float(), batch, targets)
             (losses.sum() * scale).backward()
         loss = float(losses.detach().sum())
-        _check_finite(loss)
+        if not math.isfinite(loss):
+            raise _diverged(*self._place)
         return loss, float((targets.place >= 0).sum())
+
+    def check_parameters(self, epoch: int) -> None:
+        """Raise if a parameter is no number any more: such must not be kept."""
+        finite = [parameter.isfinite().all() for parameter in self.predictor.parameters()]
+        if not bool(torch.stack(finite).all()):
+            raise _diverged(epoch, None)
 
     @property
     def _half(self) -> bool:
@@ -235,14 +268,20 @@ class Stepper:
                 f"the memory is too small for {self.micro_batch} queries at once: lower "
                 f"sampler.entity_ratio or predictor.dim{more}"
             ) from error
+        self.messages(
+            f"the memory ran out with {self.micro_batch} queries at once; training goes on with "
+            f"{-(-self.micro_batch // 2)} at once, to the same result"
+        )
         self.micro_batch = -(-self.micro_batch // 2)
         if self.reasoner.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def _check_finite(loss: float) -> None:
-    if not math.isfinite(loss):
-        raise OneshotError(
-            "the loss is not finite any more: lower training.learning_rate, or set "
-            "training.clip (for example 1.0)"
-        )
+def _diverged(epoch: int, step: int | None) -> DivergedError:
+    """What is said of a training whose loss is no number any more; steps are counted from 0."""
+    place = f"epoch {epoch}" + ("" if step is None else f", step {step + 1}")
+    what = "the predictor" if step is None else "the loss"
+    return DivergedError(
+        f"{what} is not finite any more ({place}): lower training.learning_rate, or set "
+        "training.clip (for example 1.0)"
+    )

@@ -6,7 +6,6 @@ be larger than the memory: questions by the local push (`method="push"`) and the
 subgraphs touch the rows of the entities that they reach, and nothing else.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -18,10 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oneshot.checksums import file_digest, is_intact, sealed
 from oneshot.edges import Edges, Neighbours
 from oneshot.errors import InputError
 from oneshot.files import check_replaceable, replacing_directory
 from oneshot.graph import KnowledgeGraph, check_relations
+from oneshot.graph_checks import check_values
 from oneshot.mapping import Scattered, map_array
 from oneshot.vocabulary import Vocabulary
 
@@ -34,6 +35,7 @@ SCATTERED_SHARE = 0.5
 
 _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")
+_SPLITS = ("valid", "test")
 _NAMES = ("blob", "offsets", "hashes", "hash_ids")
 
 CONTENTS: dict[str, None] = dict.fromkeys(
@@ -124,12 +126,15 @@ def write_marker(
         "splits": list(splits),
         "about": about,
         "files": {
-            name: {"bytes": (directory / name).stat().st_size, "blake2b": _digest(directory / name)}
+            name: {
+                "bytes": (directory / name).stat().st_size,
+                "blake2b": file_digest(directory / name),
+            }
             for name in CONTENTS
             if name != MARKER and (directory / name).exists()
         },
     }
-    text = json.dumps(meta | {"checksum": _own_checksum(meta)}, indent=2)
+    text = json.dumps(sealed(meta), indent=2)
     (directory / MARKER).write_text(text, encoding="utf-8")
 
 
@@ -164,6 +169,8 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
             vars(graph.neighbours)["largest_degree"] = int(meta["largest_degree"])
         splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
         _check_lengths(path, graph, splits)
+        if sum((path / name).stat().st_size for name in _arrays(meta)) <= CHECKED_BYTES:
+            check_values(graph, splits)
         return graph, splits, dict(meta["about"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a whole saved graph ({error})") from error
@@ -172,8 +179,9 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
 def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:
     """Raise unless every file of a saved graph has the checksum that it was saved with.
 
-    Opening does so by itself for small graphs; of large ones it looks at the sizes of the files
-    only. `progress` is told the bytes done and those there are.
+    Then every number in them must point to something. Opening does so by itself for small graphs;
+    of large ones it looks at the sizes of the files only. `progress` is told the bytes done and
+    those there are.
     """
     try:
         meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
@@ -183,8 +191,16 @@ def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: N
                 "`oneshot data SOURCE --save DIR`"
             )
         _check_files(path, meta, whole=True, progress=progress)
+        graph, splits, _ = open_graph(path)
+        check_values(graph, splits)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a whole saved graph ({error})") from error
+
+
+def _arrays(meta: dict[str, Any]) -> list[str]:
+    """The names of the files of arrays."""
+    splits = set(meta["splits"])
+    return [n for n in CONTENTS if n != MARKER and (n[:-4] in splits or n[:-4] not in _SPLITS)]
 
 
 def _check_files(
@@ -196,7 +212,7 @@ def _check_files(
     """Raise if a file is not the one that was saved: by its size, or by its checksum."""
     if "files" not in meta:  # saved by an earlier version
         return
-    if meta.get("checksum") != _own_checksum(meta):
+    if not is_intact(meta):
         raise ValueError(f"{MARKER} was changed or damaged")
     files: dict[str, dict[str, Any]] = meta["files"]
     total, done = sum(about["bytes"] for about in files.values()), 0
@@ -204,22 +220,10 @@ def _check_files(
         size = (path / name).stat().st_size
         if size != about["bytes"]:
             raise ValueError(f"{name} has {size:,} bytes instead of {about['bytes']:,}")
-        if (whole or total <= CHECKED_BYTES) and _digest(path / name) != about["blake2b"]:
+        if (whole or total <= CHECKED_BYTES) and file_digest(path / name) != about["blake2b"]:
             raise ValueError(f"{name} was changed or damaged: wrong checksum")
         done += size
         progress(done, total)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _own_checksum(meta: dict[str, Any]) -> str:
-    """The checksum of all else that stands in the marker."""
-    rest = {key: value for key, value in meta.items() if key != "checksum"}
-    text = json.dumps(rest, sort_keys=True).encode()
-    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def _save(path: Path, tensor: Tensor) -> None:

@@ -22,11 +22,16 @@ from oneshot.evaluation import evaluate
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner import Reasoner
 from oneshot.stepping import Stepper
+from oneshot.stopping import StopTraining
 
 
 @dataclass
 class TrainingState:
-    """Where a training stands; what a checkpoint holds beside tensors."""
+    """Where a training stands; what a checkpoint holds beside tensors.
+
+    `asked`, `loss`, `covered`: of the epoch that has begun, the queries so far, the sum of their
+    losses, and how many answers were sampled; 0 between two epochs.
+    """
 
     epoch: int = 0
     best_mrr: float = -1.0
@@ -34,6 +39,9 @@ class TrainingState:
     bad_validations: int = 0
     seconds: float = 0.0
     finished: bool = False
+    asked: int = 0
+    loss: float = 0.0
+    covered: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -65,7 +73,11 @@ def fit(
 
 
 class Trainer(Stepper):
-    """One training, epoch by epoch."""
+    """One training, epoch by epoch.
+
+    `should_stop` is asked after each step; if it says so, `run` ends with `StopTraining`, and
+    `state` tells where.
+    """
 
     def __init__(
         self,
@@ -85,6 +97,7 @@ class Trainer(Stepper):
         self.state = TrainingState()
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
         self.best = self._parameters()
+        self.should_stop: Callable[[], bool] = lambda: False
 
     def run(self) -> TrainingState:
         """Train until all epochs are done or patience has run out."""
@@ -94,34 +107,42 @@ class Trainer(Stepper):
         # Dropout draws from the generator of torch, whose state is the caller's.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             while not self.state.finished:
-                self.run_epoch()
+                self._check_going_on()
+                begun = time.perf_counter()
+                try:
+                    self.run_epoch()
+                except StopTraining:
+                    self.state.seconds += time.perf_counter() - begun
+                    raise
         self.predictor.load_state_dict(self.best)
         return self.state
 
     def run_epoch(self) -> None:
-        """Train one epoch, validate, and tell the observers."""
+        """Train one epoch, or the rest of one, validate, and tell the observers."""
         state, config = self.state, self.config
-        started = time.perf_counter()
-        state.epoch += 1
-        loss, covered, asked = self._train_epoch(state.epoch)
+        started, before = time.perf_counter(), state.asked
+        epoch = state.epoch + 1
+        loss, covered, asked = self._train_epoch(epoch)
         trained = time.perf_counter()
-        last = state.epoch >= config.epochs
+        last = epoch >= config.epochs
         record: dict[str, Any] = {
-            "epoch": state.epoch,
+            "epoch": epoch,
             "loss": loss,
             "covered": covered,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "queries_per_second": asked / (trained - started),
+            "queries_per_second": (asked - before) / (trained - started),
         }
         is_best = False
-        if last or state.epoch % config.valid_every == 0:
+        if last or epoch % config.valid_every == 0:
             mrr = self._validate(record)
             is_best = mrr > state.best_mrr
             state.bad_validations = 0 if is_best else state.bad_validations + 1
             self.schedule.validated(is_best)
             if is_best:
-                state.best_mrr, state.best_epoch = mrr, state.epoch
+                state.best_mrr, state.best_epoch = mrr, epoch
                 self.best = self._parameters()
+        self.check_parameters(epoch)
+        state.epoch, state.asked, state.loss, state.covered = epoch, 0, 0.0, 0.0
         state.finished = last or 0 < config.patience <= state.bad_validations
         state.seconds += time.perf_counter() - started
         record["seconds"] = time.perf_counter() - started
@@ -132,15 +153,39 @@ class Trainer(Stepper):
     def _train_epoch(self, epoch: int) -> tuple[float, float, int]:
         """→ (mean loss of a query, share of queries whose answer was sampled, queries asked)"""
         facts = draw_epoch(self.graph, self.config, epoch)
-        asked = len(facts.queries)
-        total = torch.zeros(2, dtype=torch.float64)
+        asked, state = len(facts.queries), self.state
         self.predictor.train()
-        for queries, ours, loss, covered in self.steps(facts, epoch):
-            total += torch.tensor([loss, covered], dtype=torch.float64)
+        if state.asked:  # the rate is that of the last step also if there are no more
+            self._begin_step(epoch, (state.asked - 1) // (self.config.batch_size * self.team.size))
+        for queries, ours, loss, covered in self.steps(facts, epoch, state.asked):
+            state.asked += queries
+            state.loss, state.covered = state.loss + loss, state.covered + covered
             for observer in self.observers:
                 observer.stepped(queries, loss / max(ours, 1))
-        total = self.team.sum(total)
-        return float(total[0]) / asked, float(total[1]) / asked, asked
+            self._check_going_on()
+        total, hits = self._totals()
+        return total / asked, hits / asked, asked
+
+    def _totals(self) -> tuple[float, float]:
+        """Of the epoch that runs, over all processes: sum of the losses, covered queries."""
+        mine = torch.tensor([self.state.loss, self.state.covered], dtype=torch.float64)
+        loss, covered = self.team.sum(mine).tolist()
+        return loss, covered
+
+    def _check_going_on(self) -> None:
+        """End the training here if one of its processes was told to."""
+        told = torch.tensor([float(self.should_stop())])
+        if bool(self.team.sum(told)):
+            self.state.loss, self.state.covered = self._totals()
+            raise StopTraining
+
+    def check_going_on_alone(self) -> None:
+        """End the training within an evaluation, if it was told to stop.
+
+        Not with several processes: they wait for each other at its end, and none may leave alone.
+        """
+        if self.team.size == 1:
+            self._check_going_on()
 
     def _validate(self, record: dict[str, Any]) -> float:
         """MRR on the validation split, with the whole training graph to look at."""
@@ -155,6 +200,7 @@ class Trainer(Stepper):
             batch_size=self.config.valid_batch_size or None,
             limit=limit,
             seed=self.config.seed,
+            progress=lambda _: self.check_going_on_alone(),
             team=self.team,
         )
         record["valid"] = report.metrics.as_dict() | {"coverage": report.coverage}

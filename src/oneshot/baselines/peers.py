@@ -16,8 +16,7 @@ from oneshot.baselines.scoring import Ranked, rank_split
 from oneshot.bench.measuring import measure
 from oneshot.config import Config, SamplerConfig
 from oneshot.dataset import Dataset
-from oneshot.errors import UnknownNameError
-from oneshot.ranking import NotFiniteError
+from oneshot.errors import DivergedError, UnknownNameError
 
 OURS = "oneshot"
 FREQUENCY = "frequency"
@@ -135,7 +134,7 @@ def measure_embedding(
         test = rank_split(
             trained.scorer, data, "test", device=device, step=trained.queries_per_step
         )
-    except (NotFiniteError, pykeen.training.NonFiniteLossError):
+    except (DivergedError, pykeen.training.NonFiniteLossError):
         return {"failure": "not finite"}
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

@@ -52,6 +52,7 @@ def train(
     from oneshot.devices import find_device
     from oneshot.jobs import train_run
     from oneshot.runs import CONFIG, run_config
+    from oneshot.stopping import told_to_stop
     from oneshot.tensorboard import TensorBoard
 
     place = find_device(device)
@@ -64,11 +65,14 @@ def train(
         chosen = from_table({}, changes) if config is None else read_config(config, changes)
     dataset = load_data(source, chosen.training.seed)
     observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
-    result = train_run(dataset, out, chosen, place, resume, observers)
+    with told_to_stop() as should_stop:
+        result = train_run(dataset, out, chosen, place, resume, observers, should_stop)
     if not result:  # the first of several processes reports
         return
     if json:
         console.print_json(result)
+        return
+    if result.get("stopped"):
         return
     if result["already_finished"]:
         console.note(f"{out}: this run is finished; nothing was left to do")

@@ -97,7 +97,7 @@ def facts(
     """Change the graph of a run, durably, or write its facts out."""
     from oneshot.devices import find_device
     from oneshot.live import LiveGraph
-    from oneshot.runs import RELATIONS, read_relations, run_config, run_fingerprint, run_graph
+    from oneshot.runs import run_config, run_fingerprint, run_graph, run_relations
 
     find_device(device)
     named = _check_facts(action, fact, file, out, changes)
@@ -110,7 +110,7 @@ def facts(
         check_facts_place(out)
         check_output(out, run_files(run))
     with console.status(f"reading {run}"):
-        base = run_graph(run).with_relations(read_relations(run / RELATIONS))
+        base = run_graph(run).with_relations(run_relations(run))
         live = LiveGraph(base, run, run_fingerprint(run), read_only=action == "export")
     try:
         if action == "export":

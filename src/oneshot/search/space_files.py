@@ -23,6 +23,7 @@ from oneshot.building import build_sampler
 from oneshot.config import PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.config_values import checked, shown
 from oneshot.errors import InputError
+from oneshot.files import check_readable
 from oneshot.search.space import FORBIDDEN, Choice, Dimension, Range, Value
 
 TEST_OPTIONS = ("entity_ratio", "edge_ratio", "restart", "mass")
@@ -42,6 +43,7 @@ _DEPENDENT = {name for pair in FORBIDDEN for name, _ in pair}
 
 def read_space(path: Path) -> tuple[dict[str, Dimension], dict[str, Value]]:
     """The dimensions and fixed options in a TOML file; names, types and ranges are checked."""
+    check_readable(path)
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:

@@ -5,9 +5,7 @@ after a kill at any moment the finished ones are there, once each, and the other
 SMAC knows is told to it from here each time it is asked.
 """
 
-import importlib
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError
+from oneshot.files import held
 
 FORMAT = 1
 STORE, LOCK = "trials.sqlite", "lock"
@@ -111,7 +110,10 @@ class Store:
             if create:
                 self._database.executescript(_SCHEMA)
             version = self.about("format")
-        except sqlite3.DatabaseError as error:
+        except (
+            sqlite3.DatabaseError,
+            ValueError,
+        ) as error:  # a message of sqlite3 may be torn, too
             raise InputError(f"{self.path}: not written by oneshot, or damaged ({error})") from None
         if version is None and create:
             self.set_about("format", FORMAT)
@@ -123,8 +125,9 @@ class Store:
 
     def about(self, key: str) -> Any:
         """A value that belongs to the search as a whole, or None."""
-        row = self._database.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        with self._reading():
+            row = self._database.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
+            return None if row is None else json.loads(row[0])
 
     def set_about(self, key: str, value: Any) -> None:
         self._database.execute(
@@ -133,31 +136,34 @@ class Store:
 
     def trials(self, phase: str) -> list[Trial]:
         """The trials of a phase in the order of their numbers, unfinished ones included."""
-        rows = self._database.execute(
-            "SELECT phase, number, status, choice, origin, attempts, value, curve, seconds, at, "
-            "error, about FROM trials WHERE phase = ? ORDER BY number",
-            (phase,),
-        )
-        return [
-            Trial(
-                phase=row[0],
-                number=row[1],
-                status=row[2],
-                values=json.loads(row[3]),
-                origin=row[4],
-                attempts=row[5],
-                value=row[6],
-                curve=json.loads(row[7]),
-                seconds=row[8] or 0.0,
-                at=row[9] or 0.0,
-                error=row[10],
-                about=json.loads(row[11]),
+        with self._reading():
+            rows = self._database.execute(
+                "SELECT phase, number, status, choice, origin, attempts, value, curve, seconds, "
+                "at, error, about FROM trials WHERE phase = ? ORDER BY number",
+                (phase,),
             )
-            for row in rows
-        ]
+            return [
+                Trial(
+                    phase=row[0],
+                    number=row[1],
+                    status=row[2],
+                    values=json.loads(row[3]),
+                    origin=row[4],
+                    attempts=row[5],
+                    value=row[6],
+                    curve=json.loads(row[7]),
+                    seconds=row[8] or 0.0,
+                    at=row[9] or 0.0,
+                    error=row[10],
+                    about=json.loads(row[11]),
+                )
+                for row in rows
+            ]
 
     def phases(self) -> list[str]:
-        return [row[0] for row in self._database.execute("SELECT DISTINCT phase FROM trials")]
+        with self._reading():
+            rows = self._database.execute("SELECT DISTINCT phase FROM trials")
+            return [str(row[0]) for row in rows]
 
     def start(self, phase: str, number: int, values: dict[str, Any], origin: str) -> None:
         """Enter a trial that is about to run; again, if it was entered before and never ended."""
@@ -211,10 +217,21 @@ class Store:
 
     def clock(self, phase: str) -> float:
         """Seconds of a phase so far, pauses between sessions not counted."""
-        row = self._database.execute(
-            "SELECT MAX(at) FROM trials WHERE phase = ?", (phase,)
-        ).fetchone()
-        return float(row[0] or 0.0)
+        with self._reading():
+            row = self._database.execute(
+                "SELECT MAX(at) FROM trials WHERE phase = ?", (phase,)
+            ).fetchone()
+            return float(row[0] or 0.0)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say where it is, if what stands in the file is not what was written."""
+        try:
+            yield
+        except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:
+            raise InputError(
+                f"{self.path}: not written by oneshot, or damaged ({error})"
+            ) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -231,17 +248,5 @@ class Store:
 def only_one(directory: Path) -> Iterator[None]:
     """Hold the directory of a search against a second process; a killed one lets go of it."""
     directory.mkdir(parents=True, exist_ok=True)
-    try:
-        fcntl: Any = importlib.import_module("fcntl")
-    except ImportError:  # not on Windows, where nobody watches
+    with held(directory / LOCK, f"{directory}: another process is searching there"):
         yield
-        return
-    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{directory}: another process is searching there") from None
-        yield
-    finally:
-        os.close(handle)

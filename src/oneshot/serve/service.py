@@ -17,12 +17,11 @@ from oneshot.explanation import Explanation
 from oneshot.fact_store import StoreError
 from oneshot.live import LiveGraph
 from oneshot.runs import (
-    RELATIONS,
     load_reasoner,
-    read_relations,
     run_config,
     run_fingerprint,
     run_graph,
+    run_relations,
 )
 from oneshot.serve.engine import Engine, ExpiredError, OverloadedError, Question
 from oneshot.serve.metrics import Metrics
@@ -47,7 +46,7 @@ class Service:
         self.settings = settings or ServeSettings()
         self.metrics = Metrics()
         run_config(run)  # anything that is not a run is told apart first
-        base = run_graph(run).with_relations(read_relations(run / RELATIONS))
+        base = run_graph(run).with_relations(run_relations(run))
         self.reasoner = load_reasoner(run, base, changes)
         self.reasoner.predictor.to(device)
         # A run that nobody can write to can still be looked at.

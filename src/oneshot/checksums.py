@@ -1,0 +1,96 @@
+"""Checksums: what a file says about itself, so that a changed bit is noticed when it is read.
+
+Each file carries its own: both are replaced in one step, and a process killed between two files
+leaves each of them whole. Checksums find damage, not forgery: who can write the file can write
+the checksum too. Files of earlier versions carry none and are read without.
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from oneshot.errors import InputError
+from oneshot.files import check_readable, write_json, write_text
+
+KEY = "checksum"
+
+_LINE = re.compile(rf"# {KEY}: ([0-9a-f]{{32}})\r?\n")
+
+
+def digest(content: bytes) -> str:
+    """The checksum of some bytes: 32 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The checksum of a file, which is read in pieces."""
+    check_readable(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def sealed(value: dict[str, Any]) -> dict[str, Any]:
+    """A JSON object with the checksum of all else that stands in it."""
+    rest = {key: part for key, part in value.items() if key != KEY}
+    return rest | {KEY: digest(json.dumps(rest, sort_keys=True).encode())}
+
+
+def is_intact(value: dict[str, Any]) -> bool:
+    """Whether an object is as it was `sealed`, or never was."""
+    return KEY not in value or sealed(value)[KEY] == value[KEY]
+
+
+def write_sealed_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object that carries its checksum."""
+    write_json(path, sealed(value))
+
+
+def read_sealed_json(path: Path) -> dict[str, Any]:
+    """The object in a file that `write_sealed_json` wrote, without its checksum."""
+    value = read_json(path)
+    if not is_intact(value):
+        raise damaged(path)
+    value.pop(KEY, None)
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    check_readable(path)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not written by oneshot")
+    return value
+
+
+def write_sealed_text(path: Path, text: str) -> None:
+    """Write lines of a format where `#` begins a comment; the checksum of the rest is the first."""
+    write_text(path, f"# {KEY}: {digest(text.encode())}\n{text}")
+
+
+def check_sealed_text(path: Path) -> None:
+    """Raise if a file that `write_sealed_text` wrote was changed since, or holds nothing."""
+    check_readable(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not text in UTF-8 ({error})") from error
+    found = _LINE.match(text)
+    if found is not None and digest(text[found.end() :].encode()) != found[1]:
+        raise damaged(path, f"; if the change is yours, remove the line `# {KEY}: …` at its top")
+    if all(line.startswith("#") or not line.strip() for line in text.splitlines()):
+        raise InputError(f"{path}: is empty; copy it again from where it is whole")
+
+
+def damaged(path: Path, what_to_do: str = "; copy it again from where it is whole") -> InputError:
+    """What is said of a file whose checksum is wrong."""
+    return InputError(f"{path}: was changed or damaged (wrong checksum){what_to_do}")

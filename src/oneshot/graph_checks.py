@@ -1,0 +1,84 @@
+"""Checks of the arrays of a graph that comes from a file: each number points to something.
+
+A checksum tells damage; whoever made the file on purpose also made its checksum. Compiled code
+that follows a wrong number may read beyond its memory, so that none is followed before this look.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oneshot.graph import KnowledgeGraph
+from oneshot.vocabulary import Vocabulary
+
+_PIECE = 1 << 22  # numbers looked at together
+
+
+def check_values(graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
+    """Raise a `ValueError` that names an array with a number that cannot be."""
+    entities, relations, facts = graph.num_entities, graph.num_relations, graph.num_facts
+    edges, neighbours = graph.edges, graph.neighbours
+    _check_rising("edges_indptr", edges.indptr, 2 * facts)
+    _check_range("edges_source", edges.source, 0, entities)
+    _check_range("edges_relation", edges.relation, 0, 2 * relations)
+    _check_range("edges_fact", edges.fact, 0, facts)
+    _check_rising("neighbours_indptr", neighbours.indptr, len(neighbours.index))
+    _check_range("neighbours_index", neighbours.index, 0, entities)
+    _check_range("neighbours_pair", neighbours.pair, -1, len(neighbours.index))
+    for name, rows in {"facts": graph.facts, **splits}.items():
+        for column, most in enumerate((entities, relations, entities)):
+            _check_range(name, rows[:, column], 0, most)
+    for vocabulary in (graph.entities, graph.relations):
+        _check_names(vocabulary)
+
+
+def _check_names(names: Vocabulary) -> None:
+    """Every name is a piece of UTF-8, and the index of hashes leads to names."""
+    kind, blob, offsets = names.kind, names.blob, names.offsets
+    _check_rising(f"{kind}_offsets", offsets, len(blob))
+    hashes, ids = names.hash_index
+    _check_range(f"{kind}_hash_ids", ids, 0, len(names))
+    for piece in _pieces(offsets[:-1]):
+        starts = blob[piece[piece < len(blob)]]
+        if bool(((starts & 0xC0) == 0x80).any()):  # in the middle of a letter
+            raise ValueError(f"{kind}_offsets.npy has wrong numbers")
+    for first in range(0, len(names), _PIECE):
+        last = min(first + _PIECE, len(names))
+        try:
+            blob[int(offsets[first]) : int(offsets[last])].tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{kind}_blob.npy is not UTF-8 ({error.reason})") from error
+    previous = np.uint64(0)
+    for piece in _pieces(hashes):
+        if piece[0] < previous or bool((piece[1:] < piece[:-1]).any()):
+            raise ValueError(f"{kind}_hashes.npy is not in order")
+        previous = piece[-1]
+
+
+def _check_rising(name: str, values: Tensor | NDArray[Any], last: int) -> None:
+    """Raise unless the values go from 0 to `last` and never down."""
+    previous = 0
+    for number, piece in enumerate(_pieces(values)):
+        wrong = number == 0 and int(piece[0]) != 0
+        if wrong or int(piece[0]) < previous or bool((piece[1:] < piece[:-1]).any()):
+            raise ValueError(f"{name}.npy has wrong numbers")
+        previous = int(piece[-1])
+    if previous != last:
+        raise ValueError(f"{name}.npy has wrong numbers")
+
+
+def _check_range(name: str, values: Tensor | NDArray[Any], least: int, most: int) -> None:
+    """Raise unless `least` ≤ value < `most` for all."""
+    for piece in _pieces(values):
+        if int(piece.min()) < least or int(piece.max()) >= most:
+            raise ValueError(f"{name}.npy has wrong numbers")
+
+
+def _pieces(values: Tensor | NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """An array [n] in parts, none of them empty."""
+    array = values.numpy() if isinstance(values, Tensor) else values
+    for start in range(0, len(array), _PIECE):
+        yield array[start : start + _PIECE]

@@ -1,0 +1,34 @@
+"""Stopping: a training that is asked to end (SIGTERM) ends well instead of dying."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopTraining(Exception):  # noqa: N818
+    """Ends a training between two steps because somebody asked for it."""
+
+
+@contextmanager
+def told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Take note of SIGTERM, as cluster schedulers and `kill` send it. → whether it came
+
+    A second one ends the process at once. Outside of the main thread, which alone can listen to
+    signals, nothing is changed.
+    """
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, before)
