@@ -456,7 +456,10 @@ def batch_prediction() -> str:
             "same answers in the same order as by a single process",
             f"{compared['same_answers_in_the_same_order']:,} of {compared['questions']:,}",
         ],
-        ["largest difference of their scores", f"{compared['largest_difference_of_scores']:g}"],
+        [
+            "of their scores different by more than 0.0001",
+            f"{compared['different_scores']:,} of {compared['scores']:,}",
+        ],
         ["time", f"{value['seconds']:,.0f} s"],
         ["memory of the call", f"{value['peak_mb']['own']:,} MB"],
         ["memory of a worker", f"{value['peak_mb']['worker']:,} MB"],
