@@ -31,14 +31,14 @@ from oneshot.search.store import Store
 
 # Cheap trials, so that thirty of them take minutes on two cores.
 UMLS = shlex.split(
-    "--queries 1024 --final-queries 6144 --valid-queries 96 --sampler-queries 400 --seconds 30 "
+    "--queries 2048 --final-queries 8192 --valid-queries 200 --sampler-queries 400 --seconds 35 "
     "--set training.valid_limit=200"
 )
 # 135 entities are soon reached, and wide predictors take a processor longer than a trial may.
 UMLS_SPACE = """
 [predictor]
-num_layers = { low = 3, high = 6 }
-dim = [16, 32, 64]
+num_layers = { low = 2, high = 4 }
+dim = [16, 32]
 """
 # The space is the one that everybody gets; what is set is how long and how exactly is computed.
 WN18RR = shlex.split(

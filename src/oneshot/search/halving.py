@@ -1,4 +1,7 @@
-"""Halving: what a trial must have reached by its first, second, fourth … validation."""
+"""Halving: what a trial must have reached by its second, fourth … validation.
+
+Not by its first: after an eighth of a short training the order of trials is mostly chance.
+"""
 
 from collections.abc import Sequence
 
@@ -13,7 +16,7 @@ _LEAST = 4
 def limits(trials: Sequence[Trial], validations: int, keep: float) -> dict[int, float]:
     """Validation number → the target that the best share `keep` of the trials had by then."""
     found = {}
-    number = 1
+    number = 2
     while number < validations:
         reached = [t.curve[number - 1] for t in trials if len(t.curve) >= number]
         if len(reached) >= _LEAST and keep < 1:
