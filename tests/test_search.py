@@ -58,7 +58,7 @@ def test_a_search_in_slices_of_time(tmp_path: Path, run: Run) -> None:
     assert (first["trials"], first["finished"], first["best"]) == (0, False, None)
     # Resumed, it does what it was begun for.
     assert stored_effort(out) == Effort(2, 3, 1, True)
-    rest = run("search", data, "--out", out, "--resume", "--json").json
+    rest = run("search", "--out", out, "--resume", "--json").json  # it knows its data
     assert (rest["trials"], rest["sampler_trials"], rest["random_searches"]) == (2, 3, 1)
     assert rest["finished"]
     assert len(rest["session_seconds"]) == 2
@@ -119,7 +119,10 @@ def test_what_is_set_is_not_searched(tmp_path: Path, run: Run) -> None:
 def test_wrong_use_is_told(tmp_path: Path, run: Run) -> None:
     assert "give a data set" in run("search").err
     assert "holds no search" in run("search", "--show", tmp_path).err
+    assert "it only shows" in run("search", "--show", tmp_path, "--trials", 3).err
     needs_smac()
+    wrong = run("search", tmp_path / "no data", "--out", tmp_path / "s", "--target", "hits@7")
+    assert "target must be one of mrr" in wrong.err  # said before the data are looked for
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     refused = run("search", "umls", "--out", tmp_path / "mine", "--device", "cpu")

@@ -155,16 +155,17 @@ def search(
     trained in full; phase 2 then looks for the smallest subgraphs that answer as well, by
     evaluation alone. A search that is resumed keeps the options that it was begun with.
     """
+    used = {name for name, value in locals().items() if value not in (None, False, [])}
     if show is not None:
-        if source is not None or out is not None or resume:
-            raise InputError("--show takes no data set, --out and --resume; it only shows")
+        if used - {"show", "json", "device", "workers"}:
+            raise InputError("--show takes --json and nothing else: it only shows")
         report(show, json)
         return
     from oneshot.devices import find_device
     from oneshot.errors import require
     from oneshot.search.searching import may_begin, stored_effort, stored_settings, stored_source
     from oneshot.search.searching import search as run_search
-    from oneshot.search.settings import Effort
+    from oneshot.search.settings import Effort, SearchSettings
 
     if out is None:
         raise InputError("give a data set and --out DIR, or --show DIR")
@@ -195,6 +196,8 @@ def search(
         "keep": keep,
         "seed": seed,
     }
+    # Looked at before the data are read, which may take minutes.
+    SearchSettings(**{name: value for name, value in given.items() if value is not None})
     chosen_seed = seed if seed is not None else (0 if before is None else before.seed)
     data = load_data(source, chosen_seed)
     if before is None:

@@ -86,7 +86,7 @@ def _print_phase_2(value: dict[str, Any]) -> None:
         key=lambda item: item[1]["queries"] * (item[1]["entities"] - item[1]["entities_before"]),
     )
     console.print_table(
-        "Budgets by relation, on validation (the ten that saved most)",
+        "Budgets by relation, on validation (at most ten, those that saved most first)",
         ("relation", "queries", "entities before", "after", f"{target} before", "after"),
         [
             (
