@@ -59,9 +59,12 @@ def download(
                 raise  # of our disk: another attempt would end the same way
             failure = error
     else:
+        if part.exists() and part.stat().st_size:
+            advice = "what has arrived is kept, and the same command goes on from there"
+        else:
+            advice = "try again with a network, or put the data set into $ONESHOT_DATA by hand"
         raise InputError(
-            f"{url}: not reached in {ATTEMPTS} attempts ({failure}); what has arrived is kept, and "
-            "the same command goes on from there"
+            f"{url}: not reached in {ATTEMPTS} attempts ({failure}); {advice}"
         ) from failure
     found = checksum(part)
     if sha256 is not None and found != sha256:
