@@ -245,6 +245,7 @@ async function change(facts, method) {
     const text = facts[0].join(", ");
     const said = method === "DELETE" ? "Removed" : done.added ? "Added" : "Known already";
     $("added").textContent = `${said}: ${text}.`;
+    count(await call("/v1/readyz"));
   } catch (error) {
     complain(error);
     return false;
@@ -294,6 +295,11 @@ window.addEventListener("hashchange", () => {
   if (question) ask(question);
 });
 
+function count(state) {
+  $("about").textContent = `${DIGITS.format(state.entities)} entities, ` +
+    `${DIGITS.format(state.relations)} relations, ${DIGITS.format(state.facts)} facts.`;
+}
+
 async function start() {
   $("problem").textContent = "";
   try {
@@ -301,8 +307,7 @@ async function start() {
     const state = await call("/v1/readyz");
     readOnly = state.read_only;
     $("add-card").hidden = readOnly;
-    $("about").textContent = `${DIGITS.format(state.entities)} entities, ` +
-      `${DIGITS.format(state.relations)} relations, ${DIGITS.format(state.facts)} facts.`;
+    count(state);
     const question = fromAddress();
     if (question) ask(question);
   } catch (error) {
