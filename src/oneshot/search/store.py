@@ -110,10 +110,7 @@ class Store:
             if create:
                 self._database.executescript(_SCHEMA)
             version = self.about("format")
-        except (
-            sqlite3.DatabaseError,
-            ValueError,
-        ) as error:  # a message of sqlite3 may be torn, too
+        except (sqlite3.DatabaseError, ValueError) as error:  # whose message may be torn, too
             raise InputError(f"{self.path}: not written by oneshot, or damaged ({error})") from None
         if version is None and create:
             self.set_about("format", FORMAT)
