@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from oneshot.bench.measuring import hardware
 from oneshot.datasets import data_directories
 from oneshot.files import write_json
@@ -14,9 +16,9 @@ from oneshot.files import write_json
 RESULTS = Path(__file__).with_name("results")
 
 
-def write_result(name: str, value: dict[str, Any]) -> None:
-    """Write a result with the machine it was measured on."""
-    write_json(RESULTS / f"{name}.json", {**value, "hardware": hardware()})
+def write_result(name: str, value: dict[str, Any], device: torch.device | None = None) -> None:
+    """Write a result with the machine, and the GPU if it was one, that it was measured on."""
+    write_json(RESULTS / f"{name}.json", {**value, "hardware": hardware(device)})
     print(f"wrote {RESULTS / name}.json", file=sys.stderr)
 
 

@@ -27,6 +27,7 @@ from common import RESULTS, find, write_result
 from oneshot.client import Client, ServiceError
 from oneshot.config import PredictorConfig
 from oneshot.datasets import load
+from oneshot.devices import find_device
 from oneshot.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
@@ -365,7 +366,7 @@ def main() -> None:
                 del large
                 result["live"] = measure_live(run)
     print(json.dumps(result, indent=2))
-    write_result(name, result)
+    write_result(name, result, find_device("auto"))
 
 
 if __name__ == "__main__":
