@@ -476,6 +476,42 @@ def batch_prediction() -> str:
     return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
 
 
+def search() -> str:
+    large, small = result("search-WN18RR"), result("search-umls")
+    kills, workers = result("search-kills"), result("search-workers")
+    phase, random = large["phase_2"], small["random_best"]
+    minutes = [large["total_seconds"] / 60, small["wall_seconds"] / 60]
+    rows = [
+        [
+            f"WN18RR on a GPU, {large['trials']} trials, from the whole space",
+            f"{minutes[0]:.1f} min in all; trained in full, the best reaches test MRR "
+            f"{large['test_before']['mrr']:.4f}",
+        ],
+        [
+            "its phase 2",
+            f"{phase['before']['entities']:,.0f} → {phase['after']['entities']:,.0f} entities a "
+            f"query ({large['fewer']:.0%} fewer), test MRR {large['test']['mrr']:.4f}",
+        ],
+        [
+            f"umls on 2 cores, {small['trials']} trials, both phases",
+            f"{minutes[1]:.1f} min; best trial {small['best_value']:.4f}, the best of "
+            f"{len(random)} random searches {', '.join(f'{value:.4f}' for value in random)} (median "
+            f"{small['random_median']:.4f}); test MRR {small['test']['mrr']:.4f}",
+        ],
+        [
+            "two workers of Dask instead of one",
+            f"{workers['search']['ratio']:.2f} of the time",
+        ],
+        [
+            f"kill -9 at {kills['kills']} moments of {kills['trials']} trials",
+            f"{kills['finished_ones_repeated']} finished ones repeated, "
+            f"{kills['finished_ones_lost']} lost",
+        ],
+    ]
+    machines = f"{machine(large)}\n\n{machine(small)}"
+    return table(["search", "measured"], rows) + "\n\n" + machines
+
+
 def compare(name: str) -> str:
     if not (RESULTS / f"compare-{name}.json").is_file():
         return "Not measured yet."
@@ -534,6 +570,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scale-growth": scale_growth,
     "scale-wikidata": scale_wikidata,
     "batch-prediction": batch_prediction,
+    "search": search,
     "compare-umls": partial(compare, "umls"),
     "compare-Family": partial(compare, "Family"),
 }
