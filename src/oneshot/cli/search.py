@@ -184,7 +184,7 @@ def search(
         raise InputError(f"{out}: exists and holds no search; choose another place")
     if before is None and resume:
         console.note(f"{out}: there is no search to go on with; it starts afresh")
-    given = {
+    given: dict[str, Any] = {
         "target": target,
         "goal": goal,
         "tolerance": tolerance,

@@ -1,6 +1,7 @@
 """Phase 1: the predictor's configuration, by short trainings with the sampler frozen."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from oneshot.search.running import best_trial, run_phase
 from oneshot.search.session import Session
 from oneshot.search.space import Space
 from oneshot.search.store import Trial
+
+_WORST = 0.01  # no target below is told apart
 
 PREDICTOR, RANDOM = "predictor", "random"
 """Names in the store; those of random searches have an ending (`random:3`)."""
@@ -81,15 +84,24 @@ def _run(
 
 
 def known_trials(trials: Sequence[Trial]) -> list[Known]:
-    """Trials as the surrogate is told of them: costs between 0 and 1."""
+    """Trials as the surrogate is told of them: costs between 0 and 1.
+
+    By the logarithm of the target: choices multiply rather than add up, and one that makes a bad
+    configuration twice as good says as much as one that does so to a good one.
+    """
     found = []
     for trial in trials:
         cost = None
         if trial.is_finished:
             value = expected_value(trial, trials)
-            cost = FAILURE_COST if value is None else 1 - value
+            cost = FAILURE_COST if value is None else cost_of(value)
         found.append(Known(trial.values, cost))
     return found
+
+
+def cost_of(value: float) -> float:
+    """The cost of a value between 0 and 1: 0 for 1, and 1 for a hundredth or less."""
+    return min(math.log(max(value, _WORST)) / math.log(_WORST), FAILURE_COST)
 
 
 def values_of(base: Config, space: Space) -> dict[str, Any]:

@@ -3,6 +3,10 @@
 A proposal depends only on the space, the trials and the seed: nothing is kept between two of
 them. SMAC is made anew each time and told what the store holds, so that a search that was killed
 goes on as if it had not been.
+
+Every second proposal is where the forest expects most improvement, anywhere in the space; those
+between are variations of the best trials, the one of which the forest thinks best. In twenty
+dimensions thirty trials say little about the space, but something about the place of the best.
 """
 
 import contextlib
@@ -14,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
+
+import numpy as np
 
 from oneshot.epoch import mixed_seed
 from oneshot.errors import require
@@ -30,6 +36,8 @@ _CANDIDATES = 1000
 _LOCAL_STEPS = 10
 # Share of proposals that are drawn at random, so that the forest cannot lock itself in.
 _RANDOM_SHARE = 0.05
+# Variations: of so many of the best trials, so many of each, with at most so many other values.
+_PARENTS, _CHILDREN, _MUTATIONS = 3, 150, 3
 
 FAILURE_COST = 1.0
 
@@ -81,7 +89,7 @@ def propose(
     number: int,
     surrogate: Surrogate = "forest",
 ) -> Proposal:
-    """Where the surrogate of the known costs expects most improvement.
+    """Where the surrogate of the known costs expects most improvement, or near the best of them.
 
     Configurations that still run count with the mean of the known costs, so that several workers
     do not all try the same place.
@@ -89,20 +97,27 @@ def propose(
     costs = [k.cost for k in known if k.cost is not None]
     if not costs:
         return random_proposal(space, seed, number)
+    if surrogate == "forest" and number % 2 == 0:
+        varied = _vary(space, known, seed, number)
+        if varied is not None:
+            return varied
     with _quiet():
         require("smac", "search", "the search")
-        import ConfigSpace
         from smac import BlackBoxFacade
         from smac import HyperparameterOptimizationFacade as ForestFacade
+        from smac.acquisition.function import EI
         from smac.runhistory.dataclasses import TrialInfo, TrialValue
+        from smac.runhistory.encoder import RunHistoryEncoder
 
         Facade = ForestFacade if surrogate == "forest" else BlackBoxFacade  # noqa: N806
         with _scenario(space, _small(mixed_seed(seed, number))) as scenario:
-            configspace = scenario.configspace
             smac = Facade(
                 scenario,
                 None,
                 model=_forest(scenario) if surrogate == "forest" else Facade.get_model(scenario),
+                # Costs as they are: SMAC's own choice for forests is to take their logarithms.
+                runhistory_encoder=RunHistoryEncoder(scenario),
+                acquisition_function=EI(xi=0.0, log=False),
                 acquisition_maximizer=Facade.get_acquisition_maximizer(
                     scenario, challengers=_CANDIDATES, local_search_iterations=_LOCAL_STEPS
                 ),
@@ -113,19 +128,60 @@ def propose(
                 logging_level=False,
                 overwrite=True,
             )
-            told = set()
-            for one in known:
-                values = {n: v for n, v in one.values.items() if n in space.dimensions}
-                configuration = ConfigSpace.Configuration(configspace, values=values)
-                if configuration not in told:
-                    told.add(configuration)
-                    cost = fmean(costs) if one.cost is None else one.cost
-                    # The costs are taken as logarithms: none may be zero.
-                    value = TrialValue(cost=max(cost, 1e-6))
-                    smac.tell(TrialInfo(configuration, seed=0), value, save=False)
+            for configuration, cost in _told(space, known, scenario.configspace).items():
+                value = TrialValue(cost=cost)
+                smac.tell(TrialInfo(configuration, seed=0), value, save=False)
             chosen = smac.ask().config
     origin = "surrogate" if "Acquisition" in str(chosen.origin) else "random"
     return Proposal(plain(space, chosen), origin)
+
+
+def _vary(space: Space, known: Sequence[Known], seed: int, number: int) -> Proposal | None:
+    """The variation of one of the best trials that the forest thinks best, if there is any new."""
+    with _quiet():
+        require("smac", "search", "the search")
+        from ConfigSpace.exceptions import ForbiddenValueError
+        from ConfigSpace.util import deactivate_inactive_hyperparameters
+
+        generator = np.random.default_rng(mixed_seed(seed, number, 11))
+        with _scenario(space, _small(mixed_seed(seed, number))) as scenario:
+            told = _told(space, known, scenario.configspace)
+            model = _forest(scenario)
+            model.train(np.array([c.get_array() for c in told]), np.array([[*told.values()]]).T)
+            found = []
+            for parent in sorted(told, key=lambda c: told[c])[:_PARENTS]:
+                for other in scenario.configspace.sample_configuration(_CHILDREN):
+                    both = [name for name in parent if name in other]
+                    count = min(int(generator.integers(1, _MUTATIONS + 1)), len(both))
+                    changed = {n: other[n] for n in generator.choice(both, count, replace=False)}
+                    # What only the other has may be asked for by what is changed.
+                    values = {**other, **parent, **changed}
+                    try:
+                        child = deactivate_inactive_hyperparameters(values, scenario.configspace)
+                    except ForbiddenValueError:
+                        continue
+                    if child not in told:
+                        found.append(child)
+            if not found:
+                return None
+            cost, _ = model.predict_marginalized(np.array([child.get_array() for child in found]))
+            # A forest has steps: of those on the lowest one any.
+            lowest = np.flatnonzero(cost[:, 0] == cost.min())
+            chosen = found[int(generator.choice(lowest))]
+    return Proposal(plain(space, chosen), "variation")
+
+
+def _told(space: Space, known: Sequence[Known], configspace: Any) -> dict[Any, float]:
+    """Known configurations, each once, with their costs; the mean cost while they run."""
+    import ConfigSpace
+
+    mean = fmean(k.cost for k in known if k.cost is not None)
+    told: dict[Any, float] = {}
+    for one in known:
+        values = {n: v for n, v in one.values.items() if n in space.dimensions}
+        configuration = ConfigSpace.Configuration(configspace, values=values)
+        told.setdefault(configuration, mean if one.cost is None else one.cost)
+    return told
 
 
 def _forest(scenario: Any) -> Any:
@@ -138,7 +194,7 @@ def _forest(scenario: Any) -> Any:
         min_samples_split=2,
         min_samples_leaf=1,
         max_leaf_nodes=_LEAVES,
-        log_y=True,
+        log_y=False,
         seed=scenario.seed,
         n_jobs=1,  # more would wait for threads longer than the forest takes
     )

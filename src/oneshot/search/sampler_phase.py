@@ -58,7 +58,8 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
             smaller = {"entity_ratio": ratio, "restart": config.sampler.restart}
             values = {f"test_sampler.{name}": value for name, value in smaller.items()}
             return Proposal(nearest(space, values), "ladder")
-        price = _PRICES[number % len(_PRICES)]
+        # The same for two in a row: one is a variation, the other is looked for everywhere.
+        price = _PRICES[number // 2 % len(_PRICES)]
         known = [known_budget(t, trials[0], price) for t in trials[1:]]
         return propose(space, known, settings.seed, number)
 
