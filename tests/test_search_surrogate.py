@@ -18,6 +18,25 @@ def test_a_proposal_follows_from_the_store_alone() -> None:
     assert propose(space, waiting, 3, 6).values != first.values
 
 
+def test_proposals_are_variations_of_the_best_in_turn_and_never_the_same() -> None:
+    needs_smac()
+    space = phase_1_space({}, {})
+    known = [Known(p.values, 1 - response(p.values)) for p in initial_design(space, 8, 5)]
+    origins = []
+    for number in range(8, 14):
+        found = propose(space, known, 5, number)
+        assert found.values not in [k.values for k in known]
+        origins.append(found.origin)
+        if found.origin == "variation":
+            best = sorted(known, key=lambda k: k.cost or 0.0)[:3]
+            shared = [sum(found.values.get(n) == v for n, v in k.values.items()) for k in best]
+            # At most three values are others, and what depends on them.
+            assert max(shared) >= len(found.values) - 3 - 2
+        known.append(Known(found.values, 1 - response(found.values)))
+    assert origins[::2] == ["variation"] * 3
+    assert "variation" not in origins[1::2]
+
+
 @pytest.mark.slow
 def test_the_surrogate_finds_a_known_optimum_in_fewer_trials_than_random_search() -> None:
     needs_smac()

@@ -146,6 +146,7 @@ def _vary(space: Space, known: Sequence[Known], seed: int, number: int) -> Propo
         generator = np.random.default_rng(mixed_seed(seed, number, 11))
         with _scenario(space, _small(mixed_seed(seed, number))) as scenario:
             told = _told(space, known, scenario.configspace)
+            tried = [dict(one.values) for one in known]
             model = _forest(scenario)
             model.train(np.array([c.get_array() for c in told]), np.array([[*told.values()]]).T)
             found = []
@@ -160,7 +161,8 @@ def _vary(space: Space, known: Sequence[Known], seed: int, number: int) -> Propo
                         child = deactivate_inactive_hyperparameters(values, scenario.configspace)
                     except ForbiddenValueError:
                         continue
-                    if child not in told:
+                    # As it would be tried: a configuration keeps more digits than a trial.
+                    if plain(space, child) not in tried:
                         found.append(child)
             if not found:
                 return None
