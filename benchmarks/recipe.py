@@ -21,7 +21,7 @@ from common import RESULTS
 from recipes import oneshot
 
 from oneshot.bench.measuring import hardware
-from oneshot.checksums import read_sealed_json, write_sealed_json
+from oneshot.checksums import file_digest, read_sealed_json, write_sealed_json
 from oneshot.devices import find_device
 from oneshot.files import write_json
 
@@ -111,6 +111,7 @@ def ship(name: str, run: Path) -> None:
         shutil.copy(run / file, target / file)
     graph = read_sealed_json(run / "graph.json")
     graph["origin"]["source"] = name
+    graph["files"] = {"relations.txt": file_digest(run / "relations.txt")}
     write_sealed_json(target / "graph.json", graph)
 
 
