@@ -241,6 +241,22 @@ def test_a_store_of_facts_notices_a_changed_row(base: Path, tmp_path: Path) -> N
         load_reasoner(run)
 
 
+def test_resuming_never_replaces_a_finished_run(base: Path, tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(base / "run", path)
+    shutil.rmtree(path / "checkpoint")
+    before = contents(path)
+    resume = ("train", base / "data", "--out", path, "--resume", "--json")
+    assert run(*resume).json["already_finished"]
+    other = run(*resume, *settings("training.epochs=1"))
+    assert (other.code, "another configuration" in other.err) == (2, True)
+    (path / "result.json").unlink()  # as those in `pretrained/` are
+    without = run(*resume)
+    assert (without.code, "oneshot evaluate" in without.err) == (2, True)
+    before.pop("result.json")
+    assert contents(path) == before
+
+
 # Disks.
 
 
@@ -317,6 +333,10 @@ def test_a_full_disk_is_told_by_every_command_and_loses_nothing(
     for name, command in commands(base, full_disk).items():
         told = refused(run, command, full_disk, name)
         assert "No space left" in told or "full" in told, (name, told)
+    # A store that could not be begun is not left behind: the run answers as before.
+    first = ["facts", full_disk / "run", "add", "x", "next", "link 1"]
+    assert "disk is full" in refused(run, first, full_disk, "first fact")
+    assert run("predict", full_disk / "run", "link 1", "next").code == 0
 
 
 def test_a_read_only_disk_is_told_by_every_command_and_can_be_read(
@@ -481,7 +501,7 @@ def test_an_older_run_stays_if_its_successor_is_stopped_early(base: Path, tmp_pa
     before = contents(run)
     config = from_table({}, settings("training.epochs=1", "training.batch_size=8")[1::2])
     result = jobs.train_run(run_data(run), run, config, CPU, should_stop=Stopper(3))
-    assert (result["stopped"], contents(run) == before) == (True, True)
+    assert (result["stopped"], result["saved"], contents(run) == before) == (True, False, True)
 
 
 def wait_for(condition: Any, seconds: float = 60) -> None:

@@ -249,7 +249,10 @@ def test_a_graph_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         Reasoner.load(tmp_path / "run")
     run, gone = tmp_path / "run", tmp_path / "data"
-    assert str(caught.value) == f"{run}: its graph {gone} is gone; give it with --data"
+    assert str(caught.value) == (
+        f"{run}: its graph {gone} was not found here; give it with --data, or set ONESHOT_DATA to "
+        "the directory that it is in"
+    )
 
 
 @pytest.fixture

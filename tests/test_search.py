@@ -34,6 +34,17 @@ def test_a_search_from_data_to_budgets(tmp_path: Path, run: Run) -> None:
     # Shown again, it is the same, also for people.
     shown = run("search", "--show", out, "--json").json
     assert shown == found
+    # While it runs, and where nothing can be written, it is shown all the same.
+    with only_one(out):
+        busy = run("search", "--show", out, "--json")
+    assert "another process is searching there" in busy.err
+    assert busy.json["trials"] == 6
+    (tmp_path / "mine").write_text("precious")
+    (out / "search.json").unlink()
+    (out / "search.json").symlink_to(tmp_path / "mine")
+    assert "is a link" in run("search", "--show", out).err
+    assert (tmp_path / "mine").read_text() == "precious"
+    (out / "search.json").unlink()
     text = run("search", "--show", out)
     assert "Importance of the dimensions" in text.out
     assert "Budgets by relation" in text.out

@@ -64,7 +64,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid JSON ({error})") from error
+        raise InputError(
+            f"{path}: not valid JSON ({error}); copy it again from where it is whole"
+        ) from error
     if not isinstance(value, dict):
         raise InputError(f"{path}: not written by oneshot")
     return value

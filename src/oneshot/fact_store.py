@@ -71,6 +71,7 @@ class FactStore:
         self._writer: sqlite3.Connection | None = None
         if path.is_symlink() and not read_only:
             raise InputError(f"{path}: is a link, and facts are not written to where one leads")
+        is_new = not path.exists()
         try:
             if not read_only:
                 self._writer = _connect(path, read_only=False)
@@ -78,6 +79,10 @@ class FactStore:
             self._reader = _connect(path, read_only)
             about = dict(self._rows("SELECT key, value FROM about"))
         except sqlite3.OperationalError as error:
+            if is_new and self._writer is not None:  # half a store, on a full disk, helps nobody
+                self._writer.close()
+                for name in FILES:
+                    path.with_name(name).unlink(missing_ok=True)
             raise StoreError(f"{path}: changed facts cannot be kept there ({error})") from error
         except (sqlite3.Error, ValueError) as error:  # a message of sqlite3 may be damaged, too
             raise InputError(f"{path}: not a whole store of facts ({error})") from error

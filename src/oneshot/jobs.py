@@ -80,6 +80,9 @@ def _train_run(
     writing: ExitStack,
 ) -> dict[str, Any]:
     checkpoint = _resumable(data, path, config) if resume else None
+    if resume and checkpoint is None and (path / CALIBRATION).is_file():
+        # Finished, as the calibration comes last: not to be replaced by who wants to go on.
+        return _finished(data, path, config) if team.is_first else {}
     if checkpoint is None:
         check_no_changes(path)
     if checkpoint is not None and checkpoint.state.finished:
@@ -147,8 +150,12 @@ def _train_run(
 def _stopped(writer: RunWriter, trainer: Trainer, data: Dataset) -> dict[str, Any]:
     """Keep where a training stands that was told to stop, and say so. → its result so far"""
     state = trainer.state
-    if not writer.stopped(trainer):
-        console.note(f"{writer.path}: stopped before its first epoch was done; nothing was changed")
+    is_saved = writer.stopped(trainer)
+    if not is_saved:
+        console.note(
+            f"{writer.path}: stopped before its first epoch was done; nothing was saved, and "
+            "nothing was changed"
+        )
     elif state.finished:
         console.note(f"{writer.path}: stopped after the training; --resume evaluates it")
     else:
@@ -165,6 +172,7 @@ def _stopped(writer: RunWriter, trainer: Trainer, data: Dataset) -> dict[str, An
         "valid": None,
         "test": None,
         "stopped": True,
+        "saved": is_saved,
         "already_finished": False,
     }
 
@@ -172,8 +180,25 @@ def _stopped(writer: RunWriter, trainer: Trainer, data: Dataset) -> dict[str, An
 def _resumable(data: Dataset, path: Path, config: Config) -> Checkpoint | None:
     """The checkpoint of the run in `path`, which must fit what is asked for, or None."""
     checkpoint = read_checkpoint(path)
-    if checkpoint is None:
-        return None
+    if checkpoint is not None:
+        _check_same(data, path, config)
+    return checkpoint
+
+
+def _finished(data: Dataset, path: Path, config: Config) -> dict[str, Any]:
+    """The result of a finished run whose checkpoint is gone."""
+    _check_same(data, path, config)
+    result = _saved_result(path)
+    if result is None:
+        raise InputError(
+            f"{path}: holds a finished run, but neither its result nor a checkpoint to go on from; "
+            "ask it with `oneshot evaluate`, or train into another directory"
+        )
+    return {**result, "already_finished": True}
+
+
+def _check_same(data: Dataset, path: Path, config: Config) -> None:
+    """Raise unless the run in `path` has this configuration and this graph."""
     if to_toml(run_config(path)) != to_toml(config):
         raise InputError(
             f"{path}: was started with another configuration; resume it without --config and "
@@ -181,7 +206,6 @@ def _resumable(data: Dataset, path: Path, config: Config) -> Checkpoint | None:
         )
     if read_json(path / GRAPH).get("fingerprint") != data.graph.fingerprint:
         raise InputError(f"{path}: the graph has changed since this run was started")
-    return checkpoint
 
 
 def _saved_result(path: Path) -> dict[str, Any] | None:
@@ -209,9 +233,9 @@ def _tell(data: Dataset, path: Path, resume: bool, checkpoint: Checkpoint | None
     if checkpoint is None and resume:
         console.note(f"{path}: there is no checkpoint to resume from; training starts afresh")
     if checkpoint is None and holds_training(path):
+        advice = "" if resume else "; to go on with a run, use --resume"
         console.note(
-            f"{path}: holds an older run, which is replaced when the first epoch is done; to go on "
-            "with a run, use --resume"
+            f"{path}: holds an older run, which is replaced when the first epoch is done{advice}"
         )
 
 

@@ -218,7 +218,10 @@ def run_data(path: Path) -> Dataset:
     if wrong:
         raise InputError(f"{path / GRAPH}: not written by oneshot (origin.options.{wrong[0]})")
     if not source_exists(source):
-        raise InputError(f"{path}: its graph {source} is gone; give it with --data")
+        raise InputError(
+            f"{path}: its graph {source} was not found here; give it with --data, or set "
+            "ONESHOT_DATA to the directory that it is in"
+        )
     return load(source, **options)
 
 

@@ -71,8 +71,9 @@ def train(
         return
     if json:
         console.print_json(result)
-        return
-    if result.get("stopped"):
+    if result.get("stopped") and not result["saved"]:
+        raise typer.Exit(1)  # so that nobody takes an older run in its place for this one
+    if json or result.get("stopped"):
         return
     if result["already_finished"]:
         console.note(f"{out}: this run is finished; nothing was left to do")

@@ -9,6 +9,7 @@ import typer
 from oneshot import console
 from oneshot.cli.options import DeviceOption, JsonOption, load_data
 from oneshot.cli.search_report import report
+from oneshot.cli.search_report import show as show_search
 from oneshot.errors import InputError
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def search(
     if show is not None:
         if used - {"show", "json", "device", "workers"}:
             raise InputError("--show takes --json and nothing else: it only shows")
-        report(show, json)
+        show_search(show, json)
         return
     from oneshot.devices import find_device
     from oneshot.errors import require

@@ -11,20 +11,50 @@ if TYPE_CHECKING:
 PICTURE, RESULT = "search.png", "search.json"
 
 
-def report(path: Path, json: bool) -> None:
-    """Print a search, and write its picture and its figures beside it."""
-    from oneshot.config import to_toml
-    from oneshot.errors import MissingPackageError
-    from oneshot.files import write_json, write_text
-    from oneshot.report.search import plot_search
-    from oneshot.runs import CONFIG
+def show(path: Path, json: bool) -> None:
+    """Print a search that has been run, or runs elsewhere."""
+    from oneshot.files import locked
+    from oneshot.search.store import LOCK, Store
+
+    Store(path).close()  # else there is nothing to show
+    try:
+        with locked(path / LOCK, wait=False):
+            report(path, json)
+    except BlockingIOError:
+        console.note(f"{path}: another process is searching there; this is what it has so far")
+        report(path, json, writes=False)
+    except OSError as error:
+        console.note(f"{path}: nothing can be written there ({error.strerror})")
+        report(path, json, writes=False)
+
+
+def report(path: Path, json: bool, writes: bool = True) -> None:
+    """Print a search; if it `writes`, with its picture, figures and best configuration beside."""
     from oneshot.search.summary import summarise
 
     summary = summarise(path)
     value = summary.as_dict()
-    best = summary.best_config
-    if best is not None:
-        write_text(path / CONFIG, to_toml(best))
+    if writes:
+        _write(path, summary, value)
+    if json:
+        console.print_json(value)
+    else:
+        _print(summary, value)
+
+
+def _write(path: Path, summary: "Summary", value: dict[str, Any]) -> None:
+    """Write what a search has found beside it, and add to `value` where it is."""
+    from oneshot.config import to_toml
+    from oneshot.errors import InputError, MissingPackageError
+    from oneshot.files import write_json, write_text
+    from oneshot.report.search import plot_search
+    from oneshot.runs import CONFIG
+
+    for name in (CONFIG, PICTURE, RESULT):
+        if (path / name).is_symlink():
+            raise InputError(f"{path / name}: is a link, and nothing is written to where one leads")
+    if summary.best_config is not None:
+        write_text(path / CONFIG, to_toml(summary.best_config))
         value["config"] = str(path / CONFIG)
         try:
             plot_search(summary, path / PICTURE)
@@ -32,10 +62,6 @@ def report(path: Path, json: bool) -> None:
         except MissingPackageError as error:
             console.note(str(error))
     write_json(path / RESULT, value)
-    if json:
-        console.print_json(value)
-    else:
-        _print(summary, value)
 
 
 def _print(summary: "Summary", value: dict[str, Any]) -> None:
@@ -65,7 +91,8 @@ def _print(summary: "Summary", value: dict[str, Any]) -> None:
         )
     if "phase_2" in value:
         _print_phase_2(value)
-    console.note(f"configuration: {value.get('config', 'none yet')}")
+    if "config" in value:
+        console.note(f"configuration: {value['config']}")
     trained = value.get("trained")
     if trained is not None and trained["trial"] != value["best_trial"]:
         console.note(
@@ -108,7 +135,8 @@ def _print_phase_2(value: dict[str, Any]) -> None:
         f"{after['value']:.4f}"
     )
     if value["test"] is not None:
-        console.stdout.print(
-            f"test MRR {value['test']['mrr']:.4f} (with the sampler of the training "
-            f"{value['test_before']['mrr']:.4f})"
-        )
+        for name in dict.fromkeys((target, "mrr")):
+            console.stdout.print(
+                f"test {name} {value['test'][name]:.4f} (with the sampler of the training "
+                f"{value['test_before'][name]:.4f})"
+            )

@@ -110,6 +110,10 @@ class Store:
             if create:
                 self._database.executescript(_SCHEMA)
             version = self.about("format")
+        except sqlite3.OperationalError as error:
+            if create:
+                raise InputError(f"{self.path}: trials cannot be kept there ({error})") from None
+            raise InputError(f"{directory}: holds no whole search ({error})") from None
         except (sqlite3.DatabaseError, ValueError) as error:  # whose message may be torn, too
             raise InputError(f"{self.path}: not written by oneshot, or damaged ({error})") from None
         if version is None and create:
