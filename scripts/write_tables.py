@@ -481,6 +481,7 @@ def search() -> str:
     kills, workers = result("search-kills"), result("search-workers")
     phase, random = large["phase_2"], small["random_best"]
     minutes = [large["total_seconds"] / 60, small["wall_seconds"] / 60]
+    others = ", ".join(f"{value:.4f}" for value in random)
     rows = [
         [
             f"WN18RR on a GPU, {large['trials']} trials, from the whole space",
@@ -495,8 +496,8 @@ def search() -> str:
         [
             f"umls on 2 cores, {small['trials']} trials, both phases",
             f"{minutes[1]:.1f} min; best trial {small['best_value']:.4f}, the best of "
-            f"{len(random)} random searches {', '.join(f'{value:.4f}' for value in random)} (median "
-            f"{small['random_median']:.4f}); test MRR {small['test']['mrr']:.4f}",
+            f"{len(random)} random searches {others} (median {small['random_median']:.4f}); test "
+            f"MRR {small['test']['mrr']:.4f}",
         ],
         [
             "two workers of Dask instead of one",
