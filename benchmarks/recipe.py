@@ -21,13 +21,15 @@ from common import RESULTS
 from recipes import oneshot
 
 from oneshot.bench.measuring import hardware
-from oneshot.checksums import file_digest, read_sealed_json, write_sealed_json
+from oneshot.checkpoints import load_tensors, save_tensors
+from oneshot.checksums import read_sealed_json, write_sealed_json
 from oneshot.devices import find_device
 from oneshot.files import write_json
+from oneshot.run_parts import run_relations
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ("mrr", "hits@1", "hits@3", "hits@10", "coverage", "queries", "seconds")
-SHIPPED = ("config.toml", "relations.txt", "predictor.safetensors", "calibration.json")
+SHIPPED = ("config.toml", "calibration.json")
 
 
 def main() -> None:
@@ -111,8 +113,12 @@ def ship(name: str, run: Path) -> None:
         shutil.copy(run / file, target / file)
     graph = read_sealed_json(run / "graph.json")
     graph["origin"]["source"] = name
-    graph["files"] = {"relations.txt": file_digest(run / "relations.txt")}
+    graph.pop("files", None)
     write_sealed_json(target / "graph.json", graph)
+    # The relations as a part of the predictor, not as a file of the data set.
+    tensors, about = load_tensors(run / "predictor.safetensors")
+    about["relations"] = list(run_relations(run))
+    save_tensors(target / "predictor.safetensors", tensors, about)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 import torch
 from commands import listing
 from reasoning import chain_world, settings, tiny_predictor, write_world
+from serving import saved_run
 
 from oneshot import jobs, recording
 from oneshot.answers import Calibration
@@ -25,7 +26,7 @@ from oneshot.files import replacing
 from oneshot.graph import KnowledgeGraph
 from oneshot.reasoner import Reasoner
 from oneshot.recording import CHECKPOINT
-from oneshot.runs import load_reasoner, run_data, run_graph
+from oneshot.runs import load_reasoner, run_data, run_graph, run_relations
 from oneshot.samplers import PPRSampler, RandomSampler
 from oneshot.vocabulary import Vocabulary
 
@@ -42,6 +43,19 @@ def reasoner() -> Reasoner:
 def answers_of(reasoner: Reasoner) -> list[Any]:
     questions = [("link 1", "next"), ("link 4", "after⁻¹"), ("link 9", "before")]
     return [reasoner.predict(*question, top=100) for question in questions]
+
+
+def test_a_run_may_hold_its_relations_in_the_predictor(tmp_path: Path) -> None:
+    """As those in `pretrained/`, which come without files of a data set."""
+    run = saved_run(tmp_path / "run", 20)
+    expected = load_reasoner(run).predict("link 1", "next")
+    names = list(run_relations(run))
+    (run / "relations.txt").unlink()
+    with pytest.raises(InputError, match=r"relations\.txt"):
+        load_reasoner(run)
+    tensors, about = load_tensors(run / "predictor.safetensors")
+    save_tensors(run / "predictor.safetensors", tensors, about | {"relations": names})
+    assert load_reasoner(run).predict("link 1", "next") == expected
 
 
 def test_what_is_saved_is_loaded_again(tmp_path: Path, reasoner: Reasoner) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.answers import Calibration
+from oneshot.checkpoints import load_tensors
 from oneshot.checksums import damaged, digest, file_digest, read_sealed_json, write_sealed_json
 from oneshot.errors import InputError
 from oneshot.fact_store import FILES as STORE_FILES
@@ -50,7 +51,15 @@ def relation_lines(graph: KnowledgeGraph) -> str:
 
 
 def run_relations(path: Path) -> Vocabulary:
-    """The relations that the predictor of a run knows, in its order."""
+    """The relations that the predictor of a run knows, in its order.
+
+    Of a run that is passed on without the names of a data set in a file of their own they stand
+    in the header of its predictor.
+    """
+    if not (path / RELATIONS).exists() and (path / PREDICTOR).is_file():
+        names = load_tensors(path / PREDICTOR)[1].get("relations")
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return Vocabulary.from_names(names, "relation")
     check_listed(path, RELATIONS)
     return read_relations(path / RELATIONS)
 
