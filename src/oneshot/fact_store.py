@@ -8,6 +8,7 @@ kept up to date with each change, tells whether they are as they were written.
 
 import contextlib
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -79,11 +80,18 @@ class FactStore:
             self._reader = _connect(path, read_only)
             about = dict(self._rows("SELECT key, value FROM about"))
         except sqlite3.OperationalError as error:
-            if is_new and self._writer is not None:  # half a store, on a full disk, helps nobody
+            # Half a store, on a full disk, helps nobody; one that another process has just begun,
+            # and that is locked for us, is left alone.
+            is_full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
+            if is_new and is_full and self._writer is not None and not path.stat().st_size:
                 self._writer.close()
                 for name in FILES:
                     path.with_name(name).unlink(missing_ok=True)
-            raise StoreError(f"{path}: changed facts cannot be kept there ({error})") from error
+            # SQLite does not always say why a file could not be opened.
+            more = "" if os.access(path.parent, os.W_OK) else "; the directory is read-only"
+            raise StoreError(
+                f"{path}: changed facts cannot be kept there ({error}{more})"
+            ) from error
         except (sqlite3.Error, ValueError) as error:  # a message of sqlite3 may be damaged, too
             raise InputError(f"{path}: not a whole store of facts ({error})") from error
         if about.get("format") != str(_FORMAT):
