@@ -25,8 +25,10 @@ LEAST_GAIN = 0.002
 MAX_EPOCHS = 2000
 """Epochs after which a training ends even if it still gets better."""
 
-# Some models build the product of queries, entities and dimension: at most so many numbers.
+# Some models build the product of queries, entities and dimension: at most so many numbers, and
+# on a GPU at most this share of its free memory, as several of them live at the same time.
 _NUMBERS_AT_ONCE = 2**25
+_SHARE_OF_GPU = 1 / 16
 
 
 class Watcher(Protocol):
@@ -114,7 +116,7 @@ def train_embedding(
     with guest(seed, device):
         factory = triples_factory(data, recipe.inverse)
         model = build_model(recipe, factory, dim, seed).to(device)
-        size = _queries_per_step(data, dim)
+        size = _queries_per_step(data, dim, device)
         scorer = scorer_of(model, data.graph.num_relations)
         known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
         known = known.to(device)
@@ -229,9 +231,12 @@ def _stepping(watcher: Watcher) -> Any:
     return Stepping()
 
 
-def _queries_per_step(data: Dataset, dim: int) -> int:
-    numbers = data.graph.num_entities * dim
-    return max(1, min(QUERIES_PER_STEP, _NUMBERS_AT_ONCE // numbers))
+def _queries_per_step(data: Dataset, dim: int, device: torch.device) -> int:
+    most = _NUMBERS_AT_ONCE
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        most = max(most, int(free * _SHARE_OF_GPU) // 4)
+    return max(1, min(QUERIES_PER_STEP, most // (data.graph.num_entities * dim)))
 
 
 def _count(model: Any) -> int:

@@ -221,6 +221,7 @@ def _split(bench: Workbench) -> Iterator[Row]:
                 "training.fact_ratio": ratio,
                 "training.query_share": min(more, 1.0),
                 "training.epochs": round(training.epochs * max(more, 1.0)),
+                "training.valid_every": round(training.valid_every * max(more, 1.0)),
             }
             yield _row(bench, data, {"fact_ratio": ratio}, changes)
 

@@ -19,6 +19,7 @@ from oneshot.jobs import train_run
 from oneshot.paper.table import Figures
 from oneshot.reasoner import Reasoner
 from oneshot.runs import load_reasoner
+from oneshot.samplers.budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
 
 QUICK_DATA = "family:100"
 """The small world on which a quick run measures everything."""
@@ -134,8 +135,11 @@ class Workbench:
         for key, value in (changes or {}).items():
             section, option = key.split(".")
             table.setdefault(section, {})[option] = value
-        table.setdefault("training", {}).setdefault("seed", self.seed)
-        table["training"].setdefault("valid_every", 2)
+        # Written out, so that two tables which mean the same training find the same run.
+        sampler = {"entity_ratio": DEFAULT_ENTITY_RATIO, "edge_ratio": DEFAULT_EDGE_RATIO}
+        training = {"seed": self.seed, "valid_every": 2, "precision": "auto"}
+        table["sampler"] = {**sampler, **table.get("sampler", {})}
+        table["training"] = {**training, **table.get("training", {})}
         return from_table(table, list(self.changes))
 
     def epochs(self, data: str, share: float) -> int:
