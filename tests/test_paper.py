@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from oneshot.config import PredictorConfig
 from oneshot.datasets import load
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
-from oneshot.paper import TABLES, Workbench, make_report
+from oneshot.paper import TABLES, Workbench, main_table, make_report, workbench
 from oneshot.paper.cases import hops_from
 from oneshot.paper.claims import CLAIMS
 from oneshot.paper.cost import by_formula, counted
@@ -22,7 +23,8 @@ from oneshot.paper.structure import within_hops
 from oneshot.paper.table import Column, Figures, Row, Table
 from oneshot.paper.trained import noisy, thinned
 from oneshot.predictor import Predictor
-from oneshot.samplers import PPRSampler
+from oneshot.runs import METRICS
+from oneshot.samplers import SAMPLERS, PPRSampler
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
 pytest.importorskip("smac", reason="one of the tables searches (extra search)")
@@ -152,6 +154,71 @@ def test_no_row_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     report = make_report(counting([]), bench, told.append)
     assert len(report["rows"]) == 2
     assert "2 rows are left" in told[-1]
+
+
+def test_a_table_told_to_stop_goes_on_within_the_training(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[None] = []
+
+    @contextmanager
+    def stop_later() -> Iterator[Callable[[], bool]]:
+        yield lambda: asked.append(None) or len(asked) == 12
+
+    monkeypatch.setattr(workbench, "told_to_stop", stop_later)
+    command = ["paper", "heuristics", "--quick", "--set", "training.epochs=3", "--out", tmp_path]
+    stopped = run(*command)
+    assert stopped.code == 143
+    assert "the same command goes on" in stopped.err
+    (path,) = (tmp_path / "runs").iterdir()
+    assert not (path / "result.json").exists()
+    assert run(*command).code == 0
+    rows = json.loads((tmp_path / "heuristics.json").read_text())["rows"]
+    assert [row["sampler"] for row in rows] == list(SAMPLERS)
+    fresh = Workbench(tmp_path / "fresh", torch.device("cpu"), quick=True, changes=command[4:5])
+    assert rows[0]["mrr"] == make_report(TABLES["heuristics"], fresh)["rows"][0]["mrr"]
+
+
+def test_an_epochs_time_is_that_of_training_alone(tmp_path: Path) -> None:
+    seconds = {1: 90.0, 2: 40.0, 3: 2.0, 4: 50.0, 5: 4.0, 7: 3.0}
+    records: list[Figures] = [{"epoch": epoch, "seconds": took} for epoch, took in seconds.items()]
+    for record in records[1:4:2]:
+        record["valid"] = {"mrr": 0.5}
+    (tmp_path / METRICS).write_text("\n".join(map(json.dumps, records)))
+    assert workbench._seconds_per_epoch(tmp_path, 7.0) == 3.0
+    (tmp_path / METRICS).write_text(json.dumps(records[0]))
+    assert workbench._seconds_per_epoch(tmp_path, 7.0) == 7.0
+
+
+def test_the_main_table_begins_with_what_the_result_files_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = {"gpu": "G", "versions": {"torch": "1"}, "date": "d", "revision": "abc"}
+    report: Figures = {"mrr": 0.5, "hits@1": 0.4, "hits@3": 0.5, "hits@10": 0.6, "coverage": 0.9}
+    recorded = {
+        "seed": 7,
+        "valid": report,
+        "test": {**report, "mrr": 0.53},
+        "epochs": 4,
+        "best_epoch": 3,
+        "training_seconds": 12.5,
+        "parameters": 1000,
+        "peak_gpu_megabytes": None,
+        "hardware": machine,
+    }
+    monkeypatch.setattr(main_table, "RESULTS", tmp_path)
+    (tmp_path / "recipe-umls.json").write_text(json.dumps({"rows": [recorded]}))
+    bench = Workbench(tmp_path, torch.device("cpu"), names=["umls"], minutes=0)
+    found = make_report(TABLES["main"], bench)
+    assert not found["complete"]
+    (row,) = found["rows"]
+    assert (row["seed"], row["source"]) == (7, "recipe-umls.json")
+    assert (row["mrr"], row["valid_mrr"], row["seconds"]) == (0.53, 0.5, 12.5)
+    assert row["hardware"] == machine
+    # A new result file counts at once.
+    recorded["test"]["mrr"] = 0.54
+    (tmp_path / "recipe-umls.json").write_text(json.dumps({"rows": [recorded]}))
+    assert make_report(TABLES["main"], bench)["rows"][0]["mrr"] == 0.54
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}'])

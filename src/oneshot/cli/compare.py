@@ -60,6 +60,7 @@ def compare(
     from oneshot.comparing import compare as measure_all
     from oneshot.config import from_table, read_config
     from oneshot.devices import find_device
+    from oneshot.stopping import StopTraining
 
     place = find_device(device)
     names = [find_peer(name) for name in parts(peers, "--with")]
@@ -70,6 +71,7 @@ def compare(
         raise InputError(f"{out}: is a file; choose a directory")
     dataset = load_data(source, seed)
     with ExitStack() as stack:
+        is_temporary = out is None
         if out is None:
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oneshot-")))
         bench = Comparison(
@@ -83,7 +85,12 @@ def compare(
             max_epochs=epochs,
             dim=dim or DIM,
         )
-        result = measure_all(bench, console.note)
+        try:
+            result = measure_all(bench, console.note)
+        except StopTraining:
+            kept = "nothing is kept without --out" if is_temporary else f"go on with --out {out}"
+            console.note(f"stopped; {kept}")
+            raise typer.Exit(143) from None
     if json:
         console.print_json(result)
         return

@@ -38,6 +38,7 @@ def paper(
     from oneshot.devices import find_device
     from oneshot.errors import require
     from oneshot.paper import TABLES, Workbench, make_report
+    from oneshot.stopping import StopTraining
 
     if name == "list":
         _print_tables(json)
@@ -58,14 +59,11 @@ def paper(
     )
     reports: list[dict[str, Any]] = []
     for table in TABLES.values() if name == ALL else [TABLES[name]]:
-        if reports and not bench.has_time and not table.derived:
-            console.note(f"{table.name}: no time is left; run it again to measure it")
-            continue
         try:
             report = make_report(table, bench, console.note)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, StopTraining) as stop:
             console.note(f"stopped; the same command goes on where it was ({out})")
-            raise typer.Exit(130) from None
+            raise typer.Exit(143 if isinstance(stop, StopTraining) else 130) from None
         except InputError as error:
             if name != ALL:
                 raise

@@ -139,7 +139,8 @@ CLAIMS = (
 
 def _plan(bench: Workbench) -> Iterator[Row]:
     for claim in CLAIMS:
-        yield Row({"claim": claim.text, "table": claim.table}, partial(_judged, bench, claim))
+        key = {"claim": claim.text, "table": claim.table}
+        yield Row(key, partial(_judged, bench, claim), derived=True)
 
 
 def _judged(bench: Workbench, claim: Claim) -> Figures:
@@ -172,5 +173,4 @@ TABLE = Table(
     ),
     _plan,
     _finding,
-    derived=True,
 )

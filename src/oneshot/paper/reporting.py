@@ -25,19 +25,22 @@ def make_report(
     is missing (the workbench's time may have run out).
     """
     path = bench.out / f"{table.name}.json"
-    done = [] if table.derived else _measured(path, bench.settings)
+    done = _measured(path, bench.settings)
     planned = list(table.plan(bench))
     rows: list[Figures] = []
     missing = 0
     for number, row in enumerate(planned, 1):
-        found = next((old for old in done if _is_of(old, row.key)), None)
-        if found is None and not bench.has_time and not table.derived:
+        found = None
+        if not row.derived:
+            found = next((old for old in done if _is_of(old, row.key)), None)
+        if found is None and not bench.has_time and not row.derived:
             missing += 1
             continue
         if found is None:
             shown = ", ".join(f"{key} {value}" for key, value in row.key.items())
             tell(f"{table.name}, row {number} of {len(planned)}: {shown}")
-            found = {**row.key, **row.measure(), "hardware": hardware(bench.device)}
+            # A row that is read from a file knows where it was measured.
+            found = {"hardware": hardware(bench.device), **row.key, **row.measure()}
         found["paper"] = dict(row.paper)
         rows.append(found)
         report = {

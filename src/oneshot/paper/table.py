@@ -17,12 +17,13 @@ class Row:
     """A row that is still to be measured.
 
     `key`: what tells it from the other rows of its table. `paper`: the paper's figures for it,
-    under the names of ours.
+    under the names of ours. `derived`: the figures are read from files, and so made anew each time.
     """
 
     key: Figures
     measure: Callable[[], Figures]
     paper: Mapping[str, float] = field(default_factory=dict)
+    derived: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,7 @@ class Table:
     """What `oneshot paper NAME` makes.
 
     `plan`: the rows that a workbench is to measure. `finding`: a sentence with figures on what
-    the measured rows say. `draw`: writes a picture of them. `derived`: the rows come from other
-    reports, and are made anew each time.
+    the measured rows say. `draw`: writes a picture of them.
     """
 
     name: str
@@ -66,7 +66,6 @@ class Table:
     plan: Callable[["Workbench"], Iterable[Row]]
     finding: Callable[[Sequence[Figures]], str] = _no_finding
     draw: Callable[[Sequence[Figures], Path], None] | None = None
-    derived: bool = False
 
 
 def figures_by(

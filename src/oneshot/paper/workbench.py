@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import json
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +20,9 @@ from oneshot.graph import KnowledgeGraph
 from oneshot.jobs import train_run
 from oneshot.paper.table import Figures
 from oneshot.reasoner import Reasoner
-from oneshot.runs import load_reasoner
+from oneshot.runs import METRICS, load_reasoner
 from oneshot.samplers.budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
+from oneshot.stopping import StopTraining, told_to_stop
 
 QUICK_DATA = "family:100"
 """The small world on which a quick run measures everything."""
@@ -148,14 +151,19 @@ class Workbench:
 
     def train(self, data: Dataset, config: Config) -> Figures:
         """Figures of a training, taken up where it stands; out of memory is a result, too."""
+        run = self._run(data, config)
         try:
-            run = self._run(data, config)
-            result = train_run(data, run, config, self.device, resume=run.is_dir())
+            with told_to_stop() as should_stop:
+                result = train_run(
+                    data, run, config, self.device, run.is_dir(), should_stop=should_stop
+                )
         except (OneshotError, torch.OutOfMemoryError) as error:
             memory = isinstance(error, torch.OutOfMemoryError) or "memory" in str(error)
             if not memory:
                 raise
             return {"failure": "out of memory"}
+        if result.get("stopped"):
+            raise StopTraining
         test, valid = result["test"], result["valid"]
         return {
             "mrr": test["mrr"],
@@ -167,7 +175,7 @@ class Workbench:
             "epochs": result["epochs"],
             "best_epoch": result["best_epoch"],
             "seconds": result["seconds"],
-            "seconds_per_epoch": result["seconds"] / result["epochs"],
+            "seconds_per_epoch": _seconds_per_epoch(run, result["seconds"] / result["epochs"]),
             "seconds_per_1000_queries": 1000 * test["seconds"] / test["queries"],
             "parameters": result["parameters"],
             "peak_megabytes": result["peak_gpu_megabytes"],
@@ -189,6 +197,18 @@ class Workbench:
         told = f"{data.graph.fingerprint}\n{to_toml(config)}"
         digest = hashlib.sha256(told.encode()).hexdigest()[:12]
         return self.out / "runs" / f"{data.name.replace(':', '-')}-{digest}"
+
+
+def _seconds_per_epoch(run: Path, mean: float) -> float:
+    """Of an epoch without validation, and not of the first, in which kernels are compiled.
+
+    `mean`: of all epochs, for a training that has none such.
+    """
+    records = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
+    plain = [
+        record["seconds"] for record in records if record["epoch"] > 1 and "valid" not in record
+    ]
+    return statistics.median(plain) if plain else mean
 
 
 def with_graph(data: Dataset, facts: torch.Tensor, name: str) -> Dataset:
