@@ -179,6 +179,16 @@ def test_the_seed_decides_and_the_callers_generators_stay(data: Dataset) -> None
 
 
 @needs_pykeen
+def test_nodepiece_takes_hubs_and_entities_without_facts() -> None:
+    leaves = torch.arange(2, 30_000)  # entity 1 has no facts
+    facts = torch.stack([leaves, torch.zeros_like(leaves), torch.zeros_like(leaves)], dim=1)
+    anchors = recipes.pagerank_anchors()(num_anchors=3)
+    assert anchors.rank(facts[:, [0, 2]].T.numpy())[0] == 0
+    data = Dataset("star", KnowledgeGraph.from_facts(facts), facts[:2], facts[2:4])
+    assert count_parameters(RECIPES["nodepiece"], data, 8) > 0
+
+
+@needs_pykeen
 @pytest.mark.parametrize(
     ("error", "failure"),
     [

@@ -12,7 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from oneshot.baselines.package import load_pykeen
+from oneshot.graph import KnowledgeGraph
+from oneshot.ppr import pagerank
 
 SMALL = 1000
 """Entities up to which every model is trained against all of them."""
@@ -128,22 +133,35 @@ def rotate_pairs() -> Any:
 
     PyKEEN's own does so, too, but writes out a warning with the numbers at each step.
     """
-    from torch import Tensor, view_as_complex
 
     class RotatePairs(load_pykeen().nn.modules.RotatEInteraction):  # type: ignore[misc]
         def forward(self, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
             pairs = (part.unflatten(-1, (-1, 2)).contiguous() for part in (h, r, t))
-            scores: Tensor = super().forward(*map(view_as_complex, pairs))
+            scores: Tensor = super().forward(*map(torch.view_as_complex, pairs))
             return scores
 
     return RotatePairs()
+
+
+def pagerank_anchors() -> Any:
+    """The choice of anchors by PageRank, with ours: PyKEEN's refuses isolated entities and hubs."""
+
+    class PageRankAnchors(load_pykeen().nn.node_piece.anchor_selection.SingleSelection):  # type: ignore[misc]
+        def rank(self, edge_index: Any) -> Any:
+            heads, tails = torch.as_tensor(edge_index)
+            graph = KnowledgeGraph.from_facts(
+                torch.stack([heads, torch.zeros_like(heads), tails], dim=1)
+            )
+            return pagerank(graph).argsort(descending=True, stable=True).numpy()
+
+    return PageRankAnchors
 
 
 def _nodepiece(dim: int, entities: int) -> dict[str, Any]:
     """Tokens are the nearest of some anchors, and relations; RotatE scores what an MLP makes."""
     count = max(min(500, entities // 10), 3)
     anchors = {
-        "selections": ["degree", "pagerank", "random"],
+        "selections": ["degree", pagerank_anchors(), "random"],
         "ratios": [0.4, 0.4, 0.2],
         "num_anchors": count,
     }
