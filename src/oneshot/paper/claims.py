@@ -13,6 +13,7 @@ from oneshot.paper.workbench import Workbench
 Rows = Sequence[Figures]
 # Two seeds of a short training differ by as much; less is no difference.
 _NOISE = 0.005
+_PAPER = "one-shot subgraph"
 
 
 class Verdict(NamedTuple):
@@ -42,16 +43,21 @@ def _less_time(rows: Rows) -> Verdict | None:
 
 
 def _better(rows: Rows) -> Verdict | None:
-    """Our mean MRR against the best peer in the paper's table."""
-    gains = []
+    """Our mean MRR against the best peer in the paper's table, on the data sets at hand."""
+    gains, papers = [], []
     for data, published in PUBLISHED.items():
         mine = [row["mrr"] for row in rows if row["data"] == data and "mrr" in row]
-        peers = [mrr for name, (mrr, *_) in published.items() if name != "one-shot subgraph"]
+        best = max(mrr for name, (mrr, *_) in published.items() if name != _PAPER)
         if mine:
-            gains.append(mean(mine) / max(peers) - 1)
+            gains.append(mean(mine) / best - 1)
+            papers.append(published[_PAPER][0] / best - 1)
     if not gains:
         return None
-    return Verdict(f"{mean(gains):.1%} over {len(gains)} data sets", mean(gains) >= 0.069)
+    text = (
+        f"{mean(gains):.1%} over {len(gains)} of its {len(PUBLISHED)} data sets, where its own "
+        f"figures say {mean(papers):.1%}"
+    )
+    return Verdict(text, mean(gains) >= 0.069)
 
 
 def _time_saved(rows: Rows) -> Verdict | None:
@@ -82,7 +88,10 @@ def _few_entities_many_facts(rows: Rows) -> Verdict | None:
         (mrr for (entities, edges), mrr in found.items() if entities <= 0.2 and edges >= 0.5),
         default=0.0,
     )
-    text = f"best at {best[0]:.0%} of the entities, {best[1]:.0%} of the facts: {found[best]:.3f}"
+    text = (
+        f"{corner:.3f} with at most 20 % of the entities and at least half of the facts; the best "
+        f"of all, {found[best]:.3f}, with {best[0]:.0%} and {best[1]:.0%}"
+    )
     return Verdict(text, corner >= found[best] - _NOISE)
 
 
