@@ -22,6 +22,8 @@ from rich.text import Text
 stdout = Console(highlight=False, markup=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
+_BEGINS_NUMBER = frozenset("0123456789+-−–<≤≥>~.∞")
+
 
 def print_json(value: Any) -> None:
     """One JSON value on stdout and nothing else."""
@@ -34,11 +36,17 @@ def print_json(value: Any) -> None:
     stdout.file.flush()
 
 
+def are_numbers(cells: Sequence[str]) -> bool:
+    """Whether the cells of a column are figures, with a unit or a second figure behind at most."""
+    return all(len(cell) <= 20 and cell[:1] in _BEGINS_NUMBER for cell in cells if cell)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; the first column is text, the others numbers."""
+    """A table on stdout; columns of numbers are set to the right."""
     table = Table(title=title, title_justify="left")
     for place, column in enumerate(columns):
-        table.add_column(column, justify="left" if place == 0 else "right")
+        numbers = place > 0 and are_numbers([row[place] for row in rows])
+        table.add_column(column, justify="right" if numbers else "left")
     for row in rows:
         table.add_row(*row)
     stdout.print(table)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.bench.measuring import hardware
+from oneshot.console import are_numbers
 from oneshot.errors import InputError
 from oneshot.files import write_json, write_text
 from oneshot.paper.table import Figures, Table
@@ -74,12 +75,15 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
         for column in table.columns
         if any(row.get(column.figure) is not None for row in rows)
     ]
+    cells = [[column.cell(row) for row in rows] for column in columns]
+    marks = ["---", *("---:" if are_numbers(column) else "---" for column in cells[1:])]
     lines = [
         f"{heading} {table.title}",
         "",
-        "| " + " | ".join(column.head for column in columns) + " |",
-        "| " + " | ".join("---" if place == 0 else "---:" for place in range(len(columns))) + " |",
-        *("| " + " | ".join(column.cell(row) for column in columns) + " |" for row in rows),
+        *(
+            f"| {' | '.join(line)} |"
+            for line in ([column.head for column in columns], marks, *zip(*cells, strict=True))
+        ),
         "",
     ]
     if any(row.get("paper") for row in rows):
