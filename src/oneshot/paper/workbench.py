@@ -141,6 +141,8 @@ class Workbench:
         # Written out, so that two tables which mean the same training find the same run.
         sampler = {"entity_ratio": DEFAULT_ENTITY_RATIO, "edge_ratio": DEFAULT_EDGE_RATIO}
         training = {"seed": self.seed, "valid_every": 2, "precision": "auto"}
+        # On a GPU validation takes as much memory as there is; the peak is to be the training's.
+        training["valid_batch_size"] = 64
         table["sampler"] = {**sampler, **table.get("sampler", {})}
         table["training"] = {**training, **table.get("training", {})}
         return from_table(table, list(self.changes))
