@@ -413,6 +413,23 @@ def test_the_successor_of_a_run_is_held_too(base: Path, tmp_path: Path) -> None:
     assert listing(tmp_path)[0] == "run"  # nothing is left beside it
 
 
+def test_of_two_that_begin_a_run_at_once_one_trains(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    build = jobs.build_reasoner
+
+    def other_is_faster(*arguments: Any) -> Any:
+        shutil.copytree(base / "run", out)
+        return build(*arguments)
+
+    monkeypatch.setattr(jobs, "build_reasoner", other_is_faster)
+    config = from_table({}, settings("training.epochs=2")[1::2])
+    with pytest.raises(InputError, match="another process has begun"):
+        jobs.train_run(run_data(base / "run"), out, config, CPU)
+    assert contents(out) == contents(base / "run")
+
+
 def test_what_a_killed_process_left_beside_a_run_is_removed(base: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(base / "run", out)

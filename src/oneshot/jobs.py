@@ -63,9 +63,16 @@ def train_run(
     team = Team(device)
     check_run_place(path, data.graph)
     with ExitStack() as writing:
-        if team.is_first and path.is_dir():
+        is_held = team.is_first and path.is_dir()
+        if is_held:
             writing.enter_context(only_writer(path))
-        return _train_run(data, path, config, team, device, resume, observers, should_stop, writing)
+
+        def hold() -> None:
+            if not is_held:
+                _make_place(path)
+                writing.enter_context(only_writer(path))
+
+        return _train_run(data, path, config, team, device, resume, observers, should_stop, hold)
 
 
 def _train_run(
@@ -77,7 +84,7 @@ def _train_run(
     resume: bool,
     observers: Sequence[Observer],
     should_stop: Callable[[], bool],
-    writing: ExitStack,
+    hold: Callable[[], None],
 ) -> dict[str, Any]:
     checkpoint = _resumable(data, path, config) if resume else None
     if resume and checkpoint is None and (path / CALIBRATION).is_file():
@@ -104,9 +111,7 @@ def _train_run(
         # Nothing was written so far: wrong use leaves an older run as it was.
         if team.is_first:
             trainer.messages = console.note
-            if not path.is_dir():
-                path.mkdir(parents=True)
-                writing.enter_context(only_writer(path))
+            hold()
             _tell(data, path, resume, checkpoint)
             _clean(path)
             if checkpoint is None:
@@ -145,6 +150,16 @@ def _train_run(
     list_file(path, RESULT, text.encode())
     write_text(path / RESULT, text)
     return {**result, "already_finished": False}
+
+
+def _make_place(path: Path) -> None:
+    """Make the directory of a run that was not there when the command began."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise InputError(
+            f"{path}: another process has begun a run there; wait for it, or choose another place"
+        ) from None
 
 
 def _stopped(writer: RunWriter, trainer: Trainer, data: Dataset) -> dict[str, Any]:
