@@ -20,8 +20,6 @@ from oneshot.datasets import bundled_names, load
 from oneshot.devices import find_device
 
 PEERS = ("frequency", "transe", "distmult", "complex", "rotate", "quate", "conve")
-# Real numbers an entity, in the embedding models; fewer on the larger graph, to save time.
-DIMS = {"umls": 128, "Family": 32}
 # As `oneshot search umls` found it on two cores (benchmarks/search.py), trained for longer.
 _FOUND = {
     "message": "nbfnet",
@@ -66,7 +64,7 @@ OURS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", choices=DIMS)
+    parser.add_argument("data", choices=OURS)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--with", dest="peers", default=",".join(PEERS))
     parser.add_argument("--device", default="auto")
@@ -81,7 +79,6 @@ def main() -> None:
         data=load(options.data),
         peers=options.peers.split(","),
         ours=from_table({**OURS[options.data]}, [f"training.seed={options.seed}"]),
-        dim=DIMS[options.data],
     )
     found = compare(bench, lambda line: print(line, file=sys.stderr, flush=True))
     own = bench.ours
