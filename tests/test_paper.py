@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from commands import Run
 
 from oneshot.config import PredictorConfig
 from oneshot.datasets import load
-from oneshot.errors import InputError
+from oneshot.errors import DivergedError, InputError
 from oneshot.graph import KnowledgeGraph
 from oneshot.paper import TABLES, Workbench, main_table, make_report, workbench
 from oneshot.paper.cases import hops_from
@@ -156,6 +157,174 @@ def test_no_row_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     assert "2 rows are left" in told[-1]
 
 
+def asking(numbers: list[int], fail: bool = False) -> Table:
+    """A table of some rows, of which the first missing one may be interrupted."""
+
+    def plan(bench: Workbench) -> Iterator[Row]:
+        for number in numbers:
+
+            def measure(number: int = number) -> Figures:
+                if fail:
+                    raise KeyboardInterrupt
+                return {"square": number**2}
+
+            yield Row({"number": number}, measure)
+
+    return Table("asking", "Squares", (Column("n", "number"), Column("square", "square")), plan)
+
+
+def test_rows_stay_that_are_not_asked_for_today(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, torch.device("cpu"))
+    make_report(asking([1, 2, 3]), bench)
+    with pytest.raises(KeyboardInterrupt):
+        make_report(asking([4, 2], fail=True), bench)
+    report = make_report(asking([4, 2]), bench)
+    assert [row["number"] for row in report["rows"]] == [4, 2, 1, 3]
+    assert report["complete"]
+    assert [row["square"] for row in make_report(asking([1], fail=True), bench)["rows"]] == [
+        1,
+        16,
+        4,
+        9,
+    ]
+
+
+def test_one_process_measures_a_table(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, torch.device("cpu"))
+
+    def plan(_: Workbench) -> Iterator[Row]:
+        yield Row({"number": 1}, lambda: make_report(asking([2]), bench))
+
+    with pytest.raises(InputError, match="another process is measuring this"):
+        make_report(Table("asking", "Squares", (), plan), bench)
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path: Path, run: Run) -> None:
+    for name in ("datasets.md", "datasets.png"):
+        (tmp_path / name).write_text("mine")
+        refused = run("paper", "datasets", "--quick", "--out", tmp_path)
+        assert refused.code == 2
+        assert "was not written by this command" in refused.err
+        assert (tmp_path / name).read_text() == "mine"
+        (tmp_path / name).unlink()
+
+
+def world(path: Path, test: list[str]) -> Path:
+    """A small data set with these test facts."""
+    path.mkdir(parents=True)
+    facts = [f"e{i}\tr{i % 2}\te{(i * 7 + 3) % 12}" for i in range(40)]
+    (path / "train.txt").write_text("\n".join(facts))
+    (path / "valid.txt").write_text("e1\tr0\te5\ne2\tr1\te6")
+    (path / "test.txt").write_text("\n".join(test))
+    return path
+
+
+def test_other_facts_under_the_same_name_are_measured_anew(tmp_path: Path) -> None:
+    one = world(tmp_path / "a" / "kg", ["e3\tr0\te9", "e4\tr0\te1"])
+    other = world(tmp_path / "b" / "kg", ["e5\tr0\te2", "e6\tr1\te8", "e7\tr1\te8"])
+    changes = ["training.epochs=1", "predictor.dim=4", "predictor.num_layers=1"]
+
+    def rows(table: str, out: str, *names: Path) -> list[Figures]:
+        bench = Workbench(
+            tmp_path / out, torch.device("cpu"), names=list(map(str, names)), changes=changes
+        )
+        found: list[Figures] = make_report(TABLES[table], bench)["rows"]
+        return found
+
+    both = rows("deletion", "both", one, other)
+    alone = rows("deletion", "alone", other)
+    assert [row["mrr"] for row in both[len(alone) :]] == [row["mrr"] for row in alone]
+    assert rows("datasets", "same", one)[0]["test"] == 2
+    (one / "test.txt").write_text("e3\tr0\te9")
+    assert [row["test"] for row in rows("datasets", "same", one)] == [1]
+
+
+@pytest.mark.parametrize("table", ["hops", "complexity", "cases", "coverage"])
+def test_too_little_data_is_told(tmp_path: Path, run: Run, table: str) -> None:
+    three = tmp_path / "three.tsv"
+    three.write_text("a\tr\tb\nb\tr\tc\nc\tr\ta\n")
+    refused = run("paper", table, "--data", three, "--out", tmp_path / "out")
+    assert refused.code == 2
+    assert "facts to" in refused.err.splitlines()[-1]
+
+
+def test_odd_names_stay_in_their_place(tmp_path: Path, run: Run) -> None:
+    data = world(tmp_path / "own" / "$k^$", ["$x^$\tr0\te9", "e|4\tr0\te1"])
+    before = sorted(data.parent.rglob("*"))
+    out = tmp_path / "out" / "deep"
+    for table in ("cases", "hops"):
+        assert run("paper", table, "--data", data, "--out", out).code == 0
+    assert sorted(data.parent.rglob("*")) == before
+    assert len(list((out / "cases").glob("*.png"))) == 6
+    assert "e\\|4" in (out / "cases.md").read_text()
+
+
+def test_what_a_table_varies_wins_over_what_is_set(tmp_path: Path) -> None:
+    bench = Workbench(
+        tmp_path,
+        torch.device("cpu"),
+        quick=True,
+        changes=["predictor.num_layers=1", "predictor.dim=8"],
+    )
+    config = bench.config("umls", {"predictor.num_layers": 3, "sampler.entity_ratio": 0.3})
+    assert (config.predictor.num_layers, config.predictor.dim) == (3, 8)
+    assert config.sampler.entity_ratio == 0.3
+    assert bench.config("umls").predictor.num_layers == 1
+
+
+def test_several_data_sets_have_a_finding_each() -> None:
+    rows = [
+        {"data": data, "share": share, "mrr": mrr}
+        for data, mrrs in (("a", (0.5, 0.4)), ("b", (0.5, 0.1)))
+        for share, mrr in zip((0.0, 0.5), mrrs, strict=True)
+    ]
+    assert TABLES["deletion"].finding(rows) == (
+        "a: 50% of the training facts removed cost 20% of the MRR (0.500 to 0.400). "
+        "b: 50% of the training facts removed cost 80% of the MRR (0.500 to 0.100)."
+    )
+    assert TABLES["deletion"].finding(rows[2:]).startswith("50% of the")
+
+
+def test_all_tables_that_cannot_be_measured_are_an_error(run: Run, tmp_path: Path) -> None:
+    none = run("paper", "all", "--quick", "--minutes", "0", "--out", tmp_path / "a")
+    assert none.code == 2
+    assert "no table could be measured" in none.err
+    wrong = run("paper", "all", "--quick", "--set", "predictor.dmi=3", "--out", tmp_path / "b")
+    assert wrong.code == 2
+    assert "dim" in wrong.err
+    assert not (tmp_path / "b").exists()
+    both = run("paper", "layers", "--quick", "--data", "umls", "--out", tmp_path / "b")
+    assert (both.code, "leave out" in both.err) == (2, True)
+
+
+def test_a_quick_report_is_not_judged_by_another_run(
+    reports: tuple[Path, dict[str, Figures]], run: Run, tmp_path: Path
+) -> None:
+    for name in ("layers", "deletion"):
+        shutil.copy(reports[0] / f"{name}.json", tmp_path)
+    found = run("paper", "claims", "--out", tmp_path, "--json").json["rows"]
+    assert {row["verdict"] for row in found if row["table"] in ("layers", "deletion")} == {
+        "quick run, no verdict"
+    }
+
+
+def test_a_diverging_training_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverge(*_: object, **__: object) -> None:
+        raise DivergedError("no numbers")
+
+    monkeypatch.setattr(workbench, "train_run", diverge)
+    bench = Workbench(tmp_path / "memory", torch.device("cpu"), quick=True)
+    rows = make_report(TABLES["layers"], bench)["rows"]
+    assert {row["failure"] for row in rows} == {"not finite"}
+
+    def fail(*_: object, **__: object) -> None:
+        raise InputError("memory/config.toml: was damaged")
+
+    monkeypatch.setattr(workbench, "train_run", fail)
+    with pytest.raises(InputError, match="damaged"):
+        make_report(TABLES["budget"], bench)
+
+
 def test_a_table_told_to_stop_goes_on_within_the_training(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +393,7 @@ def test_the_main_table_begins_with_what_the_result_files_say(
 @pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}'])
 def test_a_damaged_report_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "datasets.json").write_text(content)
-    with pytest.raises(InputError, match=r"datasets\.json: is no report"):
+    with pytest.raises(InputError, match=r"datasets\.json: is no whole report"):
         make_report(TABLES["datasets"], Workbench(tmp_path, torch.device("cpu"), quick=True))
 
 

@@ -33,7 +33,8 @@ def file_digest(path: Path) -> str:
 
 def sealed(value: dict[str, Any]) -> dict[str, Any]:
     """A JSON object with the checksum of all else that stands in it."""
-    rest = {key: part for key, part in value.items() if key != KEY}
+    # As it will be read: numbers that are keys become texts.
+    rest: dict[str, Any] = json.loads(json.dumps({k: v for k, v in value.items() if k != KEY}))
     return rest | {KEY: digest(json.dumps(rest, sort_keys=True).encode())}
 
 

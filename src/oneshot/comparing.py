@@ -1,15 +1,10 @@
 """Comparing: our predictor and its peers on one data set, each a row that can be resumed."""
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
-from oneshot import console
-from oneshot.baselines.embedding import MAX_EPOCHS
 from oneshot.baselines.peers import (
     FREQUENCY,
     OURS,
@@ -17,19 +12,19 @@ from oneshot.baselines.peers import (
     WHOLE_GRAPH,
     check_packages,
     find_peer,
-    measure_embedding,
     measure_frequency,
     megabytes,
     whole_graph_config,
 )
 from oneshot.baselines.recipes import DIM, RECIPES
+from oneshot.baselines.showing import measure_shown
 from oneshot.bench.measuring import measure
 from oneshot.config import Config
 from oneshot.dataset import Dataset
-from oneshot.errors import DivergedError, InputError
+from oneshot.errors import InputError
 from oneshot.paper.reporting import make_report, read_report
 from oneshot.paper.table import Column, Figures, Row, Table
-from oneshot.paper.workbench import Workbench
+from oneshot.paper.workbench import Workbench, facts_digest
 
 NAME = "compare"
 
@@ -53,7 +48,7 @@ class Comparison(Workbench):
     def settings(self) -> Figures:
         return {
             "data": self.data.name,
-            "facts": _digest(self.data),
+            "facts": facts_digest(self.data),
             "seed": self.seed,
             "device": self.device.type,
             "epochs": self.max_epochs,
@@ -104,44 +99,13 @@ def _measure(bench: Comparison, name: str) -> Figures:
     if name == FREQUENCY:
         found = measure_frequency(bench.data)
     elif name in RECIPES:
-        found = _embedding(bench, name)
+        found = measure_shown(
+            name, bench.data, bench.device, dim=bench.dim, seed=bench.seed, epochs=bench.max_epochs
+        )
     else:
         config = bench.ours if name == OURS else whole_graph_config(name, bench.ours)
         found = _predictor(bench, config)
     return {"title": TITLES[name], "inductive": inductive, **found}
-
-
-def _embedding(bench: Comparison, name: str) -> Figures:
-    limit = bench.max_epochs or MAX_EPOCHS
-    with console.progress_bar() as progress:
-        task = progress.add_task(TITLES[name], total=limit)
-
-        class Shown:
-            steps = 0
-
-            def stepped(self) -> None:
-                self.steps += 1
-                progress.update(task, description=f"{TITLES[name]}, step {self.steps:,}")
-
-            def epoch_done(self, epoch: int, best_mrr: float | None) -> None:
-                best = "" if best_mrr is None else f", best valid MRR {best_mrr:.4f}"
-                progress.update(task, completed=epoch, description=f"{TITLES[name]}{best}")
-
-        found = measure_embedding(
-            RECIPES[name],
-            bench.data,
-            bench.device,
-            dim=bench.dim,
-            seed=bench.seed,
-            epochs=bench.max_epochs,
-            watcher=Shown(),
-        )
-    if "failure" not in found:
-        console.note(
-            f"{found['epochs']} epochs in {found['seconds']:,.0f} s, best valid MRR "
-            f"{found['valid_mrr']:.4f} at epoch {found['best_epoch']}"
-        )
-    return found
 
 
 def _predictor(bench: Comparison, config: Config) -> Figures:
@@ -153,10 +117,7 @@ def _predictor(bench: Comparison, config: Config) -> Figures:
     )
     config = dataclasses.replace(config, training=training)
     is_resumed = bench.has_run(bench.data, config)
-    try:
-        measured = measure(lambda: bench.train(bench.data, config), bench.device)
-    except DivergedError:
-        return {"failure": "not finite"}
+    measured = measure(lambda: bench.train(bench.data, config), bench.device)
     found = measured.result
     if "failure" in found:
         return found
@@ -182,14 +143,6 @@ def _finding(rows: Sequence[Figures]) -> str:
     if cut:
         parts.append(f"Still improving when the epochs ran out: {', '.join(cut)}.")
     return " ".join(parts)
-
-
-def _digest(data: Dataset) -> str:
-    """A digest of everything a row depends on: graph, validation and test facts."""
-    digest = hashlib.sha256(data.graph.fingerprint.encode())
-    for facts in (data.valid, data.test):
-        digest.update(np.ascontiguousarray(facts.cpu().numpy(), "<i8").data)
-    return digest.hexdigest()[:16]
 
 
 _ACCURACY = (

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -23,6 +23,7 @@ stdout = Console(highlight=False, markup=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 _BEGINS_NUMBER = frozenset("0123456789+-−–<≤≥>~.∞")
+_WIDE = 10_000  # for lines of any length
 
 
 def print_json(value: Any) -> None:
@@ -42,14 +43,42 @@ def are_numbers(cells: Sequence[str]) -> bool:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; columns of numbers are set to the right."""
-    table = Table(title=title, title_justify="left")
-    for place, column in enumerate(columns):
-        numbers = place > 0 and are_numbers([row[place] for row in rows])
-        table.add_column(column, justify="right" if numbers else "left")
-    for row in rows:
-        table.add_row(*row)
-    stdout.print(table)
+    """A table on stdout; columns of numbers are set to the right.
+
+    What a terminal is too narrow for follows below, beside the first column once more. In a file
+    or a pipe lines are as long as they need to be.
+    """
+    cells = [[row[place] for row in rows] for place in range(len(columns))]
+    numbers = [place > 0 and are_numbers(column) for place, column in enumerate(cells)]
+    needed = [
+        max(map(len, [*(column if is_number else []), *head.split()]), default=0)
+        for head, column, is_number in zip(columns, cells, numbers, strict=True)
+    ]
+    for page, places in enumerate(_pages(needed, stdout.width if stdout.is_terminal else _WIDE)):
+        table = Table(title=f"{title}, continued" if page else title, title_justify="left")
+        for place in places:
+            # Names may be cut to the width of the terminal, figures not.
+            justify: Literal["right", "left"] = "right" if numbers[place] else "left"
+            width = needed[place] if numbers[place] else None
+            table.add_column(columns[place], justify=justify, width=width)
+        for row in rows:
+            table.add_row(*(row[place] for place in places))
+        target = stdout if stdout.is_terminal else Console(file=stdout.file, width=_WIDE)
+        target.print(table, markup=False, highlight=False, emoji=False)
+
+
+def _pages(widths: Sequence[int], width: int) -> list[list[int]]:
+    """The places of columns that fit beside each other; the first column is on every page."""
+    frame, text = 3, 16  # what a column has around it, and what a name is to have at least
+    first = max(widths[0], text) + frame + 1 if widths else 0
+    pages, left = [[0]], width - first
+    for place, wide in enumerate(widths[1:], 1):
+        if wide + frame > left and len(pages[-1]) > 1:
+            pages.append([0])
+            left = width - first
+        pages[-1].append(place)
+        left -= wide + frame
+    return pages
 
 
 def note(message: str) -> None:

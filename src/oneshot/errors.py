@@ -27,6 +27,21 @@ class DivergedError(OneshotError):
     """A training has come to numbers that are none; the message says in which epoch and step."""
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is a lack of memory, on a GPU or on the processor.
+
+    Torch, which is not imported here, has an error of its own for a GPU, and a plain
+    `RuntimeError` for the processor.
+    """
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(error, RuntimeError) and "allocate memory" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
 class UnknownNameError(InputError, KeyError):
     """A name that is not in a vocabulary or a family of parts, with the nearest known ones."""
 

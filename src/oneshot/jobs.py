@@ -15,7 +15,7 @@ from oneshot.checksums import write_sealed_json
 from oneshot.config import Config, to_toml
 from oneshot.dataset import Dataset
 from oneshot.distributed import Team
-from oneshot.errors import DivergedError, InputError, OneshotError
+from oneshot.errors import DivergedError, InputError
 from oneshot.evaluation import Report, evaluate
 from oneshot.files import json_text, remove_leftovers, write_text
 from oneshot.progress import ProgressDisplay
@@ -131,7 +131,7 @@ def _train_run(
         except DivergedError as error:
             kept = trainer.state.epoch
             what = f"{path} keeps epoch {kept}, the last good one" if kept else "nothing was saved"
-            raise OneshotError(f"{error}; {what}") from error
+            raise DivergedError(f"{error}; {what}") from error
         if not team.is_first:
             return {}
         reasoner.calibration = calibrate(reasoner, data, seed=config.training.seed)

@@ -17,7 +17,7 @@ from oneshot.config import TrainingConfig
 from oneshot.dataset import Dataset
 from oneshot.distributed import Team
 from oneshot.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
-from oneshot.errors import DivergedError, OneshotError
+from oneshot.errors import DivergedError, OneshotError, is_out_of_memory
 from oneshot.losses import Targets, find_targets, query_losses
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner import Reasoner
@@ -259,8 +259,7 @@ class Stepper:
 
     def _shrink(self, error: RuntimeError) -> None:
         """After running out of memory: half as many queries at once, for the rest of the run."""
-        no_memory = isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
-        if not no_memory:
+        if not is_out_of_memory(error):
             raise error
         if self.micro_batch == 1 or self.team.size > 1:
             more = ", set training.accumulate" if self.micro_batch > 1 else ""

@@ -12,6 +12,26 @@ class StopTraining(Exception):  # noqa: N818
 
 
 @contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise `StopTraining` in the block, which so cleans up behind itself.
+
+    Outside of the main thread, which alone can listen to signals, nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise StopTraining
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def told_to_stop() -> Iterator[Callable[[], bool]]:
     """Take note of SIGTERM, as cluster schedulers and `kill` send it. → whether it came
 

@@ -11,12 +11,12 @@ import torch
 from oneshot.baselines.embedding import Watcher, train_embedding
 from oneshot.baselines.frequency import frequency_scorer
 from oneshot.baselines.package import load_pykeen
-from oneshot.baselines.recipes import DIM, RECIPES, Recipe
+from oneshot.baselines.recipes import DIM, RECIPES, Recipe, is_prime
 from oneshot.baselines.scoring import Ranked, rank_split
 from oneshot.bench.measuring import measure
 from oneshot.config import Config, SamplerConfig
 from oneshot.dataset import Dataset
-from oneshot.errors import DivergedError, UnknownNameError
+from oneshot.errors import DivergedError, UnknownNameError, is_out_of_memory
 
 OURS = "oneshot"
 FREQUENCY = "frequency"
@@ -77,7 +77,8 @@ def find_peer(name: str) -> str:
     plain = "".join(letter for letter in name.casefold() if letter.isalnum())
     if plain in TITLES:
         return plain
-    raise UnknownNameError("peer", name, difflib.get_close_matches(plain, TITLES, 3) or TITLES)
+    near = difflib.get_close_matches(plain, TITLES, 3)
+    raise UnknownNameError("peer", name, near, known=() if near else TITLES)
 
 
 def has_pykeen() -> bool:
@@ -120,9 +121,12 @@ def measure_embedding(
 ) -> dict[str, Any]:
     """Figures of one of PyKEEN's models, trained until it stops improving.
 
-    No memory left and numbers that are not finite are results, too: `failure` says which.
+    A dimension that the model cannot have, no memory left and numbers that are not finite are
+    results, too: `failure` says which.
     """
     pykeen = load_pykeen()
+    if recipe.is_image and is_prime(dim):
+        return {"failure": f"{dim} numbers, a prime, make no image"}
     try:
         measured = measure(
             lambda: train_embedding(
@@ -150,12 +154,6 @@ def measure_embedding(
         "dim": dim,
         "peak_megabytes": megabytes(measured.peak_bytes),
     }
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error means that memory is short, on a GPU or on the processor."""
-    kinds = (MemoryError, torch.OutOfMemoryError)
-    return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
 def megabytes(count: int | None) -> float | None:

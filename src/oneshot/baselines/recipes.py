@@ -8,6 +8,7 @@ over random negatives, too, unless the graph is small. Models that embed the who
 step (CompGCN, R-GCN) want few, large steps.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,7 +39,7 @@ class Recipe:
     (complex, quaternion) or blocks. `inverse`: whether inverse relations have parameters of their
     own, if they can. `negatives`: random facts for each true one, on large graphs; None for
     all entities. `steps`: about how many steps make an epoch. `every`: epochs
-    between validations.
+    between validations. `is_image`: the numbers of an entity are laid out in a rectangle.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Recipe:
     learning_rate: float = 0.01
     steps: int = 300
     every: int = 2
+    is_image: bool = False
 
     def on(self, entities: int) -> "Recipe":
         """The recipe for a graph of so many entities.
@@ -76,6 +78,11 @@ class Recipe:
         """Facts, or for all entities queries, of a step: few on small graphs, 1,024 on large."""
         largest = 1024 if self.steps >= 100 else 8192
         return max(min(max(examples // self.steps, 64), largest, examples), 1)
+
+
+def is_prime(number: int) -> bool:
+    """Whether a number, of at least 2, is no product."""
+    return all(number % factor for factor in range(2, math.isqrt(number) + 1))
 
 
 def _free(dim: int, entities: int) -> dict[str, Any]:
@@ -218,7 +225,12 @@ RECIPES: dict[str, Recipe] = {
     "rotate": _distance("RotatE", "RotatE", parts=2),
     "quate": _product("QuatE", _quate, parts=4),
     "conve": Recipe(
-        "ConvE", "ConvE", loss="BCEWithLogitsLoss", label_smoothing=0.1, learning_rate=0.003
+        "ConvE",
+        "ConvE",
+        loss="BCEWithLogitsLoss",
+        label_smoothing=0.1,
+        learning_rate=0.003,
+        is_image=True,
     ),
     "pairre": _distance("PairRE", "PairRE"),
     "triplere": _distance("TripleRE", "ERModel", _triplere),

@@ -8,7 +8,7 @@ import typer
 from oneshot import console
 from oneshot._version import __version__
 from oneshot.cli import bench, compare, data, demo, paper, predict, reason, search, serve
-from oneshot.errors import OneshotError
+from oneshot.errors import OneshotError, is_out_of_memory
 from oneshot.process import prepare_process
 
 app = typer.Typer(
@@ -57,11 +57,8 @@ def main() -> None:
         _fail(str(error))
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except MemoryError:
-        _fail(_NO_MEMORY)
-    except RuntimeError as error:
-        # What torch says, which is not loaded here, when memory is short.
-        if type(error).__name__ != "OutOfMemoryError" and "allocate memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         _fail(_NO_MEMORY)
 

@@ -60,7 +60,7 @@ def compare(
     from oneshot.comparing import compare as measure_all
     from oneshot.config import from_table, read_config
     from oneshot.devices import find_device
-    from oneshot.stopping import StopTraining
+    from oneshot.stopping import StopTraining, ended_by_sigterm
 
     place = find_device(device)
     names = [find_peer(name) for name in parts(peers, "--with")]
@@ -86,11 +86,12 @@ def compare(
             dim=dim or DIM,
         )
         try:
-            result = measure_all(bench, console.note)
-        except StopTraining:
+            with ended_by_sigterm():
+                result = measure_all(bench, console.note)
+        except (KeyboardInterrupt, StopTraining) as stop:
             kept = "nothing is kept without --out" if is_temporary else f"go on with --out {out}"
             console.note(f"stopped; {kept}")
-            raise typer.Exit(143) from None
+            raise typer.Exit(143 if isinstance(stop, StopTraining) else 130) from None
     if json:
         console.print_json(result)
         return

@@ -1,15 +1,19 @@
 """The command that measures the tables of the paper."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oneshot import console
-from oneshot.cli.options import DeviceOption, JsonOption, SeedOption, SetOption, parts
-from oneshot.errors import InputError, UnknownNameError
+from oneshot.cli.options import DeviceOption, JsonOption, SeedOption, SetOption, download, parts
+from oneshot.errors import InputError, OneshotError, UnknownNameError
+
+if TYPE_CHECKING:
+    from oneshot.paper import Table, Workbench
 
 ALL = "all"
+PLACE, QUICK_PLACE = Path("reports"), Path("reports") / "quick"
 
 
 def paper(
@@ -21,8 +25,13 @@ def paper(
         typer.Option("--data", metavar="DATA,...", help="Other data than the table's own."),
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where reports and trained runs are kept.")
-    ] = Path("reports"),
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where reports and trained runs are kept.",
+            show_default=f"{PLACE}, {QUICK_PLACE} with --quick",
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="On a small generated world, to see that it works.")
     ] = False,
@@ -35,59 +44,84 @@ def paper(
     device: DeviceOption = "auto",
 ) -> None:
     """Measure a table or figure of the paper; run again, it goes on where it stopped."""
+    from oneshot.config import from_table
     from oneshot.devices import find_device
     from oneshot.errors import require
-    from oneshot.paper import TABLES, Workbench, make_report
-    from oneshot.stopping import StopTraining
+    from oneshot.paper import TABLES, Workbench
+    from oneshot.stopping import StopTraining, ended_by_sigterm
 
-    if name == "list":
+    if name.casefold() == "list":
         _print_tables(json)
         return
-    if name != ALL and name not in TABLES:
+    if name.casefold() in (*TABLES, ALL):
+        name = name.casefold()
+    else:
         raise UnknownNameError.among("table", name, [*TABLES, ALL, "list"])
+    if quick and data is not None:
+        raise InputError("--quick has data of its own; leave out --quick or --data")
+    from_table({}, settings or ())  # a wrong name is told before the work begins
     require("matplotlib", "plot", "drawing the pictures of the tables")
+    if out is None:
+        out = QUICK_PLACE if quick else PLACE
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; choose a directory")
-    bench = Workbench(
-        out,
-        find_device(device),
-        seed,
-        quick,
-        parts(data, "--data") if data is not None else (),
-        settings or (),
-        minutes,
-    )
+    names = list(dict.fromkeys(parts(data, "--data"))) if data is not None else []
+    for source in names:
+        download(source)
+    bench = Workbench(out, find_device(device), seed, quick, names, settings or (), minutes)
+    try:
+        with ended_by_sigterm():
+            reports, left_out = _measure(list(TABLES) if name == ALL else [name], bench, json)
+    except (KeyboardInterrupt, StopTraining) as stop:
+        console.note(f"stopped; the same command goes on where it was ({out})")
+        raise typer.Exit(143 if isinstance(stop, StopTraining) else 130) from None
+    if json:
+        console.print_json({"tables": reports, "left_out": left_out} if name == ALL else reports[0])
+
+
+def _measure(
+    names: list[str], bench: "Workbench", json: bool
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Measure tables, and print them unless JSON is wanted. → the reports, and why others are none
+
+    Of several, those that cannot be measured are left out; if it is all of them, that is an error.
+    """
+    from oneshot.paper import TABLES, make_report
+
     reports: list[dict[str, Any]] = []
-    for table in TABLES.values() if name == ALL else [TABLES[name]]:
+    left_out: dict[str, str] = {}
+    for table in (TABLES[name] for name in names):
         try:
             report = make_report(table, bench, console.note)
-        except (KeyboardInterrupt, StopTraining) as stop:
-            console.note(f"stopped; the same command goes on where it was ({out})")
-            raise typer.Exit(143 if isinstance(stop, StopTraining) else 130) from None
-        except InputError as error:
-            if name != ALL:
+        except OneshotError as error:
+            if len(names) == 1:
                 raise
             console.note(f"{table.name}: left out: {error}")
+            left_out[table.name] = str(error)
             continue
         reports.append(report)
         if not json:
-            columns = [
-                column
-                for column in table.columns
-                if any(row.get(column.figure) is not None for row in report["rows"])
-            ]
-            console.print_table(
-                table.title,
-                [column.head for column in columns],
-                [[column.cell(row) for column in columns] for row in report["rows"]],
-            )
-            if report["finding"]:
-                console.stdout.print(report["finding"])
-            console.note(f"report: {out / table.name}.json")
-    if not reports:
-        raise InputError("no table could be measured")
-    if json:
-        console.print_json(reports[0] if name != ALL else {"tables": reports})
+            _print_report(table, report)
+            console.note(f"report: {bench.out / table.name}.json")
+    # The verdicts are made of the other tables.
+    if all(report["name"] == "claims" for report in reports) and left_out:
+        raise InputError(f"no table could be measured: {next(iter(left_out.values()))}")
+    return reports, left_out
+
+
+def _print_report(table: "Table", report: dict[str, Any]) -> None:
+    columns = [
+        column
+        for column in table.columns
+        if any(row.get(column.figure) is not None for row in report["rows"])
+    ]
+    console.print_table(
+        table.title,
+        [column.head for column in columns],
+        [[column.cell(row) for column in columns] for row in report["rows"]],
+    )
+    if report["finding"]:
+        console.stdout.print(report["finding"])
 
 
 def _print_tables(json: bool) -> None:

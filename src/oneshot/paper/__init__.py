@@ -11,7 +11,15 @@ from oneshot.paper.reporting import make_report
 from oneshot.paper.search_table import SEARCH
 from oneshot.paper.structure import COVERAGE, DATASETS, HOPS
 from oneshot.paper.table import Table
-from oneshot.paper.trained import BUDGET, DELETION, HEURISTICS, LAYERS, MESSAGES, NOISE, SPLIT
+from oneshot.paper.trained import (
+    BUDGET,
+    DELETION,
+    HEURISTICS,
+    LAYERS,
+    MESSAGES,
+    NOISE_TABLE,
+    SPLIT,
+)
 from oneshot.paper.workbench import Workbench
 
 __all__ = ["TABLES", "Table", "Workbench", "make_report"]
@@ -32,7 +40,7 @@ TABLES: dict[str, Table] = {
         EFFICIENCY,
         MESSAGES,
         SPLIT,
-        NOISE,
+        NOISE_TABLE,
         DELETION,
         PARAMETERS,
         NODEPIECE,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
+from oneshot.errors import InputError
 from oneshot.files import replacing
 from oneshot.paper.table import Column, Figures, Row, Table
-from oneshot.paper.workbench import Workbench
+from oneshot.paper.workbench import Workbench, file_name
 from oneshot.report.coverage import check_picture
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
@@ -32,10 +33,12 @@ def _plan(bench: Workbench) -> Iterator[Row]:
 
 def _case(bench: Workbench, name: str, place: int, ratio: float) -> Figures:
     data = bench.dataset(name)
-    head, relation, tail = data.test[place].tolist()
+    if not len(data.test):
+        raise InputError(f"{name}: has no test facts to draw the subgraph of")
+    head, relation, tail = data.test[min(place, len(data.test) - 1)].tolist()
     batch = PPRSampler(entity_ratio=ratio).sample(data.graph, torch.tensor([[head, relation]]))
     distance = hops_from(batch)
-    picture = bench.out / "cases" / f"{name.replace(':', '-')}-{place}-{ratio:g}.png"
+    picture = bench.out / "cases" / f"{file_name(data.name)}-{place}-{ratio:g}.png"
     answer = batch.find(torch.tensor([tail]))
     title = (
         f"({data.entities[head]}, {data.graph.relation_name(relation)}, ?) on {ratio:.1%} of the "
@@ -101,7 +104,7 @@ def draw_case(
     axes.set_aspect("equal")
     axes.axis("off")
     axes.legend(loc="lower left", frameon=False)
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title, fontsize=10, parse_math=False)
     right = figure.add_gridspec(2, 3)
     degrees = Counter(map(_power, batch.degree.tolist()))
     for number, (counts, label) in enumerate(

@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 from oneshot.paper.main_table import PUBLISHED
 from oneshot.paper.reporting import read_report
-from oneshot.paper.table import Column, Figures, Row, Table, figures_by
+from oneshot.paper.table import NOISE, Column, Figures, Row, Table, figures_by
 from oneshot.paper.workbench import Workbench
 
 Rows = Sequence[Figures]
-# Two seeds of a short training differ by as much; less is no difference.
-_NOISE = 0.005
 _PAPER = "one-shot subgraph"
 
 
@@ -76,7 +74,7 @@ def _spread(rows: Rows) -> Verdict | None:
     if len(found) < 2:
         return None
     low, high = min(found.values()), max(found.values())
-    return Verdict(f"MRR {low:.3f} to {high:.3f}", high - low <= 2 * _NOISE)
+    return Verdict(f"MRR {low:.3f} to {high:.3f}", high - low <= 2 * NOISE)
 
 
 def _few_entities_many_facts(rows: Rows) -> Verdict | None:
@@ -92,7 +90,7 @@ def _few_entities_many_facts(rows: Rows) -> Verdict | None:
         f"{corner:.3f} with at most 20 % of the entities and at least half of the facts; the best "
         f"of all, {found[best]:.3f}, with {best[0]:.0%} and {best[1]:.0%}"
     )
-    return Verdict(text, corner >= found[best] - _NOISE)
+    return Verdict(text, corner >= found[best] - NOISE)
 
 
 def _as_good(rows: Rows) -> Verdict | None:
@@ -100,7 +98,7 @@ def _as_good(rows: Rows) -> Verdict | None:
     if not {(0.1, 1.0), (1.0, 1.0)} <= found.keys():
         return None
     small, whole = found[0.1, 1.0], found[1.0, 1.0]
-    return Verdict(f"{small:.3f} against {whole:.3f}", small >= whole - _NOISE)
+    return Verdict(f"{small:.3f} against {whole:.3f}", small >= whole - NOISE)
 
 
 def _deeper(rows: Rows) -> Verdict | None:
@@ -108,7 +106,7 @@ def _deeper(rows: Rows) -> Verdict | None:
     if len(found) < 2:
         return None
     shown = ", ".join(f"{layers} layers {mrr:.3f}" for layers, mrr in sorted(found.items()))
-    return Verdict(shown, found[max(found)] > found[min(found)] + _NOISE)
+    return Verdict(shown, found[max(found)] > found[min(found)] + NOISE)
 
 
 def _beats(rows: Rows) -> Verdict | None:
@@ -116,7 +114,7 @@ def _beats(rows: Rows) -> Verdict | None:
     if "ppr" not in found or len(found) < 2:
         return None
     others = max(mrr for name, mrr in found.items() if name != "ppr")
-    return Verdict(f"{found['ppr']:.3f} against {others:.3f}", found["ppr"] > others + _NOISE)
+    return Verdict(f"{found['ppr']:.3f} against {others:.3f}", found["ppr"] > others + NOISE)
 
 
 def _lost(rows: Rows, little: bool) -> Verdict | None:
@@ -156,12 +154,19 @@ def _judged(bench: Workbench, claim: Claim) -> Figures:
     report = read_report(bench.out / f"{claim.table}.json")
     if report is None:
         return {"found": None, "verdict": f"needs the table {claim.table}"}
-    verdict = claim.judge(report["rows"])
+    rows, settings = report["rows"], report.get("settings", {})
+    data = list(dict.fromkeys(row.get("data") for row in rows))
+    if claim.table != "main":  # which is about several
+        rows = [row for row in rows if row.get("data") == data[0]]
+    verdict = claim.judge(rows)
     if verdict is None:
         return {"found": None, "verdict": "these rows say nothing about it"}
-    if bench.quick:  # one epoch on a tiny world proves nothing
-        return {"found": verdict.found, "verdict": "quick run, no verdict"}
-    return {"found": verdict.found, "verdict": "confirmed" if verdict.holds else "refuted"}
+    found = verdict.found
+    if settings.get("data"):
+        found = f"{found} ({data[0]})"
+    if settings.get("quick"):  # one epoch on a tiny world proves nothing
+        return {"found": found, "verdict": "quick run, no verdict"}
+    return {"found": found, "verdict": "confirmed" if verdict.holds else "refuted"}
 
 
 def _finding(rows: Rows) -> str:

@@ -11,10 +11,10 @@ from oneshot.bench.predictor import training_rate
 from oneshot.building import build_reasoner
 from oneshot.config import PredictorConfig
 from oneshot.dataset import both_directions
-from oneshot.errors import OneshotError
+from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.evaluation import evaluate
 from oneshot.paper.pictures import draw_heat_map
-from oneshot.paper.table import Column, Figures, Row, Table
+from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.workbench import Workbench
 from oneshot.predictor import Predictor
 from oneshot.ranking import KnownFacts
@@ -100,6 +100,8 @@ def _products(bench: Workbench, name: str) -> Figures:
     reasoner = build_reasoner(data.graph, config, bench.device)
     reasoner.predictor.engine = "plain"
     queries, _ = both_directions(data.valid, data.graph.num_relations)
+    if not len(queries):
+        raise InputError(f"{name}: has no valid facts to count the products of a question with")
     asked = queries[: min(len(queries), 16)].to(bench.device)
     batch = reasoner.sampler.sample(reasoner.graph, asked)
     measured = products(reasoner.predictor, batch)
@@ -214,8 +216,8 @@ def _cost(bench: Workbench, name: str, entities: float, edges: float) -> Figures
 
         sample()
         sampling = measure(sample, bench.device)
-    except (OneshotError, torch.OutOfMemoryError) as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "memory" not in str(error):
+    except (OneshotError, MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
             raise
         return {"failure": "out of memory"}
     return {
@@ -260,7 +262,7 @@ EFFICIENCY = Table(
         Column("failure", "failure"),
     ),
     _efficiency,
-    _efficiency_finding,
+    by_data(_efficiency_finding),
     partial(
         draw_heat_map,
         x="entities",

@@ -7,7 +7,7 @@ from oneshot.building import build_sampler
 from oneshot.config import from_table
 from oneshot.evaluation import evaluate
 from oneshot.paper.pictures import draw_heat_map
-from oneshot.paper.table import Column, Figures, Row, Table
+from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.workbench import Workbench
 
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -63,7 +63,7 @@ EXTRAPOLATION = Table(
         Column("coverage", "coverage", ".3f"),
     ),
     _plan,
-    _finding,
+    by_data(_finding),
     partial(
         draw_heat_map,
         x="entities",

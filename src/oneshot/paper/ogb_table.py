@@ -29,8 +29,7 @@ _PAPER = {
 
 
 def _plan(bench: Workbench) -> Iterator[Row]:
-    names = [QUICK_DATA] if bench.quick else list(bench.names or NAMES)
-    for name in names:
+    for name in bench.data_names(*NAMES):
         for split in ("valid", "test"):
             known = _PAPER.get(name, {})
             paper = {"mrr": known[split], "parameters": known["parameters"]} if known else {}
@@ -138,4 +137,5 @@ OGB = Table(
     ),
     _plan,
     _finding,
+    by_name=False,
 )

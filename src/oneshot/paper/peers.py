@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from oneshot.baselines.embedding import count_parameters
-from oneshot.baselines.peers import OURS, TITLES, has_pykeen, measure_embedding
+from oneshot.baselines.peers import OURS, TITLES, has_pykeen
 from oneshot.baselines.recipes import RECIPES
+from oneshot.baselines.showing import measure_shown
 from oneshot.paper.main_table import PUBLISHED
-from oneshot.paper.table import Column, Figures, Row, Table
+from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.trained import ACCURACY
 from oneshot.paper.workbench import LARGE, Workbench
 from oneshot.predictor import Predictor
@@ -103,8 +104,8 @@ def _accuracy(bench: Workbench, name: str, model: str) -> Figures:
     if model == OURS:
         found = bench.train(data, bench.config(name))
     else:
-        found = measure_embedding(
-            RECIPES[model],
+        found = measure_shown(
+            model,
             data,
             bench.device,
             dim=_dim(bench, name, model),
@@ -139,5 +140,5 @@ NODEPIECE = Table(
         Column("failure", "failure"),
     ),
     _nodepiece,
-    _nodepiece_finding,
+    by_data(_nodepiece_finding),
 )

@@ -47,16 +47,19 @@ def draw_lines(
                     *zip(*mine, strict=True),
                     color=_COLOURS[number % len(_COLOURS)],
                     marker=_MARKERS[number % len(_MARKERS)],
-                    label=str(name),
+                    label=_short(name),
                 )
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
-        axes.set_title(str(part if panels else names[0] if len(names) == 1 else ""))
+        only = names[0] if len(names) == 1 else ""
+        axes.set_title(_short(part if panels else only), parse_math=False)
     grid[0].set_ylabel(y_label)
     if len(names) > 1:
-        figure.legend(
+        legend = figure.legend(
             *grid[0].get_legend_handles_labels(), loc="outside right upper", frameon=False
         )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     _save(figure, path)
 
 
@@ -90,9 +93,15 @@ def draw_heat_map(
         axes.set_yticks(range(len(lines)), [f"{line:g}" for line in lines])
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
-        axes.set_title(name)
+        axes.set_title(_short(name), parse_math=False)
         figure.colorbar(image, ax=axes, label=label)
     _save(figure, path)
+
+
+def _short(name: Any) -> str:
+    """A name that leaves room for the picture; of a path the end says most."""
+    text = str(name)
+    return text if len(text) <= 30 else f"…{text[-29:]}"
 
 
 def _figure(path: Path) -> Any:

@@ -4,17 +4,18 @@ The report is written after each row. Run again, with the same settings, it goes
 that are missing.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from oneshot.bench.measuring import hardware
+from oneshot.checksums import read_sealed_json, write_sealed_json
 from oneshot.console import are_numbers
 from oneshot.errors import InputError
-from oneshot.files import write_json, write_text
-from oneshot.paper.table import Figures, Table
-from oneshot.paper.workbench import Workbench
+from oneshot.files import held, write_text
+from oneshot.paper.table import Figures, Row, Table
+from oneshot.paper.workbench import Workbench, facts_digest
+
+_DIGEST = "facts_digest"
 
 
 def make_report(
@@ -22,46 +23,65 @@ def make_report(
 ) -> Figures:
     """Measure what is missing of a table; write `NAME.json`, `NAME.md` and its picture.
 
-    `tell` is called with a line before each row. → the report, with `complete`: whether no row
-    is missing (the workbench's time may have run out).
+    `tell` is called with a line before each row. Rows of an earlier report that are not asked for
+    today stay in it. → the report, with `complete`: whether no row is missing (the workbench's
+    time may have run out).
     """
+    bench.out.mkdir(parents=True, exist_ok=True)
     path = bench.out / f"{table.name}.json"
-    done = _measured(path, bench.settings)
+    busy = f"{path}: another process is measuring this; wait for it, or choose another directory"
+    with held(bench.out / f".{table.name}.lock", busy):
+        return _make_report(table, bench, path, tell)
+
+
+def _make_report(
+    table: Table, bench: Workbench, path: Path, tell: Callable[[str], None]
+) -> Figures:
     planned = list(table.plan(bench))
-    rows: list[Figures] = []
-    missing = 0
-    for number, row in enumerate(planned, 1):
-        found = None
-        if not row.derived:
-            found = next((old for old in done if _is_of(old, row.key)), None)
-        if found is None and not bench.has_time and not row.derived:
-            missing += 1
-            continue
-        if found is None:
-            shown = ", ".join(f"{key} {value}" for key, value in row.key.items())
-            tell(f"{table.name}, row {number} of {len(planned)}: {shown}")
+    is_derived = all(row.derived for row in planned)
+    older = [] if is_derived else _measured(path, bench.settings)
+    _check_foreign(path)
+    keys = [_whole_key(table, bench, row) for row in planned]
+    found = [
+        None if row.derived else next((old for old in older if _is_of(old, key)), None)
+        for row, key in zip(planned, keys, strict=True)
+    ]
+    # What another plan measured: with other peers, with data or packages that are not here today.
+    others = [old for old in older if not any(_is_of(old, row.key) for row in planned)]
+    report: Figures = {}
+
+    def write() -> None:
+        rows = [row for row in found if row is not None] + others
+        report.update(
+            name=table.name,
+            title=table.title,
+            settings=bench.settings,
+            complete=None not in found,
+            finding=table.finding(rows),
+            rows=rows,
+        )
+        write_sealed_json(path, report)
+
+    for number, (row, key) in enumerate(zip(planned, keys, strict=True)):
+        if found[number] is None and (row.derived or bench.has_time):
+            if not row.derived:
+                shown = ", ".join(f"{key} {value}" for key, value in row.key.items())
+                tell(f"{table.name}, row {number + 1} of {len(planned)}: {shown}")
             # A row that is read from a file knows where it was measured.
-            found = {"hardware": hardware(bench.device), **row.key, **row.measure()}
-        found["paper"] = dict(row.paper)
-        rows.append(found)
-        report = {
-            "name": table.name,
-            "title": table.title,
-            "settings": bench.settings,
-            "complete": len(rows) == len(planned),
-            "finding": table.finding(rows),
-            "rows": rows,
-        }
-        write_json(path, report)
-    if not rows:
+            found[number] = {"hardware": hardware(bench.device), **key, **row.measure()}
+            write()
+        if (mine := found[number]) is not None:
+            mine["paper"] = dict(row.paper)
+    if all(row is None for row in found) and not others:
         raise InputError(f"{table.name}: there was no time for a single row; give more --minutes")
-    if missing:
+    if missing := found.count(None):
         tell(f"{table.name}: {missing} rows are left; run it again to measure them")
+    write()
     if table.draw is not None:
         picture = bench.out / f"{table.name}.png"
-        table.draw(rows, picture)
+        table.draw(report["rows"], picture)
         report["picture"] = picture.name
-        write_json(path, report)
+        write_sealed_json(path, report)
     write_text(bench.out / f"{table.name}.md", as_markdown(table, report))
     return report
 
@@ -75,7 +95,7 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
         for column in table.columns
         if any(row.get(column.figure) is not None for row in rows)
     ]
-    cells = [[column.cell(row) for row in rows] for column in columns]
+    cells = [[_in_markdown(column.cell(row)) for row in rows] for column in columns]
     marks = ["---", *("---:" if are_numbers(column) else "---" for column in cells[1:])]
     lines = [
         f"{heading} {table.title}",
@@ -97,16 +117,24 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
     return "\n".join([*lines, f"*{_machine(rows[-1]['hardware'])}.*", ""])
 
 
+def _in_markdown(cell: str) -> str:
+    """A cell as one of a table: names may have anything in them."""
+    return " ".join(cell.replace("|", "\\|").split())
+
+
 def read_report(path: Path) -> Figures | None:
     """The report in a file, or None if there is none."""
-    try:
-        value: Any = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: is no report; remove it to measure afresh") from error
-    if not isinstance(value, dict) or not isinstance(value.get("rows"), list):
-        raise InputError(f"{path}: is no report; remove it to measure afresh")
+    advice = "write to another directory (--out), or remove it to measure afresh"
+    try:
+        value = read_sealed_json(path)
+        rows = value["rows"]
+        is_report = all(isinstance(row, dict) and isinstance(row["hardware"], dict) for row in rows)
+    except (InputError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: is no whole report; {advice}") from error
+    if not isinstance(rows, list) or not is_report:
+        raise InputError(f"{path}: is no whole report; {advice}")
     return value
 
 
@@ -115,16 +143,37 @@ def _measured(path: Path, settings: Figures) -> list[Figures]:
     before = read_report(path)
     if before is None:
         return []
-    if before.get("settings") != settings:
+    kept = before.get("settings")
+    kept = kept if isinstance(kept, dict) else {}
+    differ = [name for name in settings if kept.get(name) != settings[name]]
+    if differ:
         raise InputError(
-            f"{path}: was measured with other settings; use those, remove it, or write to another "
-            "directory (--out)"
+            f"{path}: was measured with other settings ({', '.join(differ)}); use those, write to "
+            "another directory (--out), or remove it to measure afresh"
         )
-    return [row for row in before["rows"] if isinstance(row, dict)]
+    rows: list[Figures] = before["rows"]
+    return rows
+
+
+def _check_foreign(path: Path) -> None:
+    """Raise if a table or picture of the report's name is there that is not ours."""
+    for other in (path.with_suffix(".md"), path.with_suffix(".png")):
+        if other.exists() and not path.exists():
+            raise InputError(f"{other}: was not written by this command; choose another --out")
+
+
+def _whole_key(table: Table, bench: Workbench, row: Row) -> Figures:
+    """What tells a row from others, with a digest of its data: other facts are another row."""
+    if row.derived or not table.by_name or "data" not in row.key:
+        return row.key
+    return {**row.key, _DIGEST: facts_digest(bench.dataset(row.key["data"]))}
 
 
 def _is_of(row: Figures, key: Figures) -> bool:
-    return all(name in row and row[name] == value for name, value in key.items())
+    # Rows of earlier versions have no digest.
+    return all(
+        row.get(name, value if name == _DIGEST else None) == value for name, value in key.items()
+    )
 
 
 def _machine(hardware: Figures) -> str:

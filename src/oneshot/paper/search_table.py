@@ -1,5 +1,7 @@
 """The figure of the search: the best trial so far, by forest, Gaussian process and chance."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -7,8 +9,8 @@ from typing import Any
 
 from oneshot.errors import OneshotError, require
 from oneshot.paper.pictures import draw_lines
-from oneshot.paper.table import Column, Figures, Row, Table, figures_by
-from oneshot.paper.workbench import Workbench
+from oneshot.paper.table import Column, Figures, Row, Table, by_data, figures_by
+from oneshot.paper.workbench import Workbench, facts_digest, file_name
 from oneshot.search.predictor_phase import PREDICTOR, RANDOM, find_predictor, search_randomly
 from oneshot.search.session import OutOfTime, Session, Timer
 from oneshot.search.settings import Effort, SearchSettings
@@ -37,7 +39,10 @@ def _searched(bench: Workbench, name: str, method: str) -> Figures:
     settings = _settings(bench, name)
     effort = Effort(_QUICK_TRIALS if bench.quick else _TRIALS, final=False)
     phase, work = _METHODS[method]
-    store = Store(bench.out / "search" / data.name.replace(":", "-"), create=True)
+    # The trials of other facts or other settings are of no use here.
+    told = f"{facts_digest(data)}\n{json.dumps(settings.as_table(), sort_keys=True)}"
+    digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+    store = Store(bench.out / "search" / f"{file_name(data.name)}-{digest}", create=True)
     try:
         provide(data)
         with open_workers(1, None) as crew:
@@ -128,6 +133,6 @@ SEARCH = Table(
         Column("s", "seconds", ",.0f"),
     ),
     _plan,
-    _finding,
+    by_data(_finding),
     _draw,
 )

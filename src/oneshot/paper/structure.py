@@ -9,6 +9,7 @@ from torch import Tensor
 
 from oneshot.coverage import coverage
 from oneshot.dataset import Dataset
+from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
 from oneshot.paper.pictures import draw_lines
 from oneshot.paper.table import Column, Figures, Row, Table, figures_by
@@ -102,6 +103,8 @@ def _covered(bench: Workbench, name: str, sampler: str) -> Figures:
 def _drawn(data: Dataset, seed: int, most: int) -> tuple[Tensor, Tensor]:
     """Test queries and their answers, at most so many, drawn with the seed."""
     queries, answers = data.queries("test")
+    if not len(queries):
+        raise InputError(f"{data.name}: has no test facts to ask for")
     order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))[:most]
     return queries[order], answers[order]
 

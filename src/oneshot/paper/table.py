@@ -57,7 +57,8 @@ class Table:
     """What `oneshot paper NAME` makes.
 
     `plan`: the rows that a workbench is to measure. `finding`: a sentence with figures on what
-    the measured rows say. `draw`: writes a picture of them.
+    the measured rows say. `draw`: writes a picture of them. `by_name`: the data of a row are what
+    the workbench loads by its name.
     """
 
     name: str
@@ -66,6 +67,24 @@ class Table:
     plan: Callable[["Workbench"], Iterable[Row]]
     finding: Callable[[Sequence[Figures]], str] = _no_finding
     draw: Callable[[Sequence[Figures], Path], None] | None = None
+    by_name: bool = True
+
+
+NOISE = 0.005
+"""By how much two seeds of a short training differ in MRR; less is no difference."""
+
+
+def by_data(finding: Callable[[Sequence[Figures]], str]) -> Callable[[Sequence[Figures]], str]:
+    """A finding about one data set, said of each if there are several."""
+
+    def said(rows: Sequence[Figures]) -> str:
+        names = list(dict.fromkeys(row["data"] for row in rows))
+        found = {name: finding([row for row in rows if row["data"] == name]) for name in names}
+        if len(names) == 1:
+            return found[names[0]]
+        return " ".join(f"{name}: {text}" for name, text in found.items() if text)
+
+    return said
 
 
 def figures_by(

@@ -9,7 +9,7 @@ import torch
 from oneshot.baselines.peers import WHOLE_GRAPH
 from oneshot.dataset import Dataset
 from oneshot.paper.pictures import draw_lines
-from oneshot.paper.table import Column, Figures, Row, Table, figures_by
+from oneshot.paper.table import NOISE, Column, Figures, Row, Table, by_data, figures_by
 from oneshot.paper.workbench import Workbench, with_graph
 from oneshot.samplers import SAMPLERS
 
@@ -61,7 +61,7 @@ def _budget_finding(rows: Sequence[Figures]) -> str:
     small, whole = by_size.get((0.1, 1.0)), by_size.get((1.0, 1.0))
     if small is None or whole is None:
         return ""
-    verdict = "as good or better" if small >= whole - 0.002 else "worse"
+    verdict = "as good or better" if small >= whole - NOISE else "worse"
     return (
         f"Fewer entities are {verdict}: 10 % of the entities with all facts between them reach "
         f"{small:.3f}, the whole graph {whole:.3f}."
@@ -79,7 +79,7 @@ BUDGET = Table(
         *COST,
     ),
     _budget,
-    _budget_finding,
+    by_data(_budget_finding),
 )
 
 
@@ -104,7 +104,7 @@ def _layers_finding(rows: Sequence[Figures]) -> str:
         by_layers = figures_by(rows, "layers", entities=entities)
         if len(by_layers) > 1:
             values = ", ".join(f"{layers}: {mrr:.3f}" for layers, mrr in by_layers.items())
-            better = by_layers[max(by_layers)] > by_layers[min(by_layers)]
+            better = by_layers[max(by_layers)] > by_layers[min(by_layers)] + NOISE
             verdict = "better" if better else "not better"
             found.append(f"deeper is {verdict} on {entities:.0%} of the entities ({values})")
     text = "; ".join(found)
@@ -122,7 +122,7 @@ LAYERS = Table(
         *COST,
     ),
     _layers,
-    _layers_finding,
+    by_data(_layers_finding),
 )
 
 
@@ -141,7 +141,7 @@ def _heuristics_finding(rows: Sequence[Figures]) -> str:
         return ""
     others = {name: mrr for name, mrr in found.items() if name != "ppr"}
     best = max(others, key=lambda name: others[name])
-    verb = "beats" if found["ppr"] > others[best] else "does not beat"
+    verb = "beats" if found["ppr"] > others[best] + NOISE else "does not clearly beat"
     return (
         f"PPR {verb} the other heuristics: {found['ppr']:.3f} against {others[best]:.3f} of the "
         f"best of them ({best.replace('_', ' ')})."
@@ -159,7 +159,7 @@ HEURISTICS = Table(
         *COST,
     ),
     _heuristics,
-    _heuristics_finding,
+    by_data(_heuristics_finding),
 )
 
 
@@ -210,7 +210,7 @@ MESSAGES = Table(
         *COST,
     ),
     _messages,
-    _messages_finding,
+    by_data(_messages_finding),
 )
 
 
@@ -251,7 +251,7 @@ SPLIT = Table(
     "Accuracy by the share of facts that an epoch shows, for the same number of queries",
     (Column("data", "data"), Column("fact ratio", "fact_ratio"), *ACCURACY, *LENGTH),
     _split,
-    _split_finding,
+    by_data(_split_finding),
     partial(draw_lines, x="fact_ratio", lines="data", label="share of facts shown"),
 )
 
@@ -302,12 +302,12 @@ def _changed_finding(rows: Sequence[Figures], what: str) -> str:
 
 
 _CHANGED_COLUMNS = (Column("data", "data"), Column("share", "share", ".0%"), *ACCURACY, *LENGTH)
-NOISE = Table(
+NOISE_TABLE = Table(
     "noise",
     "Accuracy with random facts added to the training facts",
     _CHANGED_COLUMNS,
     partial(_changed, change=noisy),
-    partial(_changed_finding, what="random facts added"),
+    by_data(partial(_changed_finding, what="random facts added")),
     partial(draw_lines, x="share", lines="data", label="random facts added"),
 )
 DELETION = Table(
@@ -315,6 +315,6 @@ DELETION = Table(
     "Accuracy with training facts removed",
     _CHANGED_COLUMNS,
     partial(_changed, change=thinned),
-    partial(_changed_finding, what="of the training facts removed"),
+    by_data(partial(_changed_finding, what="of the training facts removed")),
     partial(draw_lines, x="share", lines="data", label="training facts removed"),
 )

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from oneshot.config import Config, from_table, to_toml
 from oneshot.dataset import Dataset
 from oneshot.datasets import load, source_exists
-from oneshot.errors import InputError, OneshotError
+from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
 from oneshot.graph import KnowledgeGraph
 from oneshot.jobs import train_run
 from oneshot.paper.table import Figures
@@ -132,12 +134,12 @@ class Workbench:
         return self._loaded[name]
 
     def config(self, data: str, changes: Mapping[str, Any] | None = None) -> Config:
-        """The short training on a data set, with changes by "section.key"."""
+        """The short training on a data set, with changes by "section.key".
+
+        They are what a table varies, and so win over what the user has set.
+        """
         chosen = _QUICK if self.quick else _SHORT.get(data, {})
         table = {section: dict(values) for section, values in chosen.items()}
-        for key, value in (changes or {}).items():
-            section, option = key.split(".")
-            table.setdefault(section, {})[option] = value
         # Written out, so that two tables which mean the same training find the same run.
         sampler = {"entity_ratio": DEFAULT_ENTITY_RATIO, "edge_ratio": DEFAULT_EDGE_RATIO}
         training = {"seed": self.seed, "valid_every": 2, "precision": "auto"}
@@ -145,23 +147,40 @@ class Workbench:
         training["valid_batch_size"] = 64
         table["sampler"] = {**sampler, **table.get("sampler", {})}
         table["training"] = {**training, **table.get("training", {})}
-        return from_table(table, list(self.changes))
+        config = from_table(table, list(self.changes))
+        if not changes:
+            return config
+        told: Figures = {}
+        for key, value in changes.items():
+            section, option = key.split(".")
+            told.setdefault(section, {})[option] = value
+        return dataclasses.replace(
+            config,
+            **{
+                section: dataclasses.replace(getattr(config, section), **options)
+                for section, options in told.items()
+            },
+        )
 
     def epochs(self, data: str, share: float) -> int:
         """A share of the epochs of the short training, at least one."""
         return max(round(self.config(data).training.epochs * share), 1)
 
     def train(self, data: Dataset, config: Config) -> Figures:
-        """Figures of a training, taken up where it stands; out of memory is a result, too."""
+        """Figures of a training, taken up where it stands.
+
+        No memory left and numbers that are not finite are results, too: `failure` says which.
+        """
         run = self._run(data, config)
         try:
             with told_to_stop() as should_stop:
                 result = train_run(
                     data, run, config, self.device, run.is_dir(), should_stop=should_stop
                 )
-        except (OneshotError, torch.OutOfMemoryError) as error:
-            memory = isinstance(error, torch.OutOfMemoryError) or "memory" in str(error)
-            if not memory:
+        except DivergedError:
+            return {"failure": "not finite"}
+        except (OneshotError, MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
                 raise
             return {"failure": "out of memory"}
         if result.get("stopped"):
@@ -195,10 +214,23 @@ class Workbench:
         return self._run(data, config).is_dir()
 
     def _run(self, data: Dataset, config: Config) -> Path:
-        # Only what the training depends on: another name of the same graph is the same.
-        told = f"{data.graph.fingerprint}\n{to_toml(config)}"
+        # Only what its figures depend on: another name of the same facts is the same.
+        told = f"{facts_digest(data)}\n{to_toml(config)}"
         digest = hashlib.sha256(told.encode()).hexdigest()[:12]
-        return self.out / "runs" / f"{data.name.replace(':', '-')}-{digest}"
+        return self.out / "runs" / f"{file_name(data.name)}-{digest}"
+
+
+def facts_digest(data: Dataset) -> str:
+    """A digest of all facts of a data set: those of the graph, for validation and for testing."""
+    digest = hashlib.sha256(data.graph.fingerprint.encode())
+    for facts in (data.valid, data.test):
+        digest.update(np.ascontiguousarray(facts.cpu().numpy(), "<i8").data)
+    return digest.hexdigest()[:16]
+
+
+def file_name(name: str) -> str:
+    """The name of a data set, which may be a path, as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "-", Path(name).name)
 
 
 def _seconds_per_epoch(run: Path, mean: float) -> float:

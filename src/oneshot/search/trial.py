@@ -16,7 +16,7 @@ from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.dataset import Dataset
 from oneshot.datasets import load
 from oneshot.epoch import queries_per_epoch
-from oneshot.errors import InputError, OneshotError
+from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.process import return_freed_memory
 from oneshot.search.settings import SearchSettings
 from oneshot.search.space import configured
@@ -244,7 +244,7 @@ def free_memory(device: torch.device) -> bool:
 
 def failure(error: BaseException) -> str:
     """What went wrong, in one line."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
+    if is_out_of_memory(error):
         return "out of memory"
     text = " ".join(str(error).split())
     return text if isinstance(error, OneshotError) else f"{type(error).__name__}: {text}"[:500]

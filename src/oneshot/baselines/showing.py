@@ -1,0 +1,55 @@
+"""Showing how an embedding model is trained: a bar on a terminal, elsewhere lines now and then."""
+
+import time
+from typing import Any
+
+import torch
+from rich.progress import Progress
+
+from oneshot import console
+from oneshot.baselines.embedding import MAX_EPOCHS
+from oneshot.baselines.peers import TITLES, measure_embedding
+from oneshot.baselines.recipes import RECIPES
+from oneshot.dataset import Dataset
+
+_SECONDS = 30.0
+"""Between two lines where there is no terminal."""
+
+
+def measure_shown(
+    name: str, data: Dataset, device: torch.device, *, dim: int, seed: int, epochs: int | None
+) -> dict[str, Any]:
+    """The figures of one of PyKEEN's models, with signs of its progress while it is trained."""
+    with console.progress_bar() as progress:
+        watcher = _Shown(TITLES[name], progress, epochs or MAX_EPOCHS)
+        found = measure_embedding(
+            RECIPES[name], data, device, dim=dim, seed=seed, epochs=epochs, watcher=watcher
+        )
+    if "failure" in found:
+        console.note(f"{TITLES[name]}: {found['failure']}")
+    else:
+        console.note(
+            f"{found['epochs']} epochs in {found['seconds']:,.0f} s, best valid MRR "
+            f"{found['valid_mrr']:.4f} at epoch {found['best_epoch']}"
+        )
+    return found
+
+
+class _Shown:
+    """A `Watcher`."""
+
+    def __init__(self, title: str, progress: Progress, epochs: int) -> None:
+        self.title, self.progress = title, progress
+        self.task = progress.add_task(title, total=epochs)
+        self.steps, self.told = 0, time.monotonic()
+
+    def stepped(self) -> None:
+        self.steps += 1
+        self.progress.update(self.task, description=f"{self.title}, step {self.steps:,}")
+
+    def epoch_done(self, epoch: int, best_mrr: float | None) -> None:
+        best = "" if best_mrr is None else f", best valid MRR {best_mrr:.4f}"
+        self.progress.update(self.task, completed=epoch, description=f"{self.title}{best}")
+        if self.progress.disable and time.monotonic() - self.told >= _SECONDS:
+            self.told = time.monotonic()
+            console.note(f"{self.title}: epoch {epoch}{best}")
