@@ -37,6 +37,19 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+def machines(values: list[dict[str, Any]]) -> str:
+    """Where several results come from: a line for each machine, with all revisions."""
+    found: dict[str, list[str]] = {}
+    for value in values:
+        place, revision = machine(value).strip("*.").rsplit(", revision ", 1)
+        found.setdefault(place, []).append(revision)
+    lines = []
+    for place, revisions in found.items():
+        names = list(dict.fromkeys(revisions))
+        lines.append(f"*{place}, revision{'s' * (len(names) > 1)} {', '.join(names)}.*")
+    return "\n\n".join(lines)
+
+
 def machine(value: dict[str, Any]) -> str:
     hardware = value["hardware"]
     place = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
@@ -200,23 +213,25 @@ PUBLISHED_LARGE: dict[str, tuple[Any, ...]] = {
 
 
 def recipes() -> str:
-    """The large benchmarks, the mean over the seeds of each."""
+    """The large benchmarks, the mean over all full trainings of each."""
     head = ["data", "test MRR", "Hits@1", "Hits@10", "published", "training", "published time"]
-    rows, machines = [], []
+    measured = result("paper/main")["rows"]
+    rows: list[list[str]] = []
+    measured_by: list[dict[str, Any]] = []
     for name, (who, *figures, hours) in PUBLISHED_LARGE.items():
-        value = result(f"recipe-{name}")
-        runs = value["rows"]
+        runs = [row for row in measured if row["data"] == name]
         shown = [
-            f"{sum(row['test'][key] for row in runs) / len(runs):.3f}"
+            f"{sum(row[key] for row in runs) / len(runs):.3f}"
             for key in ("mrr", "hits@1", "hits@10")
         ]
-        minutes = sum(row["training_seconds"] for row in runs) / len(runs) / 60
-        seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
+        minutes = sum(row["seconds"] for row in runs) / len(runs) / 60
+        trainings = "1 training" if len(runs) == 1 else f"{len(runs)} trainings"
         published = " / ".join(f"{figure:.3f}" for figure in figures)
         known = "–" if who is None else f"{published} ({who})"
-        rows.append([f"{name} ({seeds})", *shown, known, f"{minutes:.1f} min", hours])
-        machines.append(machine(value))
-    return table(head, rows) + "\n\n" + "\n\n".join(dict.fromkeys(machines))
+        rows.append([f"{name} ({trainings})", *shown, known, f"{minutes:.1f} min", hours])
+        measured_by += runs
+    more = "Each training by itself: [the paper's tables](docs/paper.md)."
+    return table(head, rows) + f"\n\n{more}\n\n" + machines(measured_by)
 
 
 def predictor_gpu() -> str:

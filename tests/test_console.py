@@ -31,7 +31,7 @@ def test_no_figure_is_cut_on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: 
         assert all(cell in text for cell in row[3:])
     assert text.count("Accuracy, continued") == (0 if width == 200 else 1)
     # Each part says which row is which.
-    assert text.count("YAGO3-10-partial") == text.count("Accuracy")
+    assert text.count("YAGO3-10-par") == text.count("Accuracy")
 
 
 def test_a_pipe_has_lines_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
