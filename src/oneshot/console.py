@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from rich.console import Console
@@ -19,8 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 # Names of files and entities are printed as they are: [x] is no markup, :x: no emoji.
-stdout = Console(highlight=False, markup=False, emoji=False)
-stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
+_plain = partial(Console, highlight=False, markup=False, emoji=False)
+stdout = _plain()
+stderr = _plain(stderr=True)
 
 _BEGINS_NUMBER = frozenset("0123456789+-−–<≤≥>~.∞")
 _WIDE = 10_000  # for lines of any length
@@ -63,8 +65,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
             table.add_column(columns[place], justify=justify, width=width)
         for row in rows:
             table.add_row(*(row[place] for place in places))
-        target = stdout if stdout.is_terminal else Console(file=stdout.file, width=_WIDE)
-        target.print(table, markup=False, highlight=False, emoji=False)
+        (stdout if stdout.is_terminal else _plain(file=stdout.file, width=_WIDE)).print(table)
 
 
 def _pages(widths: Sequence[int], width: int) -> list[list[int]]:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -62,8 +62,9 @@ def guest(seed: int, device: torch.device) -> Iterator[None]:
         with (
             torch.random.fork_rng(devices=devices),
             warnings.catch_warnings(),
-            # NodePiece's choice of anchors asks for generators without a seed.
+            # NodePiece's choice of anchors asks for generators without a seed, and shows a bar.
             patch.object(np.random, "default_rng", generator),
+            patch.object(load_pykeen().nn.node_piece.utils, "tqdm", _silent),
         ):
             warnings.simplefilter("ignore")
             random.seed(seed)
@@ -73,6 +74,11 @@ def guest(seed: int, device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+def _silent(items: Iterable[Any], **_: Any) -> Iterable[Any]:
+    """What is put in the place of a bar on stderr."""
+    return items
 
 
 def _generator(make: Callable[[Any], np.random.Generator], usual: int, seed: Any = None) -> Any:

@@ -54,7 +54,7 @@ def compare(
     device: DeviceOption = "auto",
 ) -> None:
     """Train our predictor and its peers on your data; all are ranked the same way."""
-    from oneshot.baselines.peers import check_packages, find_peer
+    from oneshot.baselines.peers import check_packages, find_peer, has_pykeen
     from oneshot.baselines.recipes import DIM
     from oneshot.comparing import VIEWS, Comparison
     from oneshot.comparing import compare as measure_all
@@ -64,7 +64,8 @@ def compare(
 
     place = find_device(device)
     names = [find_peer(name) for name in parts(peers, "--with")]
-    check_packages(names)
+    if not has_pykeen():  # importing it takes longer than finding out what else is wrong
+        check_packages(names)
     changes = [*(settings or []), f"training.seed={seed}"]
     ours = from_table({}, changes) if config is None else read_config(config, changes)
     if out is not None and out.exists() and not out.is_dir():

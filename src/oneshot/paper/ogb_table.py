@@ -38,8 +38,8 @@ def _plan(bench: Workbench) -> Iterator[Row]:
 
 def _ranked(bench: Workbench, name: str, split: str) -> Figures:
     data = _small(bench) if bench.quick else bench.dataset(name)
+    asked = read_candidates(data, split)  # before the long work: there may be none
     reasoner = bench.reasoner(data, bench.config(name))
-    asked = read_candidates(data, split)
     positive, negative = evaluate_candidates(
         reasoner, asked.queries, asked.answers, asked.negatives
     )

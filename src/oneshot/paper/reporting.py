@@ -29,9 +29,13 @@ def make_report(
     """
     bench.out.mkdir(parents=True, exist_ok=True)
     path = bench.out / f"{table.name}.json"
+    lock = bench.out / f".{table.name}.lock"
     busy = f"{path}: another process is measuring this; wait for it, or choose another directory"
-    with held(bench.out / f".{table.name}.lock", busy):
-        return _make_report(table, bench, path, tell)
+    with held(lock, busy):
+        try:
+            return _make_report(table, bench, path, tell)
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _make_report(
