@@ -46,7 +46,7 @@ def _make_report(
     older = [] if is_derived else _measured(path, bench.settings)
     _check_foreign(path)
     keys = [_whole_key(table, bench, row) for row in planned]
-    found = [
+    found: list[Figures | None] = [
         None if row.derived else next((old for old in older if _is_of(old, key)), None)
         for row, key in zip(planned, keys, strict=True)
     ]
@@ -55,7 +55,12 @@ def _make_report(
     report: Figures = {}
 
     def write() -> None:
-        rows = [row for row in found if row is not None] + others
+        mine = [
+            {**row, "paper": dict(asked.paper)}
+            for row, asked in zip(found, planned, strict=True)
+            if row is not None
+        ]
+        rows = mine + others
         report.update(
             name=table.name,
             title=table.title,
@@ -74,8 +79,6 @@ def _make_report(
             # A row that is read from a file knows where it was measured.
             found[number] = {"hardware": hardware(bench.device), **key, **row.measure()}
             write()
-        if (mine := found[number]) is not None:
-            mine["paper"] = dict(row.paper)
     if all(row is None for row in found) and not others:
         raise InputError(f"{table.name}: there was no time for a single row; give more --minutes")
     if missing := found.count(None):
