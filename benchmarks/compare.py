@@ -72,9 +72,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.data not in bundled_names():
         find(options.data)
+    device = find_device(options.device)
     bench = Comparison(
         options.out,
-        find_device(options.device),
+        device,
         options.seed,
         data=load(options.data),
         peers=options.peers.split(","),
@@ -89,7 +90,7 @@ def main() -> None:
         f"{own.predictor.num_layers} layers, dimension {own.predictor.dim}, "
         f"{own.sampler.entity_ratio:.0%} of the entities, {own.training.epochs} epochs."
     )
-    write_result(f"compare-{options.data}", {**found, "remark": remark})
+    write_result(f"compare-{options.data}", {**found, "remark": remark}, device)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def test_every_model_learns(data: Dataset, name: str) -> None:
 def test_training_stops_when_it_no_longer_improves_and_keeps_the_best(
     data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recipes, "SMALL", 0)  # or the learning rate would be lowered
+    monkeypatch.setitem(recipes.SMALL, "cpu", 0)  # or the learning rate would be lowered
     hasty = replace(RECIPES["complex"], learning_rate=0.1)
     trained = embedding.train_embedding(hasty, data, CPU, dim=16, patience=2)
     assert trained.stopped == "patience"
@@ -227,6 +227,17 @@ def test_other_errors_are_not_hidden(data: Dataset, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(embedding, "_run", fail)
     with pytest.raises(RuntimeError, match="something else"):
         peers.measure_embedding(RECIPES["transe"], data, CPU)
+
+
+def test_what_is_small_depends_on_the_device() -> None:
+    recipe = RECIPES["transe"]
+    assert recipe.on(1000, CPU).negatives is None
+    assert recipe.on(1001, CPU) is recipe
+    assert recipe.on(10_000, torch.device("cuda")).negatives is None
+    assert recipe.on(10_001, torch.device("cuda")) is recipe
+    # Against all entities a sum of differences does better, against a margin it does not.
+    assert recipe.arguments(8, 2000)["scoring_fct_norm"] == 2
+    assert "scoring_fct_norm" not in recipe.on(100, CPU).arguments(8, 100)
 
 
 @needs_pykeen

@@ -93,8 +93,9 @@ def scorer_of(model: Any, num_relations: int) -> Scorer:
 
 def count_parameters(recipe: Recipe, data: Dataset, dim: int = DIM) -> int:
     """Numbers that a training would learn; complex ones count twice."""
-    recipe = recipe.on(data.graph.num_entities)
-    with guest(0, torch.device("cpu")):
+    processor = torch.device("cpu")
+    recipe = recipe.on(data.graph.num_entities, processor)
+    with guest(0, processor):
         return _count(build_model(recipe, triples_factory(data, recipe.inverse), dim))
 
 
@@ -112,7 +113,7 @@ def train_embedding(
     """Train until the MRR on `data.valid` has not become better for `patience` validations."""
     if not len(data.valid):
         raise InputError("training needs a validation split, to choose the best epoch by")
-    recipe = recipe.on(data.graph.num_entities)
+    recipe = recipe.on(data.graph.num_entities, device)
     with guest(seed, device):
         factory = triples_factory(data, recipe.inverse)
         model = build_model(recipe, factory, dim, seed).to(device)

@@ -20,8 +20,8 @@ from oneshot.baselines.package import load_pykeen
 from oneshot.graph import KnowledgeGraph
 from oneshot.ppr import pagerank
 
-SMALL = 1000
-"""Entities up to which every model is trained against all of them."""
+SMALL = {"cpu": 1000, "cuda": 10_000}
+"""Entities up to which every model is trained against all of them, by the kind of device."""
 
 Options = Callable[[int, int], dict[str, Any]]
 """Arguments of a model's class, given its own dimension and the number of entities."""
@@ -40,6 +40,7 @@ class Recipe:
     own, if they can. `negatives`: random facts for each true one, on large graphs; None for
     all entities. `steps`: about how many steps make an epoch. `every`: epochs
     between validations. `is_image`: the numbers of an entity are laid out in a rectangle.
+    `small`: options where the model is trained against all entities, if others.
     """
 
     title: str
@@ -56,16 +57,18 @@ class Recipe:
     steps: int = 300
     every: int = 2
     is_image: bool = False
+    small: Options | None = None
 
-    def on(self, entities: int) -> "Recipe":
-        """The recipe for a graph of so many entities.
+    def on(self, entities: int, device: torch.device) -> "Recipe":
+        """The recipe for a graph of so many entities, trained on a device.
 
-        On a small graph random negatives are often true, and all entities cost little more. A
-        step then sees many more of them, and can be shorter.
+        On a small graph random negatives are often true, and all entities cost little more; what
+        is small depends on the device. A step then sees many more of them, and can be shorter.
         """
-        if entities > SMALL:
+        if entities > SMALL.get(device.type, SMALL["cpu"]):
             return self
-        slower = replace(self, learning_rate=min(self.learning_rate, 0.003))
+        options = self.small or self.options
+        slower = replace(self, options=options, learning_rate=min(self.learning_rate, 0.003))
         if self.negatives is None or not self.can_invert:
             return slower
         return replace(slower, negatives=None, inverse=True, every=2)
@@ -107,6 +110,11 @@ def _complex(dim: int, entities: int) -> dict[str, Any]:
 
 def _autosf(dim: int, entities: int) -> dict[str, Any]:
     return {"embedding_dim": dim, "embedding_kwargs": {"initializer": _SMALL}}
+
+
+def _transe(dim: int, entities: int) -> dict[str, Any]:
+    """Euclidean distances: for the sum of all differences a margin is soon too small."""
+    return {**_free(dim, entities), "scoring_fct_norm": 2}
 
 
 def _distmult(dim: int, entities: int) -> dict[str, Any]:
@@ -219,7 +227,7 @@ DIM = 128
 """Real numbers that stand for an entity, unless told otherwise."""
 
 RECIPES: dict[str, Recipe] = {
-    "transe": _distance("TransE", "TransE", _free),
+    "transe": _distance("TransE", "TransE", _transe, small=_free),
     "distmult": _product("DistMult", _distmult),
     "complex": Recipe("ComplEx", "ComplEx", _complex, parts=2),
     "rotate": _distance("RotatE", "RotatE", parts=2),
