@@ -37,25 +37,20 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def machines(values: list[dict[str, Any]]) -> str:
-    """Where several results come from: a line for each machine, with all revisions."""
+def machine(*values: dict[str, Any]) -> str:
+    """Where results come from: a line for each machine, with all revisions."""
     found: dict[str, list[str]] = {}
     for value in values:
-        place, revision = machine(value).strip("*.").rsplit(", revision ", 1)
-        found.setdefault(place, []).append(revision)
+        hardware = value["hardware"]
+        place = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
+        where = f"{place}, torch {hardware['versions']['torch']}, {hardware['date']}"
+        # "+" marks changes on top of a commit.
+        found.setdefault(where, []).append(hardware.get("revision") or "unknown")
     lines = []
-    for place, revisions in found.items():
+    for where, revisions in found.items():
         names = list(dict.fromkeys(revisions))
-        lines.append(f"*{place}, revision{'s' * (len(names) > 1)} {', '.join(names)}.*")
+        lines.append(f"*{where}, revision{'s' * (len(names) > 1)} {', '.join(names)}.*")
     return "\n\n".join(lines)
-
-
-def machine(value: dict[str, Any]) -> str:
-    hardware = value["hardware"]
-    place = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
-    revision = hardware.get("revision") or "unknown"  # "+" marks changes on top of a commit
-    torch = hardware["versions"]["torch"]
-    return f"*{place}, torch {torch}, {hardware['date']}, revision {revision}.*"
 
 
 def coverage() -> str:
@@ -231,7 +226,7 @@ def recipes() -> str:
         rows.append([f"{name} ({trainings})", *shown, known, f"{minutes:.1f} min", hours])
         measured_by += runs
     more = "Each training by itself: [the paper's tables](docs/paper.md)."
-    return table(head, rows) + f"\n\n{more}\n\n" + machines(measured_by)
+    return table(head, rows) + f"\n\n{more}\n\n" + machine(*measured_by)
 
 
 def predictor_gpu() -> str:
@@ -448,13 +443,17 @@ def paper() -> str:
     import oneshot.paper
     from oneshot.paper.reporting import as_markdown, read_report
 
-    parts = []
+    parts, missing = [], []
     for name, one in oneshot.paper.TABLES.items():
         report = read_report(RESULTS / "paper" / f"{name}.json")
-        if report is not None:
+        if report is None:
+            missing.append(f"`{name}`")
+        else:
             parts.append(as_markdown(one, report, f"## `{name}`:", "images/paper/"))
             drawings = [row for row in report["rows"] if "drawing" in row]
             parts += [f"![{row['query']}](images/paper/{row['drawing']})\n" for row in drawings]
+    if missing:
+        parts.append(f"Not measured yet: {', '.join(missing)}.\n")
     return "\n".join(parts)
 
 

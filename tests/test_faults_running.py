@@ -31,6 +31,7 @@ from oneshot.padding import Capacity
 from oneshot.recorded import Prepared
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner, only_writer, run_config, run_data
+from oneshot.stopping import StopTraining, ended_by_sigterm
 from oneshot.subgraph import SubgraphBatch
 from oneshot.training import Trainer
 
@@ -236,6 +237,16 @@ def test_sigterm_ends_a_training_well(base: Path, tmp_path: Path, run: Run) -> N
     assert state["epoch"] == json.loads(output)["epochs"] >= 1
     # A finished one has nothing to listen to: the signal means what it always means.
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_sigterm_ends_a_block_that_cleans_up() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with ended_by_sigterm():
+        handler = signal.getsignal(signal.SIGTERM)
+        assert callable(handler)
+        with pytest.raises(StopTraining):
+            handler(signal.SIGTERM, None)
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.slow

@@ -11,15 +11,7 @@ from oneshot.paper.reporting import make_report
 from oneshot.paper.search_table import SEARCH
 from oneshot.paper.structure import COVERAGE, DATASETS, HOPS
 from oneshot.paper.table import Table
-from oneshot.paper.trained import (
-    BUDGET,
-    DELETION,
-    HEURISTICS,
-    LAYERS,
-    MESSAGES,
-    NOISE_TABLE,
-    SPLIT,
-)
+from oneshot.paper.trained import BUDGET, DELETION, HEURISTICS, LAYERS, MESSAGES, NOISE, SPLIT
 from oneshot.paper.workbench import Workbench
 
 __all__ = ["TABLES", "Table", "Workbench", "make_report"]
@@ -40,7 +32,7 @@ TABLES: dict[str, Table] = {
         EFFICIENCY,
         MESSAGES,
         SPLIT,
-        NOISE_TABLE,
+        NOISE,
         DELETION,
         PARAMETERS,
         NODEPIECE,

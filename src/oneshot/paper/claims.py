@@ -5,13 +5,12 @@ from functools import partial
 from statistics import mean
 from typing import NamedTuple
 
-from oneshot.paper.main_table import PUBLISHED
+from oneshot.paper.main_table import PAPERS_OWN, PUBLISHED
 from oneshot.paper.reporting import read_report
-from oneshot.paper.table import NOISE, Column, Figures, Row, Table, figures_by
+from oneshot.paper.table import LEAST_DIFFERENCE, Column, Figures, Row, Table, figures_by
 from oneshot.paper.workbench import Workbench
 
 Rows = Sequence[Figures]
-_PAPER = "one-shot subgraph"
 
 
 class Verdict(NamedTuple):
@@ -45,10 +44,10 @@ def _better(rows: Rows) -> Verdict | None:
     gains, papers = [], []
     for data, published in PUBLISHED.items():
         mine = [row["mrr"] for row in rows if row["data"] == data and "mrr" in row]
-        best = max(mrr for name, (mrr, *_) in published.items() if name != _PAPER)
+        best = max(mrr for name, (mrr, *_) in published.items() if name != PAPERS_OWN)
         if mine:
             gains.append(mean(mine) / best - 1)
-            papers.append(published[_PAPER][0] / best - 1)
+            papers.append(published[PAPERS_OWN][0] / best - 1)
     if not gains:
         return None
     text = (
@@ -74,7 +73,7 @@ def _spread(rows: Rows) -> Verdict | None:
     if len(found) < 2:
         return None
     low, high = min(found.values()), max(found.values())
-    return Verdict(f"MRR {low:.3f} to {high:.3f}", high - low <= 2 * NOISE)
+    return Verdict(f"MRR {low:.3f} to {high:.3f}", high - low <= 2 * LEAST_DIFFERENCE)
 
 
 def _few_entities_many_facts(rows: Rows) -> Verdict | None:
@@ -90,7 +89,7 @@ def _few_entities_many_facts(rows: Rows) -> Verdict | None:
         f"{corner:.3f} with at most 20 % of the entities and at least half of the facts; the best "
         f"of all, {found[best]:.3f}, with {best[0]:.0%} and {best[1]:.0%}"
     )
-    return Verdict(text, corner >= found[best] - NOISE)
+    return Verdict(text, corner >= found[best] - LEAST_DIFFERENCE)
 
 
 def _as_good(rows: Rows) -> Verdict | None:
@@ -98,7 +97,7 @@ def _as_good(rows: Rows) -> Verdict | None:
     if not {(0.1, 1.0), (1.0, 1.0)} <= found.keys():
         return None
     small, whole = found[0.1, 1.0], found[1.0, 1.0]
-    return Verdict(f"{small:.3f} against {whole:.3f}", small >= whole - NOISE)
+    return Verdict(f"{small:.3f} against {whole:.3f}", small >= whole - LEAST_DIFFERENCE)
 
 
 def _deeper(rows: Rows) -> Verdict | None:
@@ -106,7 +105,7 @@ def _deeper(rows: Rows) -> Verdict | None:
     if len(found) < 2:
         return None
     shown = ", ".join(f"{layers} layers {mrr:.3f}" for layers, mrr in sorted(found.items()))
-    return Verdict(shown, found[max(found)] > found[min(found)] + NOISE)
+    return Verdict(shown, found[max(found)] > found[min(found)] + LEAST_DIFFERENCE)
 
 
 def _beats(rows: Rows) -> Verdict | None:
@@ -114,7 +113,9 @@ def _beats(rows: Rows) -> Verdict | None:
     if "ppr" not in found or len(found) < 2:
         return None
     others = max(mrr for name, mrr in found.items() if name != "ppr")
-    return Verdict(f"{found['ppr']:.3f} against {others:.3f}", found["ppr"] > others + NOISE)
+    return Verdict(
+        f"{found['ppr']:.3f} against {others:.3f}", found["ppr"] > others + LEAST_DIFFERENCE
+    )
 
 
 def _lost(rows: Rows, little: bool) -> Verdict | None:

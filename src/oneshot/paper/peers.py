@@ -7,7 +7,7 @@ from oneshot.baselines.embedding import count_parameters
 from oneshot.baselines.peers import OURS, TITLES, has_pykeen
 from oneshot.baselines.recipes import RECIPES
 from oneshot.baselines.showing import measure_shown
-from oneshot.paper.main_table import PUBLISHED
+from oneshot.paper.main_table import PAPERS_OWN, PUBLISHED
 from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.trained import ACCURACY
 from oneshot.paper.workbench import LARGE, Workbench
@@ -93,7 +93,7 @@ def _nodepiece(bench: Workbench) -> Iterator[Row]:
     for data in bench.data_names("WN18RR"):
         published = PUBLISHED.get(data, {})
         for model in _models():
-            known = published.get("one-shot subgraph" if model == OURS else TITLES[model])
+            known = published.get(PAPERS_OWN if model == OURS else TITLES[model])
             paper = dict(zip(("mrr", "hits@1", "hits@10"), known or (), strict=known is not None))
             measure = partial(_accuracy, bench, data, model)
             yield Row({"data": data, "model": model}, measure, paper)

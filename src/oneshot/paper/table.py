@@ -70,7 +70,7 @@ class Table:
     by_name: bool = True
 
 
-NOISE = 0.005
+LEAST_DIFFERENCE = 0.005
 """By how much two seeds of a short training differ in MRR; less is no difference."""
 
 

@@ -9,7 +9,7 @@ import torch
 from oneshot.baselines.peers import WHOLE_GRAPH
 from oneshot.dataset import Dataset
 from oneshot.paper.pictures import draw_lines
-from oneshot.paper.table import NOISE, Column, Figures, Row, Table, by_data, figures_by
+from oneshot.paper.table import LEAST_DIFFERENCE, Column, Figures, Row, Table, by_data, figures_by
 from oneshot.paper.workbench import Workbench, with_graph
 from oneshot.samplers import SAMPLERS
 
@@ -61,7 +61,7 @@ def _budget_finding(rows: Sequence[Figures]) -> str:
     small, whole = by_size.get((0.1, 1.0)), by_size.get((1.0, 1.0))
     if small is None or whole is None:
         return ""
-    verdict = "as good or better" if small >= whole - NOISE else "worse"
+    verdict = "as good or better" if small >= whole - LEAST_DIFFERENCE else "worse"
     return (
         f"Fewer entities are {verdict}: 10 % of the entities with all facts between them reach "
         f"{small:.3f}, the whole graph {whole:.3f}."
@@ -104,7 +104,7 @@ def _layers_finding(rows: Sequence[Figures]) -> str:
         by_layers = figures_by(rows, "layers", entities=entities)
         if len(by_layers) > 1:
             values = ", ".join(f"{layers}: {mrr:.3f}" for layers, mrr in by_layers.items())
-            better = by_layers[max(by_layers)] > by_layers[min(by_layers)] + NOISE
+            better = by_layers[max(by_layers)] > by_layers[min(by_layers)] + LEAST_DIFFERENCE
             verdict = "better" if better else "not better"
             found.append(f"deeper is {verdict} on {entities:.0%} of the entities ({values})")
     text = "; ".join(found)
@@ -141,7 +141,7 @@ def _heuristics_finding(rows: Sequence[Figures]) -> str:
         return ""
     others = {name: mrr for name, mrr in found.items() if name != "ppr"}
     best = max(others, key=lambda name: others[name])
-    verb = "beats" if found["ppr"] > others[best] + NOISE else "does not clearly beat"
+    verb = "beats" if found["ppr"] > others[best] + LEAST_DIFFERENCE else "does not clearly beat"
     return (
         f"PPR {verb} the other heuristics: {found['ppr']:.3f} against {others[best]:.3f} of the "
         f"best of them ({best.replace('_', ' ')})."
@@ -302,7 +302,7 @@ def _changed_finding(rows: Sequence[Figures], what: str) -> str:
 
 
 _CHANGED_COLUMNS = (Column("data", "data"), Column("share", "share", ".0%"), *ACCURACY, *LENGTH)
-NOISE_TABLE = Table(
+NOISE = Table(
     "noise",
     "Accuracy with random facts added to the training facts",
     _CHANGED_COLUMNS,
