@@ -4,6 +4,7 @@ The report is written after each row. Run again, with the same settings, it goes
 that are missing.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -185,5 +186,5 @@ def _is_of(row: Figures, key: Figures) -> bool:
 
 def _machine(hardware: Figures) -> str:
     where = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
-    revision = hardware.get("revision") or "unknown"
+    revision = re.sub(r"^([0-9a-f]{7})[0-9a-f]{33}", r"\1", hardware.get("revision") or "unknown")
     return f"{where}, torch {hardware['versions']['torch']}, {hardware['date']}, {revision}"

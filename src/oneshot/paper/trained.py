@@ -156,7 +156,7 @@ HEURISTICS = Table(
         Column("sampler", "sampler"),
         *ACCURACY,
         Column("coverage", "coverage", ".3f"),
-        *COST,
+        *LENGTH,
     ),
     _heuristics,
     by_data(_heuristics_finding),
