@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from oneshot.bench.measuring import sources
 from oneshot.bench.wikidata import ASSUMPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,18 +40,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def machine(*values: dict[str, Any]) -> str:
     """Where results come from: a line for each machine, with all revisions."""
-    found: dict[str, list[str]] = {}
-    for value in values:
-        hardware = value["hardware"]
-        place = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
-        where = f"{place}, torch {hardware['versions']['torch']}, {hardware['date']}"
-        # "+" marks changes on top of a commit.
-        found.setdefault(where, []).append(hardware.get("revision") or "unknown")
-    lines = []
-    for where, revisions in found.items():
-        names = list(dict.fromkeys(revisions))
-        lines.append(f"*{where}, revision{'s' * (len(names) > 1)} {', '.join(names)}.*")
-    return "\n\n".join(lines)
+    return "\n\n".join(f"*{line}.*" for line in sources(value["hardware"] for value in values))
 
 
 def coverage() -> str:

@@ -232,7 +232,7 @@ def test_sigterm_ends_a_training_well(base: Path, tmp_path: Path, run: Run) -> N
     assert json.loads(output)["stopped"] is True
     said = [line for line in errors.splitlines() if "stopped in epoch" in line]
     assert len(said) == 1
-    assert said[0].endswith("go on with --resume")
+    assert f"go on with: oneshot train {base / 'data'} --out {out} --resume" in errors
     state = load_tensors(out / CHECKPOINT)[1]["state"]
     assert state["epoch"] == json.loads(output)["epochs"] >= 1
     # A finished one has nothing to listen to: the signal means what it always means.

@@ -10,6 +10,7 @@ import pytest
 import torch
 from commands import Run
 
+from oneshot.bench.measuring import sources
 from oneshot.errors import DivergedError, InputError
 from oneshot.paper import TABLES, Workbench, make_report, workbench
 from oneshot.paper.reporting import as_markdown
@@ -158,7 +159,7 @@ def test_odd_names_stay_in_their_place(tmp_path: Path, run: Run) -> None:
     for table in ("cases", "hops"):
         assert run("paper", table, "--data", data, "--out", out).code == 0
     assert sorted(data.parent.rglob("*")) == before
-    assert len(list((out / "cases").glob("*.png"))) == 6
+    assert len(list((out / "cases").glob("*.png"))) == 4  # two questions, each drawn once a ratio
     assert "e\\|4" in (out / "cases.md").read_text()
 
 
@@ -207,3 +208,18 @@ def test_a_damaged_report_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "datasets.json").write_text(content)
     with pytest.raises(InputError, match=r"datasets\.json: is no whole report"):
         make_report(TABLES["datasets"], Workbench(tmp_path, torch.device("cpu"), quick=True))
+
+
+def test_all_machines_are_named_once() -> None:
+    gpu = {"gpu": "H200", "versions": {"torch": "2.11"}, "date": "2026-11-15"}
+    processor = {"cores": 2, "processor": "EPYC", "versions": {"torch": "2.13"}, "date": "today"}
+    machines = [
+        {**gpu, "revision": "abcdef1+"},
+        {**processor, "revision": None},
+        {**gpu, "revision": "0123456" + "a" * 33},
+        {**gpu, "revision": "abcdef1+"},
+    ]
+    assert sources(machines) == [
+        "H200, torch 2.11, 2026-11-15, revisions abcdef1+, 0123456",
+        "2 cores of EPYC, torch 2.13, today, revision unknown",
+    ]

@@ -172,11 +172,11 @@ def _stopped(writer: RunWriter, trainer: Trainer, data: Dataset) -> dict[str, An
             "nothing was changed"
         )
     elif state.finished:
-        console.note(f"{writer.path}: stopped after the training; --resume evaluates it")
+        console.note(f"{writer.path}: stopped after the training, before its evaluation")
     else:
         console.note(
             f"{writer.path}: stopped in epoch {state.epoch + 1} after {state.asked:,} of "
-            f"{trainer.queries_per_epoch:,} queries; go on with --resume"
+            f"{trainer.queries_per_epoch:,} queries, from where it can go on"
         )
     return {
         "run": str(writer.path),

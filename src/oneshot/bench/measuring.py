@@ -2,10 +2,11 @@
 
 import os
 import platform
+import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -134,6 +135,21 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def sources(machines: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Where figures come from, as `hardware` told it: a line for each machine and date."""
+    found: dict[str, dict[str, None]] = {}
+    for machine in machines:
+        place = machine.get("gpu") or f"{machine['cores']} cores of {machine['processor']}"
+        where = f"{place}, torch {machine['versions']['torch']}, {machine['date']}"
+        revision = machine.get("revision") or "unknown"
+        short = re.sub(r"^([0-9a-f]{7})[0-9a-f]{33}", r"\1", revision)
+        found.setdefault(where, {})[short] = None
+    return [
+        f"{where}, revision{'s' * (len(revisions) > 1)} {', '.join(revisions)}"
+        for where, revisions in found.items()
+    ]
 
 
 def _revision() -> str | None:

@@ -71,9 +71,12 @@ def train(
         return
     if json:
         console.print_json(result)
-    if result.get("stopped") and not result["saved"]:
-        raise typer.Exit(1)  # so that nobody takes an older run in its place for this one
-    if json or result.get("stopped"):
+    if result.get("stopped"):
+        if not result["saved"]:
+            raise typer.Exit(1)  # so that nobody takes an older run in its place for this one
+        console.note(f"go on with: oneshot train {source} --out {out} --resume")
+        return
+    if json:
         return
     if result["already_finished"]:
         console.note(f"{out}: this run is finished; nothing was left to do")

@@ -4,11 +4,10 @@ The report is written after each row. Run again, with the same settings, it goes
 that are missing.
 """
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
-from oneshot.bench.measuring import hardware
+from oneshot.bench.measuring import hardware, sources
 from oneshot.checksums import read_sealed_json, write_sealed_json
 from oneshot.console import are_numbers
 from oneshot.errors import InputError
@@ -122,7 +121,7 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
         lines += ["Not all rows are measured yet.", ""]
     if "picture" in report:
         lines += [f"![{table.title}]({pictures}{report['picture']})", ""]
-    return "\n".join([*lines, f"*{_machine(rows[-1]['hardware'])}.*", ""])
+    return "\n".join([*lines, f"*{'; '.join(sources(row['hardware'] for row in rows))}.*", ""])
 
 
 def _in_markdown(cell: str) -> str:
@@ -182,9 +181,3 @@ def _is_of(row: Figures, key: Figures) -> bool:
     return all(
         row.get(name, value if name == _DIGEST else None) == value for name, value in key.items()
     )
-
-
-def _machine(hardware: Figures) -> str:
-    where = hardware.get("gpu") or f"{hardware['cores']} cores of {hardware['processor']}"
-    revision = re.sub(r"^([0-9a-f]{7})[0-9a-f]{33}", r"\1", hardware.get("revision") or "unknown")
-    return f"{where}, torch {hardware['versions']['torch']}, {hardware['date']}, {revision}"
