@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oneshot import extraction_kernels
+from oneshot import extraction
 from oneshot.errors import InputError
-from oneshot.extraction_kernels import Cut
+from oneshot.extraction import Cut
 from oneshot.graph import KnowledgeGraph
 
 EdgeScore = Literal["product", "sum"]
@@ -142,8 +142,8 @@ def extract(
     directions, that a query may have. Beyond it the edges of highest `p_x · p_o` (or
     `p_x + p_o`) stay, ties by place. Identity edges are always kept and not counted.
     """
-    small = extraction_kernels.fits(graph, len(queries), len(entities))
-    cut = extraction_kernels.cut if small and extraction_kernels.available(graph.device) else _cut
+    small = extraction.fits(graph, len(queries), len(entities))
+    cut = extraction.cut if small and extraction.available(graph.device) else _cut
     edges, edge_query, degree, source, over_budget = cut(
         graph, queries, entities, entity_query, edge_budget
     )
@@ -176,7 +176,7 @@ def _cut(
 ) -> Cut:
     """All edges between the chosen entities; arguments as those of `extract`.
 
-    The reference for `extraction_kernels.cut`, and what a processor does.
+    The reference for `extraction.cut`, and what a processor does.
     """
     edges = graph.edges
     count = graph.degree_of(entities)

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, Self, get_args
 import torch
 from torch import Tensor
 
-from oneshot import extraction_kernels
+from oneshot import extraction
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
 from oneshot.ppr import check_entities
@@ -260,8 +260,8 @@ def _extraction_size(graph: KnowledgeGraph) -> int:
     As many as are scored, so that the candidate edges stay in the processor's cache; on a GPU
     as many as the table of the kernels has place for.
     """
-    if extraction_kernels.available(graph.device):
-        return max(extraction_kernels.TABLE_BYTES // (4 * max(graph.num_entities, 1)), 1)
+    if extraction.available(graph.device):
+        return max(extraction.TABLE_BYTES // (4 * max(graph.num_entities, 1)), 1)
     return block_size(graph)
 
 

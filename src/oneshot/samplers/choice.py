@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from oneshot import extraction_kernels
+from oneshot import extraction
 
 
 def choose_highest(
@@ -16,8 +16,8 @@ def choose_highest(
     With `keep_unreachable` false, entities of score 0 that are not forced are left out.
     """
     plain = scores.dtype != torch.float32 or not scores.is_contiguous() or not scores.numel()
-    if not plain and extraction_kernels.available(scores.device):
-        return extraction_kernels.choose(scores, counts, forced, keep_unreachable)
+    if not plain and extraction.available(scores.device):
+        return extraction.choose(scores, counts, forced, keep_unreachable)
     rows = torch.arange(len(scores), device=scores.device)[:, None].expand_as(forced)
     valid = forced >= 0
     at = rows[valid], forced[valid]

@@ -15,8 +15,8 @@ import pytest
 import torch
 from graphs import random_graph, random_queries
 
-from oneshot import extraction_kernels
-from oneshot.extraction_kernels import Tiling
+from oneshot import extraction
+from oneshot.extraction import Tiling
 from oneshot.graph import KnowledgeGraph
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.samplers.choice import choose_highest
@@ -76,7 +76,7 @@ def random_choice(
 @pytest.mark.parametrize("tiling", [Tiling(), Tiling(8, 2, 4, 16), Tiling(16, 4, 1, 64)])
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_edges_equal_those_of_the_plain_code(monkeypatch, tiling, share):
-    monkeypatch.setattr(extraction_kernels, "TILING", tiling)
+    monkeypatch.setattr(extraction, "TILING", tiling)
     for seed in range(2):
         graph = odd_graph(seed)
         queries = random_queries(graph, 4, seed)
@@ -85,7 +85,7 @@ def test_edges_equal_those_of_the_plain_code(monkeypatch, tiling, share):
         for budget, score in (([999] * 4, "product"), ([999, 3, 0, 20], "sum")):
             batches = []
             for use in (True, False):
-                with extraction_kernels.override(use):
+                with extraction.override(use):
                     asked, most = queries.to(DEVICE), torch.tensor(budget, device=DEVICE)
                     batches.append(extract(graph, asked, *chosen, most, score))
             assert_equal(*batches)
@@ -101,7 +101,7 @@ def test_graphs_without_edges_and_with_one_entity():
         queries = torch.tensor([[0, 0], [0, 1]])
         batches = []
         for use in (True, False):
-            with extraction_kernels.override(use):
+            with extraction.override(use):
                 batches.append(
                     PPRSampler(1.0).sample(graph.to(DEVICE), queries.to(DEVICE)).to("cpu")
                 )
@@ -120,7 +120,7 @@ def test_wide_numbers():
     budget = torch.full((3,), 1000, device=DEVICE)
     batches = []
     for use in (True, False):
-        with extraction_kernels.override(use):
+        with extraction.override(use):
             batches.append(extract(graph, queries.to(DEVICE), *chosen, budget))
     assert_equal(*batches)
 
@@ -140,8 +140,8 @@ def scores_with_ties(height: int, width: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize(("width", "block"), [(1, 16), (31, 16), (64, 64), (300, 256)])
 @pytest.mark.parametrize("forced_columns", [0, 1, 3])
 def test_the_highest_equal_those_of_the_plain_code(monkeypatch, width, block, forced_columns):
-    monkeypatch.setattr(extraction_kernels, "SCORE_BLOCK", block)
-    monkeypatch.setattr(extraction_kernels, "SELECT_BLOCK", block)
+    monkeypatch.setattr(extraction, "SCORE_BLOCK", block)
+    monkeypatch.setattr(extraction, "SELECT_BLOCK", block)
     generator = torch.Generator().manual_seed(width)
     scores = scores_with_ties(5, width, width).to(DEVICE)
     forced = torch.randint(-1, width, (5, forced_columns), generator=generator).to(DEVICE)
@@ -150,7 +150,7 @@ def test_the_highest_equal_those_of_the_plain_code(monkeypatch, width, block, fo
         results = []
         for use in (True, False):
             given = scores.clone()
-            with extraction_kernels.override(use):
+            with extraction.override(use):
                 results.append(choose_highest(given, counts.to(DEVICE), forced, keep))
             assert torch.equal(given, scores)  # restored
         for ours, expected in zip(*results, strict=True):
@@ -167,7 +167,7 @@ def test_samplers_give_the_same_subgraphs(name, options):
     include = random_queries(graph, 5, 6).to(DEVICE) if options else None
     batches = []
     for use in (True, False):
-        with extraction_kernels.override(use):
+        with extraction.override(use):
             batches.append(SAMPLERS[name](0.3, **options).sample(graph, queries, include))
     assert_equal(*batches)
 
@@ -176,20 +176,20 @@ def test_samplers_give_the_same_subgraphs(name, options):
 def test_many_queries_are_cut_out_in_parts(monkeypatch):
     graph = odd_graph(1)
     queries = random_queries(graph, 7, 2).to(DEVICE)
-    with extraction_kernels.override(True):
+    with extraction.override(True):
         whole = PPRSampler(0.4).sample(graph, queries)
-        monkeypatch.setattr(extraction_kernels, "TABLE_BYTES", 4 * 24 * 3)  # three queries
+        monkeypatch.setattr(extraction, "TABLE_BYTES", 4 * 24 * 3)  # three queries
         parts = PPRSampler(0.4).sample(graph, queries)
     assert_equal(parts, whole)
 
 
 def test_a_processor_takes_the_plain_code():
-    assert not extraction_kernels.available(torch.device("cpu"))
-    with extraction_kernels.override(True):
-        assert extraction_kernels.available(torch.device("cpu"))
-        with extraction_kernels.override(None):
-            assert not extraction_kernels.available(torch.device("cpu"))
-    assert not extraction_kernels.available(torch.device("cpu"))
+    assert not extraction.available(torch.device("cpu"))
+    with extraction.override(True):
+        assert extraction.available(torch.device("cpu"))
+        with extraction.override(None):
+            assert not extraction.available(torch.device("cpu"))
+    assert not extraction.available(torch.device("cpu"))
 
 
 def test_without_triton_the_plain_code_is_taken():
