@@ -54,6 +54,9 @@ def draw_lines(
         only = names[0] if len(names) == 1 else ""
         axes.set_title(_short(part if panels else only), parse_math=False)
     grid[0].set_ylabel(y_label)
+    # From zero: a cut axis would make a small difference look large.
+    highest = max((row[y] for row in rows if row.get(y) is not None), default=0)
+    grid[0].set_ylim(0, 1.08 * highest or 1)
     if len(names) > 1:
         legend = figure.legend(
             *grid[0].get_legend_handles_labels(), loc="outside right upper", frameon=False
