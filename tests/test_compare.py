@@ -108,4 +108,4 @@ def test_embedding_models_are_rows_too(run: Run) -> None:
         assert rows[name].keys() >= FIGURES
         assert rows[name]["inductive"] is False
         assert rows[name]["stopped"] == "epochs"
-    assert "Still improving" in found["finding"]
+    assert "maybe better with more: oneshot, TransE, ComplEx." in found["finding"]

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from oneshot.paper.trained import noisy, thinned
 from oneshot.predictor import Predictor
 from oneshot.runs import METRICS
 from oneshot.samplers import PPRSampler
+from oneshot.stopping import StopTraining
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
 pytest.importorskip("smac", reason="one of the tables searches (extra search)")
@@ -151,15 +154,48 @@ def test_all_tables_that_cannot_be_measured_are_an_error(run: Run, tmp_path: Pat
     assert (both.code, "leave out" in both.err) == (2, True)
 
 
-def test_a_quick_report_is_not_judged_by_another_run(
+def test_reports_are_judged_with_their_own_settings_only(
     reports: tuple[Path, dict[str, Figures]], run: Run, tmp_path: Path
 ) -> None:
-    for name in ("layers", "deletion"):
-        shutil.copy(reports[0] / f"{name}.json", tmp_path)
-    found = run("paper", "claims", "--out", tmp_path, "--json").json["rows"]
-    assert {row["verdict"] for row in found if row["table"] in ("layers", "deletion")} == {
-        "quick run, no verdict"
-    }
+    shutil.copy(reports[0] / "layers.json", tmp_path)
+
+    def verdict(*options: object) -> Figures:
+        found = run("paper", "claims", "--out", tmp_path, "--json", *options).json["rows"]
+        return next(row for row in found if row["table"] == "layers")
+
+    assert verdict()["verdict"] == "measured with other settings (quick)"
+    assert verdict("--quick", "--seed", 4)["verdict"] == "measured with other settings (seed)"
+    judged = verdict("--quick")
+    assert judged["verdict"] == "quick run, no verdict"
+    assert judged["hardware"] == reports[1]["layers"]["rows"][-1]["hardware"]
+
+
+def test_what_is_set_is_not_shortened(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, torch.device("cpu"), changes=["training.epochs=5"])
+    assert bench.epochs("WN18RR", 0.375) == 5
+    assert Workbench(tmp_path, torch.device("cpu")).epochs("WN18RR", 0.375) == 6
+
+
+def test_a_row_that_was_finished_does_not_hide_that_it_is_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def told() -> Iterator[Callable[[], bool]]:
+        yield lambda: True
+
+    done = {"test": {}, "valid": {}, "epochs": 1}
+    monkeypatch.setattr(workbench, "train_run", lambda *_, **__: done)
+    monkeypatch.setattr(workbench, "told_to_stop", told)
+    bench = Workbench(tmp_path, torch.device("cpu"), quick=True)
+    with pytest.raises(StopTraining):
+        bench.train(bench.dataset("umls"), bench.config("umls"))
+
+
+def test_data_may_have_a_comma_in_its_name(tmp_path: Path, run: Run) -> None:
+    place = tmp_path / "mine, v1.tsv"
+    place.write_text("".join(f"e{i}\tr\te{(3 * i + 1) % 20}\n" for i in range(20)))
+    report = run("paper", "datasets", "--data", place, "--out", tmp_path / "out", "--json").json
+    assert [row["data"] for row in report["rows"]] == [str(place)]
 
 
 def test_an_epochs_time_is_that_of_training_alone(tmp_path: Path) -> None:
@@ -285,6 +321,8 @@ def test_claims_are_confirmed_and_refuted_by_figures(claim: object) -> None:
         against = [rows[0], {**rows[1], "mrr": 0.2}]
     elif claim.table == "layers":
         against = [rows[0], {**rows[1], "mrr": 0.3}]
+    elif claim.table == "extrapolation":  # the best budget is better than the others
+        against = [rows[0], {**rows[1], "mrr": 0.5}]
     else:
         against = [{**rows[0], "mrr": 0.3}, rows[1]]
     refuted = claim.judge(against)

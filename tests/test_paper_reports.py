@@ -163,6 +163,23 @@ def test_odd_names_stay_in_their_place(tmp_path: Path, run: Run) -> None:
     assert "e\\|4" in (out / "cases.md").read_text()
 
 
+def test_data_of_the_same_name_have_drawings_of_their_own(tmp_path: Path, run: Run) -> None:
+    one = world(tmp_path / "a" / "kg", ["e3\tr0\te9"])
+    other = world(tmp_path / "b" / "kg", ["e5\tr0\te2"])
+    out = tmp_path / "out"
+    found = run("paper", "cases", "--data", f"{one},{other}", "--out", out, "--json").json["rows"]
+    drawings = {row["drawing"] for row in found}
+    assert len(drawings) == len(found) == 4
+    assert all((out / drawing).is_file() for drawing in drawings)
+
+
+def test_no_verdicts_without_a_table(tmp_path: Path, run: Run) -> None:
+    late = run("paper", "all", "--quick", "--minutes", 0, "--out", tmp_path)
+    assert late.code == 2
+    assert not (tmp_path / "claims.json").exists()
+    assert late.out == ""
+
+
 def test_a_diverging_training_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def diverge(*_: object, **__: object) -> None:
         raise DivergedError("no numbers")

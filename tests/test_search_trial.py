@@ -14,6 +14,7 @@ from oneshot.search.halving import expected_value, limits
 from oneshot.search.outset import fitted_sampler
 from oneshot.search.store import Trial
 from oneshot.search.trial import full_training, provide, run_predictor_trial, trial_training
+from oneshot.stopping import StopTraining
 
 
 def task(data: Any, **changes: Any) -> dict[str, Any]:
@@ -83,6 +84,15 @@ def test_a_fault_of_ours_is_a_failure_of_the_trial(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("oneshot.training.evaluate", odd)
     outcome = run_predictor_trial(task(chain_world(30)))
     assert (outcome["status"], outcome["error"]) == ("failed", "KeyError: 'missing'")
+
+
+def test_a_trial_that_is_to_stop_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise StopTraining
+
+    monkeypatch.setattr("oneshot.training.evaluate", stopped)
+    with pytest.raises(StopTraining):
+        run_predictor_trial(task(chain_world(30)))
 
 
 def test_trials_of_any_fact_ratio_ask_equally_many_queries() -> None:

@@ -110,11 +110,9 @@ def _measure(bench: Comparison, name: str) -> Figures:
 
 def _predictor(bench: Comparison, config: Config) -> Figures:
     """Our predictor; its run is kept, so that a training which was killed goes on."""
-    training = dataclasses.replace(
-        config.training,
-        seed=bench.seed,
-        epochs=min(config.training.epochs, bench.max_epochs or config.training.epochs),
-    )
+    planned = config.training.epochs
+    epochs = min(planned, bench.max_epochs or planned)
+    training = dataclasses.replace(config.training, seed=bench.seed, epochs=epochs)
     config = dataclasses.replace(config, training=training)
     is_resumed = bench.has_run(bench.data, config)
     measured = measure(lambda: bench.train(bench.data, config), bench.device)
@@ -122,6 +120,8 @@ def _predictor(bench: Comparison, config: Config) -> Figures:
     if "failure" in found:
         return found
     stopped = "epochs" if found["epochs"] >= training.epochs else "patience"
+    if stopped == "epochs" and training.epochs < planned:
+        stopped = "cut"
     peak = found["peak_megabytes"]
     if peak is None and not is_resumed:  # or it would be that of the rest
         peak = megabytes(measured.peak_bytes)
@@ -138,10 +138,16 @@ def _finding(rows: Sequence[Figures]) -> str:
         f"Best on validation: {best['title']}, valid MRR {best['valid_mrr']:.3f}, "
         f"test MRR {best['mrr']:.3f}."
     ]
-    # Ours follow a schedule of as many epochs as the configuration says.
-    cut = [row["title"] for row in found if row["model"] in RECIPES and row["stopped"] == "epochs"]
+    # Ours follow a schedule of as many epochs as the configuration says, unless it is cut.
+    cut = [
+        row["title"]
+        for row in found
+        if row.get("stopped") == "cut" or (row["model"] in RECIPES and row["stopped"] == "epochs")
+    ]
     if cut:
-        parts.append(f"Still improving when the epochs ran out: {', '.join(cut)}.")
+        parts.append(
+            f"Ended by the number of epochs, and maybe better with more: {', '.join(cut)}."
+        )
     return " ".join(parts)
 
 

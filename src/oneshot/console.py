@@ -68,6 +68,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         (stdout if stdout.is_terminal else _plain(file=stdout.file, width=_WIDE)).print(table)
 
 
+def print_text(text: str) -> None:
+    """A paragraph on stdout, broken at the width of a terminal; elsewhere it is one line."""
+    stdout.print(text, soft_wrap=not stdout.is_terminal)
+
+
 def _pages(widths: Sequence[int], width: int) -> list[list[int]]:
     """The places of columns that fit beside each other; the first column is on every page."""
     frame, text = 3, 16  # what a column has around it, and what a name is to have at least

@@ -176,7 +176,7 @@ def _stopped(writer: RunWriter, trainer: Trainer, data: Dataset) -> dict[str, An
     else:
         console.note(
             f"{writer.path}: stopped in epoch {state.epoch + 1} after {state.asked:,} of "
-            f"{trainer.queries_per_epoch:,} queries, from where it can go on"
+            f"{trainer.queries_per_epoch:,} queries"
         )
     return {
         "run": str(writer.path),

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class StopTraining(Exception):  # noqa: N818
-    """Ends a training between two steps because somebody asked for it."""
+class StopTraining(BaseException):
+    """Ends a training because somebody asked for it; as KeyboardInterrupt, it is no fault."""
 
 
 @contextmanager

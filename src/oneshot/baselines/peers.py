@@ -151,7 +151,7 @@ def measure_embedding(
         "stopped": trained.stopped,
         "seconds": trained.seconds,
         "parameters": trained.parameters,
-        "dim": dim,
+        "dim": recipe.numbers(dim),
         "peak_megabytes": megabytes(measured.peak_bytes),
     }
 

@@ -75,7 +75,11 @@ class Recipe:
 
     def arguments(self, dim: int, entities: int) -> dict[str, Any]:
         """Arguments of the model's class, for `dim` real numbers an entity."""
-        return self.options(max(dim // self.parts, 1), entities)
+        return self.options(self.numbers(dim) // self.parts, entities)
+
+    def numbers(self, dim: int) -> int:
+        """Real numbers that an entity has when it is to have `dim`: a multiple of the parts."""
+        return max(dim - dim % self.parts, self.parts)
 
     def batch_size(self, examples: int) -> int:
         """Facts, or for all entities queries, of a step: few on small graphs, 1,024 on large."""

@@ -28,9 +28,10 @@ def measure_shown(
     if "failure" in found:
         console.note(f"{TITLES[name]}: {found['failure']}")
     else:
+        trained = "1 epoch" if found["epochs"] == 1 else f"{found['epochs']} epochs"
         console.note(
-            f"{found['epochs']} epochs in {found['seconds']:,.0f} s, best valid MRR "
-            f"{found['valid_mrr']:.4f} at epoch {found['best_epoch']}"
+            f"{trained} in {found['seconds']:,.0f} s, best valid MRR {found['valid_mrr']:.4f} at "
+            f"epoch {found['best_epoch']}"
         )
     return found
 

@@ -103,4 +103,4 @@ def compare(
             [column.head for column in shown],
             [[column.cell(row) for column in shown] for row in result["rows"]],
         )
-    console.stdout.print(result["finding"])
+    console.print_text(result["finding"])

@@ -65,7 +65,9 @@ def paper(
         out = QUICK_PLACE if quick else PLACE
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; choose a directory")
-    names = list(dict.fromkeys(parts(data, "--data"))) if data is not None else []
+    names = []
+    if data is not None:  # a path may have commas in it
+        names = [data] if Path(data).exists() else list(dict.fromkeys(parts(data, "--data")))
     for source in names:
         download(source)
     bench = Workbench(out, find_device(device), seed, quick, names, settings or (), minutes)
@@ -91,6 +93,8 @@ def _measure(
     reports: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for table in (TABLES[name] for name in names):
+        if table.name == "claims" and left_out and not reports:
+            break  # the verdicts are made of the other tables
         try:
             report = make_report(table, bench, console.note)
         except OneshotError as error:
@@ -103,8 +107,7 @@ def _measure(
         if not json:
             _print_report(table, report)
             console.note(f"report: {bench.out / table.name}.json")
-    # The verdicts are made of the other tables.
-    if all(report["name"] == "claims" for report in reports) and left_out:
+    if not reports and left_out:
         raise InputError(f"no table could be measured: {next(iter(left_out.values()))}")
     return reports, left_out
 
@@ -120,8 +123,9 @@ def _print_report(table: "Table", report: dict[str, Any]) -> None:
         [column.head for column in columns],
         [[column.cell(row) for column in columns] for row in report["rows"]],
     )
-    if report["finding"]:
-        console.stdout.print(report["finding"])
+    for text in (table.note, report["finding"]):
+        if text:
+            console.print_text(text)
 
 
 def _print_tables(json: bool) -> None:

@@ -11,7 +11,7 @@ import torch
 from oneshot.errors import InputError
 from oneshot.files import replacing
 from oneshot.paper.table import Column, Figures, Row, Table
-from oneshot.paper.workbench import Workbench, file_name
+from oneshot.paper.workbench import Workbench, facts_digest, file_name
 from oneshot.report.coverage import check_picture
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
@@ -39,12 +39,16 @@ def _case(bench: Workbench, name: str, place: int, ratio: float) -> Figures:
     head, relation, tail = data.test[place].tolist()
     batch = PPRSampler(entity_ratio=ratio).sample(data.graph, torch.tensor([[head, relation]]))
     distance = hops_from(batch)
-    picture = bench.out / "cases" / f"{file_name(data.name)}-{place}-{ratio:g}.png"
+    # Two data sets may have the same name.
+    stem = f"{file_name(data.name)}-{facts_digest(data)[:6]}-{place}-{ratio:g}"
+    picture = bench.out / "cases" / f"{stem}.png"
     answer = batch.find(torch.tensor([tail]))
     title = (
         f"({data.entities[head]}, {data.graph.relation_name(relation)}, ?) on {ratio:.1%} of the "
         "entities"
     )
+    if int(answer) < 0:
+        title += ", without the answer"
     draw_case(batch, distance, int(answer), title, picture)
     return {
         "query": f"({data.entities[head]}, {data.graph.relation_name(relation)}, ?)",
@@ -163,4 +167,8 @@ CASES = Table(
         Column("drawing", "drawing"),
     ),
     _plan,
+    note=(
+        "The mean degree is that in the whole graph; the farthest is so many hops away, among the "
+        "entities that a path leads to."
+    ),
 )

@@ -12,6 +12,9 @@ from oneshot.paper.workbench import Workbench
 
 Rows = Sequence[Figures]
 
+# What the reports must have in common with the command that judges them.
+_COMMON = ("quick", "seed", "data", "changes")
+
 
 class Verdict(NamedTuple):
     """What the tables say to a claim: the figure, and whether it holds."""
@@ -40,7 +43,10 @@ def _less_time(rows: Rows) -> Verdict | None:
 
 
 def _better(rows: Rows) -> Verdict | None:
-    """Our mean MRR against the best peer in the paper's table, on the data sets at hand."""
+    """Our mean MRR against the best peer in the paper's table, on the data sets at hand.
+
+    It holds if the gain is that of the paper's own figures on them; on all of its data it is 6.9 %.
+    """
     gains, papers = [], []
     for data, published in PUBLISHED.items():
         mine = [row["mrr"] for row in rows if row["data"] == data and "mrr" in row]
@@ -51,10 +57,10 @@ def _better(rows: Rows) -> Verdict | None:
     if not gains:
         return None
     text = (
-        f"{mean(gains):.1%} over {len(gains)} of its {len(PUBLISHED)} data sets, where its own "
+        f"{mean(gains):.1%} over {len(gains)} of its {len(PUBLISHED)} data sets, on which its own "
         f"figures say {mean(papers):.1%}"
     )
-    return Verdict(text, mean(gains) >= 0.069)
+    return Verdict(text, mean(gains) >= mean(papers))
 
 
 def _time_saved(rows: Rows) -> Verdict | None:
@@ -80,16 +86,16 @@ def _few_entities_many_facts(rows: Rows) -> Verdict | None:
     found = {(row["entities"], row["edges"]): row["mrr"] for row in rows if "mrr" in row}
     if len(found) < 2:
         return None
-    best = max(found, key=lambda key: found[key])
-    corner = max(
-        (mrr for (entities, edges), mrr in found.items() if entities <= 0.2 and edges >= 0.5),
-        default=0.0,
-    )
+    few = {(entities, edges) for entities, edges in found if entities <= 0.2 and edges >= 0.5}
+    if not few or len(few) == len(found):
+        return None
+    corner = max(found[key] for key in few)
+    others = max(mrr for key, mrr in found.items() if key not in few)
     text = (
-        f"{corner:.3f} with at most 20 % of the entities and at least half of the facts; the best "
-        f"of all, {found[best]:.3f}, with {best[0]:.0%} and {best[1]:.0%}"
+        f"{corner:.3f} with at most 20 % of the entities and at least half of the facts, "
+        f"{others:.3f} with other budgets"
     )
-    return Verdict(text, corner >= found[best] - LEAST_DIFFERENCE)
+    return Verdict(text, corner > others + LEAST_DIFFERENCE)
 
 
 def _as_good(rows: Rows) -> Verdict | None:
@@ -156,6 +162,9 @@ def _judged(bench: Workbench, claim: Claim) -> Figures:
     if report is None:
         return {"found": None, "verdict": f"needs the table {claim.table}"}
     rows, settings = report["rows"], report.get("settings", {})
+    differ = [name for name in _COMMON if settings.get(name) != bench.settings[name]]
+    if differ:
+        return {"found": None, "verdict": f"measured with other settings ({', '.join(differ)})"}
     data = list(dict.fromkeys(row.get("data") for row in rows))
     if claim.table != "main":  # which is about several
         rows = [row for row in rows if row.get("data") == data[0]]
@@ -165,9 +174,13 @@ def _judged(bench: Workbench, claim: Claim) -> Figures:
     found = verdict.found
     if settings.get("data"):
         found = f"{found} ({data[0]})"
+    if not report.get("complete") and claim.table != "main":  # which goes on for long
+        found = f"{found}; not all rows are measured yet"
+    word = "confirmed" if verdict.holds else "refuted"
     if settings.get("quick"):  # one epoch on a tiny world proves nothing
-        return {"found": found, "verdict": "quick run, no verdict"}
-    return {"found": found, "verdict": "confirmed" if verdict.holds else "refuted"}
+        word = "quick run, no verdict"
+    # The figures are from there, wherever they are judged.
+    return {"found": found, "verdict": word, "hardware": rows[-1]["hardware"]}
 
 
 def _finding(rows: Rows) -> str:
@@ -188,4 +201,8 @@ TABLE = Table(
     ),
     _plan,
     _finding,
+    note=(
+        f"MRRs that differ by at most {LEAST_DIFFERENCE} count as equal: so far apart are "
+        "trainings with other seeds."
+    ),
 )

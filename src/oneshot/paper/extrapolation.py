@@ -61,6 +61,7 @@ EXTRAPOLATION = Table(
         Column("edges", "edges"),
         Column("valid MRR", "mrr", ".3f"),
         Column("coverage", "coverage", ".3f"),
+        Column("queries", "queries", ","),
     ),
     _plan,
     by_data(_finding),

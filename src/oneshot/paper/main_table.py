@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from oneshot.config import read_config
+from oneshot.config import Config, read_config
 from oneshot.errors import InputError
 from oneshot.paper.reporting import read_report
 from oneshot.paper.table import Column, Figures, Row, Table
@@ -89,18 +89,23 @@ def _recorded(name: str) -> Iterator[Figures]:
         }
 
 
+def full_config(bench: Workbench, name: str, seed: int) -> Config | None:
+    """The configuration of the full training on a data set, where the repository's are at hand."""
+    path = CONFIGS / f"{name}.toml"
+    if bench.quick or not path.is_file():
+        return None
+    return read_config(path, [*bench.changes, f"training.seed={seed}"])
+
+
 def _trained(bench: Workbench, name: str, seed: int) -> Figures:
-    changes = [*bench.changes, f"training.seed={seed}"]
+    config = full_config(bench, name, seed)
     if bench.quick:
         config = bench.config(name, {"training.seed": seed})
-    else:
-        path = CONFIGS / f"{name}.toml"
-        if not path.is_file():
-            raise InputError(
-                f"{path}: is missing; run this where the repository's configurations are, or "
-                "leave this data set out with --data"
-            )
-        config = read_config(path, changes)
+    if config is None:
+        raise InputError(
+            f"{CONFIGS / name}.toml: is missing; run this where the repository's configurations "
+            "are, or write one, or name other data with --data"
+        )
     return bench.train(bench.dataset(name), config)
 
 
@@ -113,8 +118,9 @@ def _finding(rows: Sequence[Figures]) -> str:
             spread = max(row["mrr"] for row in mine) - min(row["mrr"] for row in mine)
             paper = mine[0].get("paper", {}).get("mrr")
             beside = "" if paper is None else f" against {paper:.3f}"
-            runs = f"{len(mine)} training" + ("s" if len(mine) > 1 else "")
-            parts.append(f"{data} {mean:.3f}{beside} ({runs}, spread {spread:.3f})")
+            several = f"{len(mine)} trainings, spread {spread:.3f}"
+            runs = several if len(mine) > 1 else "1 training"
+            parts.append(f"{data} {mean:.3f}{beside} ({runs})")
     return "Mean test MRR, the paper's beside it: " + "; ".join(parts) + "." if parts else ""
 
 

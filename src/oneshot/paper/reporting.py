@@ -80,9 +80,11 @@ def _make_report(
             found[number] = {"hardware": hardware(bench.device), **key, **row.measure()}
             write()
     if all(row is None for row in found) and not others:
-        raise InputError(f"{table.name}: there was no time for a single row; give more --minutes")
+        raise InputError("there was no time for a single row; run it again, or give more --minutes")
     if missing := found.count(None):
-        tell(f"{table.name}: {missing} rows are left; run it again to measure them")
+        left = "1 row is left; run it again to measure it"
+        left = left if missing == 1 else f"{missing} rows are left; run it again to measure them"
+        tell(f"{table.name}: {left}")
     write()
     if table.draw is not None:
         picture = bench.out / f"{table.name}.png"
@@ -115,8 +117,10 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
     ]
     if any(row.get("paper") for row in rows):
         lines += ["The paper's figures are in brackets.", ""]
-    if report["finding"]:
-        lines += [report["finding"], ""]
+    if table.note:
+        lines += [table.note, ""]
+    if finding := table.finding(rows):
+        lines += [finding, ""]
     if not report["complete"]:
         lines += ["Not all rows are measured yet.", ""]
     if "picture" in report:

@@ -58,7 +58,7 @@ class Table:
 
     `plan`: the rows that a workbench is to measure. `finding`: a sentence with figures on what
     the measured rows say. `draw`: writes a picture of them. `by_name`: the data of a row are what
-    the workbench loads by its name.
+    the workbench loads by its name. `note`: what one must know to read the table.
     """
 
     name: str
@@ -68,6 +68,7 @@ class Table:
     finding: Callable[[Sequence[Figures]], str] = _no_finding
     draw: Callable[[Sequence[Figures], Path], None] | None = None
     by_name: bool = True
+    note: str = ""
 
 
 LEAST_DIFFERENCE = 0.005

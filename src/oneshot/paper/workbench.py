@@ -163,8 +163,11 @@ class Workbench:
         )
 
     def epochs(self, data: str, share: float) -> int:
-        """A share of the epochs of the short training, at least one."""
-        return max(round(self.config(data).training.epochs * share), 1)
+        """A share of the epochs of the short training, at least one; or those that were set."""
+        epochs = self.config(data).training.epochs
+        if any(change.partition("=")[0].strip() == "training.epochs" for change in self.changes):
+            return epochs
+        return max(round(epochs * share), 1)
 
     def train(self, data: Dataset, config: Config) -> Figures:
         """Figures of a training, taken up where it stands.
@@ -183,7 +186,7 @@ class Workbench:
             if not is_out_of_memory(error):
                 raise
             return {"failure": "out of memory"}
-        if result.get("stopped"):
+        if result.get("stopped") or should_stop():  # finished or not, the run is kept
             raise StopTraining
         test, valid = result["test"], result["valid"]
         return {
