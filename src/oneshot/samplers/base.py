@@ -21,6 +21,8 @@ from oneshot.subgraph import EdgeScore, SubgraphBatch, concatenate, extract
 
 # Dense blocks [V, block] that live at the same time while a block of queries is scored.
 _LIVE_BLOCKS = 8
+# Edges among which those of some queries are chosen at once; each takes about 100 bytes.
+_CANDIDATE_EDGES = 1 << 24
 
 
 class Selection(NamedTuple):
@@ -113,6 +115,10 @@ class Sampler(ABC):
         graph = graph if edges_from is None else edges_from
         budget = self.budget.edge_counts(graph, queries[:, 1])
         size = _extraction_size(graph)
+        if self.budget.limits_edges and len(queries):
+            # All edges between the entities are looked at, many more than are kept.
+            candidates = int(graph.degree_of(selection.entities).sum())
+            size = min(size, max(_CANDIDATE_EDGES * len(queries) // max(candidates, 1), 1))
         if len(queries) <= size:
             return extract(graph, queries, *selection, budget, self.edge_score)
         first = range(0, len(queries), size)

@@ -71,6 +71,11 @@ class Budget:
         )
         return counts[relations]
 
+    @property
+    def limits_edges(self) -> bool:
+        """Whether a subgraph may have to leave out facts between its entities."""
+        return self.edge_ratio not in (None, 1.0) or self.max_edges is not None
+
     def masses(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor | None:
         """The share of the score for each query relation: [n] → float64 [n]; None without."""
         if self.mass is None:
