@@ -12,12 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import find, write_result
+from oneshot.process import prepare_process
 
-from oneshot.comparing import Comparison, compare
-from oneshot.config import from_table
-from oneshot.datasets import bundled_names, load
-from oneshot.devices import find_device
+prepare_process()  # before torch is loaded, as the command line does
+
+from common import find, write_result  # noqa: E402
+
+from oneshot.comparing import Comparison, compare  # noqa: E402
+from oneshot.config import from_table  # noqa: E402
+from oneshot.datasets import bundled_names, load  # noqa: E402
+from oneshot.devices import find_device  # noqa: E402
 
 PEERS = ("frequency", "transe", "distmult", "complex", "rotate", "quate", "conve")
 # As `oneshot search umls` found it on two cores (benchmarks/search.py), trained for longer.
