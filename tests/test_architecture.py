@@ -71,7 +71,7 @@ IMPORTS = {name: list(imports_in(ast.parse(path.read_text()))) for name, path in
 
 def is_kernels(name: str) -> bool:
     """Whether a module is made of kernels, and so is imported only where they run."""
-    return name.startswith("predictor.kernels.") or name == "loss_kernels"
+    return name.startswith("predictor.kernels.") or name in ("loss_kernels", "extraction_kernels")
 
 
 def own_module(imported: str) -> str | None:

@@ -247,6 +247,7 @@ def test_the_numbers_an_entity_has_are_told(data: Dataset) -> None:
     assert [RECIPES["quate"].numbers(dim) for dim in (3, 4, 7, 128)] == [4, 4, 4, 128]
 
 
+@needs_pykeen
 def test_a_dimension_that_makes_no_image_is_a_result(data: Dataset) -> None:
     for dim in (5, 13):
         found = peers.measure_embedding(RECIPES["conve"], data, CPU, dim=dim, epochs=1)
