@@ -46,6 +46,7 @@ def test_an_interrupted_table_goes_on_with_the_row_it_was_at(tmp_path: Path) -> 
         make_report(table, bench)
     saved = json.loads((tmp_path / "counting.json").read_text())
     assert not saved["complete"]
+    assert "Not all rows are measured yet." in (tmp_path / "counting.md").read_text()
     report = make_report(table, bench)
     assert calls == [0, 1, 2, 2, 3]
     assert report["complete"]

@@ -70,6 +70,8 @@ def _make_report(
             rows=rows,
         )
         write_sealed_json(path, report)
+        if rows:  # whoever stops it has the table so far
+            write_text(bench.out / f"{table.name}.md", as_markdown(table, report))
 
     for number, (row, key) in enumerate(zip(planned, keys, strict=True)):
         if found[number] is None and (row.derived or bench.has_time):
