@@ -18,7 +18,7 @@ from graphs import random_graph, random_queries
 from oneshot import extraction
 from oneshot.extraction import Tiling
 from oneshot.graph import KnowledgeGraph
-from oneshot.samplers import SAMPLERS, PPRSampler
+from oneshot.samplers import SAMPLERS, PPRSampler, base
 from oneshot.samplers.choice import choose_highest
 from oneshot.subgraph import SubgraphBatch, extract
 
@@ -181,6 +181,30 @@ def test_many_queries_are_cut_out_in_parts(monkeypatch):
         monkeypatch.setattr(extraction, "TABLE_BYTES", 4 * 24 * 3)  # three queries
         parts = PPRSampler(0.4).sample(graph, queries)
     assert_equal(parts, whole)
+
+
+def test_with_an_edge_budget_few_candidates_are_looked_at_at_once(monkeypatch):
+    graph = random_graph(2, facts=120).to(DEVICE)
+    queries = random_queries(graph, 9, 3).to(DEVICE)
+    sampler = PPRSampler(0.6, 0.2)
+    whole = sampler.sample(graph, queries)
+    calls = []
+
+    def counted(*given):
+        calls.append(len(given[1]))
+        return extract(*given)
+
+    monkeypatch.setattr(base, "extract", counted)
+    monkeypatch.setattr(base, "_CANDIDATE_EDGES", 400)  # of about 160 for each query
+    assert_equal(sampler.sample(graph, queries), whole)
+    assert 1 < len(calls) <= 9
+    assert sum(calls) == 9
+    calls.clear()
+    PPRSampler(0.6).sample(graph, queries)
+    assert calls == [9]
+    monkeypatch.setattr(base, "_CANDIDATE_EDGES", 1)
+    assert_equal(sampler.sample(graph, queries), whole)
+    assert len(sampler.sample(graph, queries[:0]).queries) == 0
 
 
 def test_a_processor_takes_the_plain_code():

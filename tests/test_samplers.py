@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph import KnowledgeGraph
-from oneshot.samplers import (
-    SAMPLERS,
-    BFSSampler,
-    PPRSampler,
-    RandomSampler,
-    RandomWalkSampler,
-    base,
-)
-from oneshot.subgraph import SubgraphBatch, concatenate, extract
+from oneshot.samplers import SAMPLERS, BFSSampler, PPRSampler, RandomSampler, RandomWalkSampler
+from oneshot.subgraph import SubgraphBatch, concatenate
 from oneshot.vocabulary import Vocabulary
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -175,30 +168,6 @@ def test_edge_budget_keeps_the_highest_products(graph, seed, budget):
             names = subgraph_of(full, row)[1]
             identities = {e for e in names if e[1] == 2 * graph.num_relations}
             assert set(subgraph_of(kept, row)[1]) == {names[i] for i in best} | identities
-
-
-def test_with_an_edge_budget_few_candidates_are_looked_at_at_once(monkeypatch):
-    graph = random_graph(2, facts=120)
-    queries = random_queries(graph, 9, 3)
-    sampler = PPRSampler(0.6, 0.2)
-    whole = sampler.sample(graph, queries)
-    calls = []
-
-    def counted(*given):
-        calls.append(len(given[1]))
-        return extract(*given)
-
-    monkeypatch.setattr(base, "extract", counted)
-    monkeypatch.setattr(base, "_CANDIDATE_EDGES", 400)  # of about 160 for each query
-    assert_same(sampler.sample(graph, queries), whole)
-    assert 1 < len(calls) <= 9
-    assert sum(calls) == 9
-    calls.clear()
-    PPRSampler(0.6).sample(graph, queries)
-    assert calls == [9]
-    monkeypatch.setattr(base, "_CANDIDATE_EDGES", 1)
-    assert_same(sampler.sample(graph, queries), whole)
-    assert len(sampler.sample(graph, queries[:0]).queries) == 0
 
 
 def test_edge_ratio_counts_the_facts_of_the_graph_in_both_directions():

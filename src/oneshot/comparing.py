@@ -119,9 +119,9 @@ def _predictor(bench: Comparison, config: Config) -> Figures:
     found = measured.result
     if "failure" in found:
         return found
-    stopped = "epochs" if found["epochs"] >= training.epochs else "patience"
-    if stopped == "epochs" and training.epochs < planned:
-        stopped = "cut"
+    stopped = "patience"
+    if found["epochs"] >= training.epochs:
+        stopped = "cut" if training.epochs < planned else "epochs"
     peak = found["peak_megabytes"]
     if peak is None and not is_resumed:  # or it would be that of the rest
         peak = megabytes(measured.peak_bytes)

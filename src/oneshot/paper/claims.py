@@ -202,7 +202,7 @@ TABLE = Table(
     _plan,
     _finding,
     note=(
-        f"MRRs that differ by at most {LEAST_DIFFERENCE} count as equal: so far apart are "
-        "trainings with other seeds."
+        f"MRRs that differ by at most {LEAST_DIFFERENCE} count as equal: trainings with the same "
+        "settings differ by almost as much."
     ),
 )

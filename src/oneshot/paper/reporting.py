@@ -70,8 +70,7 @@ def _make_report(
             rows=rows,
         )
         write_sealed_json(path, report)
-        if rows:  # whoever stops it has the table so far
-            write_text(bench.out / f"{table.name}.md", as_markdown(table, report))
+        write_text(bench.out / f"{table.name}.md", as_markdown(table, report))
 
     for number, (row, key) in enumerate(zip(planned, keys, strict=True)):
         if found[number] is None and (row.derived or bench.has_time):
@@ -92,8 +91,7 @@ def _make_report(
         picture = bench.out / f"{table.name}.png"
         table.draw(report["rows"], picture)
         report["picture"] = picture.name
-        write_sealed_json(path, report)
-    write_text(bench.out / f"{table.name}.md", as_markdown(table, report))
+        write()
     return report
 
 
@@ -121,6 +119,7 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
         lines += ["The paper's figures are in brackets.", ""]
     if table.note:
         lines += [table.note, ""]
+    # Said anew: the report may be older than the sentence.
     if finding := table.finding(rows):
         lines += [finding, ""]
     if not report["complete"]:

@@ -143,7 +143,7 @@ def _draw_coverage(rows: Sequence[Figures], path: Path) -> None:
 
 COVERAGE = Table(
     "coverage",
-    "How often the answer is among the chosen entities (test, both directions)",
+    "How often the answer is among the sampled entities (test, both directions)",
     (
         Column("data", "data"),
         Column("sampler", "sampler"),
@@ -155,8 +155,8 @@ COVERAGE = Table(
     _coverage_finding,
     _draw_coverage,
     note=(
-        "Counted with the entities that no path leads to, as the paper does. Predictors leave them "
-        "out, so that `coverage` in the tables of trainings is a little lower."
+        "Counted with the entities that no path leads to; so the figures agree with the paper's. "
+        "Predictors leave them out: `coverage` in the tables of trainings is a little lower."
     ),
 )
 

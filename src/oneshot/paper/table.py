@@ -72,7 +72,7 @@ class Table:
 
 
 LEAST_DIFFERENCE = 0.005
-"""By how much two seeds of a short training differ in MRR; less is no difference."""
+"""By how much two short trainings with the same settings may differ in MRR; less is nothing."""
 
 
 def by_data(finding: Callable[[Sequence[Figures]], str]) -> Callable[[Sequence[Figures]], str]:
