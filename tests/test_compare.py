@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from commands import Run
 
+from oneshot.baselines import course, showing
 from oneshot.baselines.peers import has_pykeen
 
 SMALL = ["--epochs", 2, "--device", "cpu"]
@@ -109,3 +110,26 @@ def test_embedding_models_are_rows_too(run: Run) -> None:
         assert rows[name]["inductive"] is False
         assert rows[name]["stopped"] == "epochs"
     assert "maybe better with more: oneshot, TransE, ComplEx." in found["finding"]
+
+
+@pytest.mark.skipif(not has_pykeen(), reason="PyKEEN is not installed (extra baselines)")
+def test_a_killed_embedding_model_goes_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["compare", "family:100", "--with", "complex", *SMALL, "--dim", 8]
+    asked += ["--epochs", 4, "--out", tmp_path / "out"]
+    monkeypatch.setattr(course, "SECONDS_BETWEEN", 0.0)
+    with monkeypatch.context() as patched:
+
+        def kill(watcher: object, epoch: int, best_mrr: float | None) -> None:
+            if epoch == 3:
+                raise KeyboardInterrupt
+
+        patched.setattr(showing._Shown, "epoch_done", kill)
+        assert run(*asked).code != 0
+    kept = list((tmp_path / "out" / "runs").glob("*.pt"))
+    assert len(kept) == 1
+    again = run(*asked)
+    assert again.code == 0
+    assert "ComplEx: goes on after epoch 2" in again.err
+    assert not kept[0].exists()

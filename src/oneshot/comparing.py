@@ -17,7 +17,6 @@ from oneshot.baselines.peers import (
     whole_graph_config,
 )
 from oneshot.baselines.recipes import DIM, RECIPES
-from oneshot.baselines.showing import measure_shown
 from oneshot.bench.measuring import measure
 from oneshot.config import Config
 from oneshot.dataset import Dataset
@@ -99,9 +98,7 @@ def _measure(bench: Comparison, name: str) -> Figures:
     if name == FREQUENCY:
         found = measure_frequency(bench.data)
     elif name in RECIPES:
-        found = measure_shown(
-            name, bench.data, bench.device, dim=bench.dim, seed=bench.seed, epochs=bench.max_epochs
-        )
+        found = bench.measure_peer(name, bench.data, bench.dim, bench.max_epochs)
     else:
         config = bench.ours if name == OURS else whole_graph_config(name, bench.ours)
         found = _predictor(bench, config)

@@ -1,14 +1,14 @@
 """Embedding models: PyKEEN's implementations trained on our data sets, under our ranking."""
 
-import time
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from oneshot.baselines.course import Course
 from oneshot.baselines.package import guest, load_pykeen
 from oneshot.baselines.recipes import DIM, Recipe
 from oneshot.baselines.scoring import QUERIES_PER_STEP, Scorer, rank_split
@@ -18,9 +18,6 @@ from oneshot.ranking import KnownFacts
 
 PATIENCE = 5
 """Validations without a better MRR after which a training ends."""
-
-LEAST_GAIN = 0.002
-"""By what share of it an MRR must grow to count as better; less is creeping, not learning."""
 
 MAX_EPOCHS = 2000
 """Epochs after which a training ends even if it still gets better."""
@@ -34,6 +31,7 @@ _SHARE_OF_GPU = 1 / 16
 class Watcher(Protocol):
     """What shows a training's progress."""
 
+    def resumed(self, epoch: int, best_mrr: float) -> None: ...
     def stepped(self) -> None: ...
     def epoch_done(self, epoch: int, best_mrr: float | None) -> None: ...
 
@@ -44,6 +42,7 @@ class Trained:
 
     `model`: PyKEEN's. `queries_per_step`: how many queries the scorer takes at once.
     `stopped`: "patience" if it had stopped improving, "epochs" if it ran into the limit.
+    `seconds`: of all processes that took part; `is_resumed`: whether there was more than one.
     """
 
     model: Any
@@ -55,6 +54,7 @@ class Trained:
     valid_mrr: float
     stopped: Literal["patience", "epochs"]
     seconds: float
+    is_resumed: bool
 
 
 def triples_factory(data: Dataset, inverse: bool) -> Any:
@@ -109,8 +109,12 @@ def train_embedding(
     epochs: int | None = None,
     patience: int = PATIENCE,
     watcher: Watcher | None = None,
+    kept: Path | None = None,
 ) -> Trained:
-    """Train until the MRR on `data.valid` has not become better for `patience` validations."""
+    """Train until the MRR on `data.valid` has not become better for `patience` validations.
+
+    `kept`: a file for where the training stands; if it is there, the training goes on from it.
+    """
     if not len(data.valid):
         raise InputError("training needs a validation split, to choose the best epoch by")
     recipe = recipe.on(data.graph.num_entities, device)
@@ -127,64 +131,76 @@ def train_embedding(
             return found.metrics.mrr
 
         limit = epochs or MAX_EPOCHS
-        stopper = _stopper(model, validate, recipe.every, limit, patience, watcher)
-        started = time.perf_counter()
-        _run(recipe, model, factory, stopper, limit, watcher)
-        model.load_state_dict(stopper.best)
+        loop = _loop(recipe, model, factory)
+        course = Course(kept)
+        is_resumed = course.read(loop)
+        if is_resumed and watcher is not None:
+            watcher.resumed(course.epoch, course.mrr)
+        if course.epoch < limit and course.bad < patience:
+            stopper = _stopper(loop, course, validate, recipe.every, limit, patience, watcher)
+            _run(recipe, loop, factory, stopper, limit, watcher)
+        model.load_state_dict(course.best)
         model.eval()
     return Trained(
         model,
         scorer,
         size,
         _count(model),
-        stopper.epoch,
-        stopper.found_at,
-        stopper.mrr,
-        "patience" if stopper.bad >= patience else "epochs",
-        time.perf_counter() - started,
+        course.epoch,
+        course.best_epoch,
+        course.mrr,
+        "patience" if course.bad >= patience else "epochs",
+        course.total_seconds,
+        is_resumed,
     )
 
 
-def _run(
-    recipe: Recipe, model: Any, factory: Any, stopper: Any, epochs: int, watcher: Watcher | None
-) -> None:
+def _loop(recipe: Recipe, model: Any, factory: Any) -> Any:
+    """PyKEEN's training loop: against random negatives, or all entities."""
     pykeen = load_pykeen()
     optimizer = torch.optim.Adam(model.get_grad_params(), lr=recipe.learning_rate)
     options: dict[str, Any] = {"model": model, "triples_factory": factory, "optimizer": optimizer}
+    if recipe.negatives is None:
+        return pykeen.training.LCWATrainingLoop(**options)
+    negatives = {"num_negs_per_pos": recipe.negatives}
+    return pykeen.training.SLCWATrainingLoop(**options, negative_sampler_kwargs=negatives)
+
+
+def _run(
+    recipe: Recipe, loop: Any, factory: Any, stopper: Any, epochs: int, watcher: Watcher | None
+) -> None:
     facts = factory.mapped_triples
     if recipe.negatives is None:
-        loop = pykeen.training.LCWATrainingLoop(**options)
         examples = len(facts[:, :2].unique(dim=0))
         if recipe.inverse:
             examples += len(facts[:, 1:].unique(dim=0))
     else:
-        loop = pykeen.training.SLCWATrainingLoop(
-            **options, negative_sampler_kwargs={"num_negs_per_pos": recipe.negatives}
-        )
         examples = len(facts) * (2 if recipe.inverse else 1)
     loop.train(
         factory,
         num_epochs=epochs,
+        continue_training=stopper.course.epoch > 0,  # or it would begin with fresh parameters
         batch_size=recipe.batch_size(examples),
         label_smoothing=recipe.label_smoothing,
         stopper=stopper,
         callbacks=[] if watcher is None else [_stepping(watcher)],
         use_tqdm=False,
-        pin_memory=model.device.type == "cuda",
+        pin_memory=loop.model.device.type == "cuda",
         # With batch norm PyKEEN would drop the last step's facts, in each epoch.
         drop_last=False,
     )
 
 
 def _stopper(
-    model: Any,
+    loop: Any,
+    course: Course,
     validate: Callable[[], float],
     every: int,
     epochs: int,
     patience: int,
     watcher: Watcher | None,
 ) -> Any:
-    """PyKEEN's stopper with our validation; it keeps the best parameters in memory.
+    """PyKEEN's stopper with our validation; the course keeps the best parameters.
 
     Its `best_epoch` stays unset, as PyKEEN would otherwise write each best model to a file.
     """
@@ -192,29 +208,21 @@ def _stopper(
     class Stopper(load_pykeen().stoppers.Stopper):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.epoch = self.found_at = self.bad = 0
-            self.mrr = self.reference = -1.0
-            self.best: dict[str, Tensor] = {}
+            self.course = course
 
         def should_evaluate(self, epoch: int) -> bool:
-            self.epoch = epoch
+            course.epoch = epoch
             is_due = epoch % every == 0 or epoch >= epochs
             if watcher is not None and not is_due:
-                watcher.epoch_done(epoch, self.mrr if self.best else None)
+                watcher.epoch_done(epoch, course.mrr if course.best else None)
             return is_due
 
         def should_stop(self, epoch: int) -> bool:
-            mrr = validate()
-            is_better = mrr > self.reference * (1 + LEAST_GAIN) or not self.best
-            self.bad = 0 if is_better else self.bad + 1
-            if is_better:
-                self.reference = mrr
-            if mrr > self.mrr:
-                self.mrr, self.found_at = mrr, epoch
-                self.best = deepcopy(model.state_dict())
+            course.validated(validate(), loop.model)
+            course.write(loop)
             if watcher is not None:
-                watcher.epoch_done(epoch, self.mrr)
-            return self.bad >= patience
+                watcher.epoch_done(epoch, course.mrr)
+            return course.bad >= patience
 
         def get_summary_dict(self) -> dict[str, Any]:
             return {}

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,20 +119,21 @@ def measure_embedding(
     seed: int = 0,
     epochs: int | None = None,
     watcher: Watcher | None = None,
+    kept: Path | None = None,
 ) -> dict[str, Any]:
     """Figures of one of PyKEEN's models, trained until it stops improving.
 
+    `kept`: a file for where the training stands, so that it can go on.
     A dimension that the model cannot have, no memory left and numbers that are not finite are
     results, too: `failure` says which.
     """
     pykeen = load_pykeen()
     if recipe.is_image and is_prime(dim):
         return {"failure": f"{dim} numbers, a prime, make no image"}
+    options: dict[str, Any] = {"dim": dim, "seed": seed, "epochs": epochs}
     try:
         measured = measure(
-            lambda: train_embedding(
-                recipe, data, device, dim=dim, seed=seed, epochs=epochs, watcher=watcher
-            ),
+            lambda: train_embedding(recipe, data, device, **options, watcher=watcher, kept=kept),
             device,
         )
         trained = measured.result
@@ -144,6 +146,8 @@ def measure_embedding(
         if not is_out_of_memory(error):
             raise
         return {"failure": "out of memory"}
+    # On a processor it would be the peak of the last part; the GPU's is that of a step.
+    is_whole = not trained.is_resumed or device.type != "cpu"
     return {
         **_accuracy(trained.valid_mrr, test),
         "epochs": trained.epochs,
@@ -152,7 +156,7 @@ def measure_embedding(
         "seconds": trained.seconds,
         "parameters": trained.parameters,
         "dim": recipe.numbers(dim),
-        "peak_megabytes": megabytes(measured.peak_bytes),
+        "peak_megabytes": megabytes(measured.peak_bytes) if is_whole else None,
     }
 
 

@@ -1,6 +1,7 @@
 """Showing how an embedding model is trained: a bar on a terminal, elsewhere lines now and then."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,14 +18,20 @@ _SECONDS = 30.0
 
 
 def measure_shown(
-    name: str, data: Dataset, device: torch.device, *, dim: int, seed: int, epochs: int | None
+    name: str,
+    data: Dataset,
+    device: torch.device,
+    *,
+    dim: int,
+    seed: int,
+    epochs: int | None,
+    kept: Path | None = None,
 ) -> dict[str, Any]:
     """The figures of one of PyKEEN's models, with signs of its progress while it is trained."""
+    options: dict[str, Any] = {"dim": dim, "seed": seed, "epochs": epochs, "kept": kept}
     with console.progress_bar() as progress:
         watcher = _Shown(TITLES[name], progress, epochs or MAX_EPOCHS)
-        found = measure_embedding(
-            RECIPES[name], data, device, dim=dim, seed=seed, epochs=epochs, watcher=watcher
-        )
+        found = measure_embedding(RECIPES[name], data, device, watcher=watcher, **options)
     if "failure" in found:
         console.note(f"{TITLES[name]}: {found['failure']}")
     else:
@@ -43,6 +50,10 @@ class _Shown:
         self.title, self.progress = title, progress
         self.task = progress.add_task(title, total=epochs)
         self.steps, self.told = 0, time.monotonic()
+
+    def resumed(self, epoch: int, best_mrr: float) -> None:
+        console.note(f"{self.title}: goes on after epoch {epoch}, best valid MRR {best_mrr:.4f}")
+        self.progress.update(self.task, completed=epoch)
 
     def stepped(self) -> None:
         self.steps += 1

@@ -6,7 +6,6 @@ from functools import partial
 from oneshot.baselines.embedding import count_parameters
 from oneshot.baselines.peers import OURS, TITLES, has_pykeen
 from oneshot.baselines.recipes import RECIPES
-from oneshot.baselines.showing import measure_shown
 from oneshot.paper.main_table import PAPERS_OWN, PUBLISHED, full_config
 from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.trained import ACCURACY
@@ -105,14 +104,8 @@ def _accuracy(bench: Workbench, name: str, model: str) -> Figures:
     if model == OURS:
         found = bench.train(data, bench.config(name))
     else:
-        found = measure_shown(
-            model,
-            data,
-            bench.device,
-            dim=_dim(bench, name, model),
-            seed=bench.seed,
-            epochs=_QUICK_EPOCHS if bench.quick else None,
-        )
+        epochs = _QUICK_EPOCHS if bench.quick else None
+        found = bench.measure_peer(model, data, _dim(bench, name, model), epochs)
     return {"title": TITLES[model], **found}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from oneshot.baselines.showing import measure_shown
 from oneshot.config import Config, from_table, to_toml
 from oneshot.dataset import Dataset
 from oneshot.datasets import load, source_exists
@@ -216,10 +217,22 @@ class Workbench:
         """Whether this training was begun before."""
         return self._run(data, config).is_dir()
 
+    def measure_peer(self, name: str, data: Dataset, dim: int, epochs: int | None) -> Figures:
+        """Figures of an embedding model's training, taken up where it stands."""
+        kept = self._kept(data, f"{name} {dim} {self.seed} {epochs} {self.device.type}")
+        kept = kept.with_name(f"{kept.name}.pt")
+        found = measure_shown(
+            name, data, self.device, dim=dim, seed=self.seed, epochs=epochs, kept=kept
+        )
+        kept.unlink(missing_ok=True)
+        return found
+
     def _run(self, data: Dataset, config: Config) -> Path:
+        return self._kept(data, to_toml(config))
+
+    def _kept(self, data: Dataset, told: str) -> Path:
         # Only what its figures depend on: another name of the same facts is the same.
-        told = f"{facts_digest(data)}\n{to_toml(config)}"
-        digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(f"{facts_digest(data)}\n{told}".encode()).hexdigest()[:12]
         return self.out / "runs" / f"{file_name(data.name)}-{digest}"
 
 
