@@ -10,7 +10,8 @@ import pytest
 import torch
 from commands import Run
 
-from oneshot.config import PredictorConfig
+from oneshot.config import Config, PredictorConfig
+from oneshot.dataset import Dataset
 from oneshot.datasets import load
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
@@ -238,6 +239,25 @@ def test_the_main_table_begins_with_what_the_result_files_say(
     recorded["test"]["mrr"] = 0.54
     (tmp_path / "recipe-umls.json").write_text(json.dumps({"rows": [recorded]}))
     assert make_report(TABLES["main"], bench)["rows"][0]["mrr"] == 0.54
+
+
+def test_a_changed_configuration_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main_table, "CONFIGS", tmp_path)
+    monkeypatch.setattr(main_table, "SEEDS", 1)
+    trained: list[int] = []
+
+    def train(bench: Workbench, data: Dataset, config: Config) -> Figures:
+        trained.append(config.predictor.dim)
+        return {"mrr": 0.5}
+
+    monkeypatch.setattr(Workbench, "train", train)
+    bench = Workbench(tmp_path, torch.device("cpu"), names=["umls"])
+    for dim, known in ((8, [8]), (8, [8]), (16, [8, 16]), (16, [8, 16])):
+        (tmp_path / "umls.toml").write_text(f"format = 1\n[predictor]\ndim = {dim}\n")
+        assert len(make_report(TABLES["main"], bench)["rows"]) == 1
+        assert trained == known
 
 
 def test_formulas_count_every_parameter() -> None:

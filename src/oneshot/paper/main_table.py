@@ -3,12 +3,13 @@
 Where the repository's result files are at hand, what they say of the same trainings comes first.
 """
 
+import hashlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from oneshot.config import Config, read_config
+from oneshot.config import Config, read_config, to_toml
 from oneshot.errors import InputError
 from oneshot.paper.reporting import read_report
 from oneshot.paper.table import Column, Figures, Row, Table
@@ -60,7 +61,8 @@ def _plan(bench: Workbench) -> Iterator[Row]:
         seed = bench.seed + number
         for name in names:
             key = {"data": name, "seed": seed, "source": _NOW}
-            yield Row(key, partial(_trained, bench, name, seed), _published(name))
+            measure = partial(_trained, bench, name, seed)
+            yield Row(key, measure, _published(name), config=full_digest(bench, name))
 
 
 def _published(name: str) -> dict[str, float]:
@@ -95,6 +97,12 @@ def full_config(bench: Workbench, name: str, seed: int) -> Config | None:
     if bench.quick or not path.is_file():
         return None
     return read_config(path, [*bench.changes, f"training.seed={seed}"])
+
+
+def full_digest(bench: Workbench, name: str) -> str | None:
+    """A digest of that configuration: when its file has changed, figures are measured again."""
+    config = full_config(bench, name, bench.seed)
+    return None if config is None else hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
 
 
 def _trained(bench: Workbench, name: str, seed: int) -> Figures:

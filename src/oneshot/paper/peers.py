@@ -6,7 +6,7 @@ from functools import partial
 from oneshot.baselines.embedding import count_parameters
 from oneshot.baselines.peers import OURS, TITLES, has_pykeen
 from oneshot.baselines.recipes import RECIPES
-from oneshot.paper.main_table import PAPERS_OWN, PUBLISHED, full_config
+from oneshot.paper.main_table import PAPERS_OWN, PUBLISHED, full_config, full_digest
 from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.trained import ACCURACY
 from oneshot.paper.workbench import LARGE, Workbench
@@ -38,7 +38,9 @@ def _dim(bench: Workbench, data: str, model: str) -> int:
 def _parameters(bench: Workbench) -> Iterator[Row]:
     for data in bench.data_names(*LARGE):
         for model in _models():
-            yield Row({"data": data, "model": model}, partial(_count, bench, data, model))
+            config = full_digest(bench, data) if model == OURS else None
+            key = {"data": data, "model": model}
+            yield Row(key, partial(_count, bench, data, model), config=config)
 
 
 def _count(bench: Workbench, name: str, model: str) -> Figures:

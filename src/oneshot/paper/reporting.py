@@ -15,7 +15,7 @@ from oneshot.files import held, write_text
 from oneshot.paper.table import Figures, Row, Table
 from oneshot.paper.workbench import Workbench, facts_digest
 
-_DIGEST = "facts_digest"
+_FACTS, _CONFIG = "facts_digest", "config_digest"
 
 
 def make_report(
@@ -175,14 +175,20 @@ def _check_foreign(path: Path) -> None:
 
 
 def _whole_key(table: Table, bench: Workbench, row: Row) -> Figures:
-    """What tells a row from others, with a digest of its data: other facts are another row."""
-    if row.derived or not table.by_name or "data" not in row.key:
+    """What tells a row from others, with digests: other facts or configurations, another row."""
+    if row.derived:
         return row.key
-    return {**row.key, _DIGEST: facts_digest(bench.dataset(row.key["data"]))}
+    key = dict(row.key)
+    if table.by_name and "data" in key:
+        key[_FACTS] = facts_digest(bench.dataset(key["data"]))
+    if row.config is not None:
+        key[_CONFIG] = row.config
+    return key
 
 
 def _is_of(row: Figures, key: Figures) -> bool:
-    # Rows of earlier versions have no digest.
+    # Rows of earlier versions have no digests.
     return all(
-        row.get(name, value if name == _DIGEST else None) == value for name, value in key.items()
+        row.get(name, value if name in (_FACTS, _CONFIG) else None) == value
+        for name, value in key.items()
     )

@@ -18,12 +18,15 @@ class Row:
 
     `key`: what tells it from the other rows of its table. `paper`: the paper's figures for it,
     under the names of ours. `derived`: the figures are read from files, and so made anew each time.
+    `config`: a digest of the configuration, if it is read from a file: the row that another one
+    gave is measured again.
     """
 
     key: Figures
     measure: Callable[[], Figures]
     paper: Mapping[str, float] = field(default_factory=dict)
     derived: bool = False
+    config: str | None = None
 
 
 @dataclass(frozen=True)
