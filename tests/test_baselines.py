@@ -261,6 +261,14 @@ def test_nodepiece_takes_hubs_and_entities_without_facts() -> None:
 
 
 @needs_pykeen
+def test_nodepieces_tokens_are_the_nearest_anchors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes, "_ENTITIES_AT_ONCE", 3)
+    chain = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])  # and entity 6 without facts
+    found = recipes.nearest_anchors()(chain, np.array([5, 0, 2]), 2, num_entities=7)
+    assert found.tolist() == [[1, 2], [1, 2], [2, 1], [2, 0], [0, 2], [0, 2], [-1, -1]]
+
+
+@needs_pykeen
 @pytest.mark.parametrize(
     ("error", "failure"),
     [

@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import shortest_path
 from torch import Tensor
 
 from oneshot.baselines.package import load_pykeen
@@ -176,6 +179,40 @@ def pagerank_anchors() -> Any:
     return PageRankAnchors
 
 
+_ENTITIES_AT_ONCE = 2**16
+"""Whose distances are sorted at a time."""
+
+
+def nearest_anchors() -> Any:
+    """The anchors that are the tokens of an entity: those in the fewest steps, nearest first.
+
+    PyKEEN's search for entities without facts draws among all anchors within reach, so that
+    neighbours have little in common; its exact one refuses such entities.
+    """
+
+    class NearestAnchors(load_pykeen().nn.node_piece.anchor_search.AnchorSearcher):  # type: ignore[misc]
+        def __call__(
+            self, edge_index: Any, anchors: Any, k: int, num_entities: int | None = None
+        ) -> Any:
+            heads, tails = np.asarray(edge_index)
+            count = num_entities or int(max(heads.max(), tails.max())) + 1
+            graph = csr_array((np.ones(len(heads), bool), (heads, tails)), shape=(count, count))
+            steps = np.empty((count, len(anchors)), np.float32)
+            for anchor, found in enumerate(anchors):  # one at a time: its answer is of float64
+                steps[:, anchor] = shortest_path(
+                    graph, directed=False, unweighted=True, indices=int(found)
+                )
+            tokens = np.empty((count, k), np.int64)
+            for first in range(0, count, _ENTITIES_AT_ONCE):
+                some = steps[first : first + _ENTITIES_AT_ONCE]
+                nearest = some.argsort(axis=1, kind="stable")[:, :k]
+                is_near = np.isfinite(np.take_along_axis(some, nearest, axis=1))
+                tokens[first : first + len(some)] = np.where(is_near, nearest, -1)
+            return tokens
+
+    return NearestAnchors()
+
+
 def _nodepiece(dim: int, entities: int) -> dict[str, Any]:
     """Tokens are the nearest of some anchors, and relations; RotatE scores what an MLP makes."""
     count = max(min(500, entities // 10), 3)
@@ -197,7 +234,7 @@ def _nodepiece(dim: int, entities: int) -> dict[str, Any]:
             {
                 "selection": "MixtureAnchorSelection",
                 "selection_kwargs": anchors,
-                "searcher": "ScipySparseAnchorSearcher",  # also for entities without facts
+                "searcher": nearest_anchors(),
             },
             {},
         ],
