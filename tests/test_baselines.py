@@ -15,7 +15,7 @@ import torch
 from graphs import random_graph, random_queries
 from torch import Tensor
 
-from oneshot.baselines import course, embedding, peers, recipes
+from oneshot.baselines import embedding, peers, recipes
 from oneshot.baselines.embedding import build_model, count_parameters, scorer_of, triples_factory
 from oneshot.baselines.frequency import frequency_scorer
 from oneshot.baselines.package import guest
@@ -176,78 +176,6 @@ def test_the_seed_decides_and_the_callers_generators_stay(data: Dataset) -> None
     torch.manual_seed(2)
     assert train(3) == first
     assert train(4) != first
-
-
-class Killed(BaseException):
-    """What ends a training in the middle."""
-
-
-class KillsAfter:
-    """A watcher that ends the training after some epochs."""
-
-    def __init__(self, epochs: int) -> None:
-        self.epochs = epochs
-        self.begun_after = 0
-
-    def resumed(self, epoch: int, best_mrr: float) -> None:
-        self.begun_after = epoch
-
-    def stepped(self) -> None: ...
-
-    def epoch_done(self, epoch: int, best_mrr: float | None) -> None:
-        if epoch >= self.epochs:
-            raise Killed
-
-
-@needs_pykeen
-@pytest.mark.parametrize("name", ["transe", "conve", "nodepiece"])
-@pytest.mark.parametrize("against", ["all", "negatives"])
-def test_a_killed_training_goes_on_as_if_nothing_had_happened(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, against: str
-) -> None:
-    monkeypatch.setattr(course, "SECONDS_BETWEEN", 0.0)
-    monkeypatch.setitem(recipes.SMALL, "cpu", 1000 if against == "all" else 0)
-    recipe, kept = replace(RECIPES[name], every=2), tmp_path / "kept.pt"
-
-    def train(watcher: KillsAfter, kept: Path | None) -> embedding.Trained:
-        return embedding.train_embedding(
-            recipe, data, CPU, dim=8, epochs=8, watcher=watcher, kept=kept
-        )
-
-    whole = train(KillsAfter(99), None)
-    with pytest.raises(Killed):
-        train(KillsAfter(5), kept)
-    second = KillsAfter(99)
-    resumed = train(second, kept)
-    assert second.begun_after == 4
-    assert (resumed.is_resumed, whole.is_resumed) == (True, False)
-    assert (resumed.epochs, resumed.best_epoch) == (whole.epochs, whole.best_epoch)
-    assert resumed.valid_mrr == whole.valid_mrr
-    for key, value in whole.model.state_dict().items():
-        assert resumed.model.state_dict()[key].equal(value), key
-    # At its end it has nothing left to do.
-    done = train(KillsAfter(1), kept)
-    assert (done.epochs, done.valid_mrr) == (whole.epochs, whole.valid_mrr)
-    before = torch.load(kept, weights_only=True)["figures"]["seconds"]
-    assert done.seconds > before > 0
-
-
-@needs_pykeen
-@pytest.mark.parametrize("content", [b"", b"no file of torch", "another model"])
-def test_a_file_that_does_not_fit_is_as_good_as_none(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | str
-) -> None:
-    monkeypatch.setattr(course, "SECONDS_BETWEEN", 0.0)
-    kept = tmp_path / "kept.pt"
-    if isinstance(content, bytes):
-        kept.write_bytes(content)
-    else:
-        embedding.train_embedding(RECIPES["conve"], data, CPU, dim=8, epochs=2, kept=kept)
-    options: dict[str, Any] = {"dim": 4, "epochs": 2}
-    fresh = embedding.train_embedding(RECIPES["complex"], data, CPU, **options)
-    found = embedding.train_embedding(RECIPES["complex"], data, CPU, **options, kept=kept)
-    assert not found.is_resumed
-    assert found.valid_mrr == fresh.valid_mrr
 
 
 @needs_pykeen

@@ -127,7 +127,7 @@ def test_a_killed_embedding_model_goes_on(
 
         patched.setattr(showing._Shown, "epoch_done", kill)
         assert run(*asked).code != 0
-    kept = list((tmp_path / "out" / "runs").glob("*.pt"))
+    kept = list((tmp_path / "out" / "runs").glob("*.safetensors"))
     assert len(kept) == 1
     again = run(*asked)
     assert again.code == 0

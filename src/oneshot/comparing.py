@@ -90,7 +90,12 @@ def _plan(bench: Workbench) -> Iterator[Row]:
     models = [row.get("model") for row in before["rows"] if isinstance(row, dict)]
     older = [name for name in TITLES if name in models]
     for name in dict.fromkeys([*bench.peers, *older]):
-        yield Row({"model": name}, partial(_measure, bench, name))
+        measure = partial(_measure, bench, name)
+        if name in RECIPES:
+            peer = (name, bench.data, bench.dim, bench.max_epochs)
+            yield Row({"model": name}, measure, written=partial(bench.forget_peer, *peer))
+        else:
+            yield Row({"model": name}, measure)
 
 
 def _measure(bench: Comparison, name: str) -> Figures:

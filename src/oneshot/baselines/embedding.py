@@ -31,6 +31,7 @@ _SHARE_OF_GPU = 1 / 16
 class Watcher(Protocol):
     """What shows a training's progress."""
 
+    def told(self, line: str) -> None: ...
     def resumed(self, epoch: int, best_mrr: float) -> None: ...
     def stepped(self) -> None: ...
     def epoch_done(self, epoch: int, best_mrr: float | None) -> None: ...
@@ -42,7 +43,7 @@ class Trained:
 
     `model`: PyKEEN's. `queries_per_step`: how many queries the scorer takes at once.
     `stopped`: "patience" if it had stopped improving, "epochs" if it ran into the limit.
-    `seconds`: of all processes that took part; `is_resumed`: whether there was more than one.
+    `seconds`: of all processes that took part; `resumed_after`: the last epoch of an earlier one.
     """
 
     model: Any
@@ -54,7 +55,7 @@ class Trained:
     valid_mrr: float
     stopped: Literal["patience", "epochs"]
     seconds: float
-    is_resumed: bool
+    resumed_after: int | None
 
 
 def triples_factory(data: Dataset, inverse: bool) -> Any:
@@ -132,13 +133,18 @@ def train_embedding(
 
         limit = epochs or MAX_EPOCHS
         loop = _loop(recipe, model, factory)
-        course = Course(kept)
+        tell = (lambda _: None) if watcher is None else watcher.told
+        course = Course(kept, recipe.in_words(), tell)
+        sizes: dict[str, int | None] = {"batch_size": _batch_size(recipe, factory)}
+        if course.is_kept:
+            sizes.update(_fitting(loop, factory, sizes["batch_size"]))
         is_resumed = course.read(loop)
+        resumed_after = course.epoch if is_resumed else None
         if is_resumed and watcher is not None:
             watcher.resumed(course.epoch, course.mrr)
         if course.epoch < limit and course.bad < patience:
             stopper = _stopper(loop, course, validate, recipe.every, limit, patience, watcher)
-            _run(recipe, loop, factory, stopper, limit, watcher)
+            _run(recipe, loop, factory, stopper, limit, sizes, watcher)
         model.load_state_dict(course.best)
         model.eval()
     return Trained(
@@ -151,7 +157,7 @@ def train_embedding(
         course.mrr,
         "patience" if course.bad >= patience else "epochs",
         course.total_seconds,
-        is_resumed,
+        resumed_after,
     )
 
 
@@ -166,21 +172,45 @@ def _loop(recipe: Recipe, model: Any, factory: Any) -> Any:
     return pykeen.training.SLCWATrainingLoop(**options, negative_sampler_kwargs=negatives)
 
 
-def _run(
-    recipe: Recipe, loop: Any, factory: Any, stopper: Any, epochs: int, watcher: Watcher | None
-) -> None:
+def _batch_size(recipe: Recipe, factory: Any) -> int:
     facts = factory.mapped_triples
-    if recipe.negatives is None:
-        examples = len(facts[:, :2].unique(dim=0))
-        if recipe.inverse:
-            examples += len(facts[:, 1:].unique(dim=0))
-    else:
-        examples = len(facts) * (2 if recipe.inverse else 1)
+    if recipe.negatives is not None:
+        return recipe.batch_size(len(facts) * (2 if recipe.inverse else 1))
+    queries = len(facts[:, :2].unique(dim=0))
+    if recipe.inverse:
+        queries += len(facts[:, 1:].unique(dim=0))
+    return recipe.batch_size(queries)
+
+
+def _fitting(loop: Any, factory: Any, batch_size: int | None) -> dict[str, int | None]:
+    """Into which parts a step must be cut for the memory there is.
+
+    PyKEEN tries that out only where a training begins. It leaves a model of fresh parameters.
+    """
+    if not loop.automatic_memory_optimization:
+        return {}
+    device = loop.model.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        part, piece = loop.sub_batch_and_slice(
+            batch_size=batch_size, sampler=None, triples_factory=factory
+        )
+    return {"sub_batch_size": part, "slice_size": piece}
+
+
+def _run(
+    recipe: Recipe,
+    loop: Any,
+    factory: Any,
+    stopper: Any,
+    epochs: int,
+    sizes: dict[str, int | None],
+    watcher: Watcher | None,
+) -> None:
     loop.train(
         factory,
         num_epochs=epochs,
         continue_training=stopper.course.epoch > 0,  # or it would begin with fresh parameters
-        batch_size=recipe.batch_size(examples),
+        **sizes,
         label_smoothing=recipe.label_smoothing,
         stopper=stopper,
         callbacks=[] if watcher is None else [_stepping(watcher)],

@@ -146,8 +146,9 @@ def measure_embedding(
         if not is_out_of_memory(error):
             raise
         return {"failure": "out of memory"}
-    # On a processor it would be the peak of the last part; the GPU's is that of a step.
-    is_whole = not trained.is_resumed or device.type != "cpu"
+    # Of the last part on a processor the peak would be too low; on a GPU it is that of a step.
+    before = trained.resumed_after
+    is_whole = before is None or (device.type == "cuda" and trained.epochs > before)
     return {
         **_accuracy(trained.valid_mrr, test),
         "epochs": trained.epochs,

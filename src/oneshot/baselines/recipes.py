@@ -10,7 +10,7 @@ step (CompGCN, R-GCN) want few, large steps.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,11 @@ class Recipe:
         if self.negatives is None or not self.can_invert:
             return slower
         return replace(slower, negatives=None, inverse=True, every=2)
+
+    def in_words(self) -> str:
+        """All of it, to tell it from that of another version."""
+        values = ((part.name, getattr(self, part.name)) for part in fields(self))
+        return ", ".join(f"{name} {getattr(value, '__name__', value)}" for name, value in values)
 
     def arguments(self, dim: int, entities: int) -> dict[str, Any]:
         """Arguments of the model's class, for `dim` real numbers an entity."""

@@ -49,10 +49,13 @@ class _Shown:
     def __init__(self, title: str, progress: Progress, epochs: int) -> None:
         self.title, self.progress = title, progress
         self.task = progress.add_task(title, total=epochs)
-        self.steps, self.told = 0, time.monotonic()
+        self.steps, self.last_line = 0, time.monotonic()
+
+    def told(self, line: str) -> None:
+        console.note(f"{self.title}: {line}")
 
     def resumed(self, epoch: int, best_mrr: float) -> None:
-        console.note(f"{self.title}: goes on after epoch {epoch}, best valid MRR {best_mrr:.4f}")
+        self.told(f"goes on after epoch {epoch}, best valid MRR {best_mrr:.4f}")
         self.progress.update(self.task, completed=epoch)
 
     def stepped(self) -> None:
@@ -62,6 +65,6 @@ class _Shown:
     def epoch_done(self, epoch: int, best_mrr: float | None) -> None:
         best = "" if best_mrr is None else f", best valid MRR {best_mrr:.4f}"
         self.progress.update(self.task, completed=epoch, description=f"{self.title}{best}")
-        if self.progress.disable and time.monotonic() - self.told >= _SECONDS:
-            self.told = time.monotonic()
-            console.note(f"{self.title}: epoch {epoch}{best}")
+        if self.progress.disable and time.monotonic() - self.last_line >= _SECONDS:
+            self.last_line = time.monotonic()
+            self.told(f"epoch {epoch}{best}")

@@ -6,6 +6,7 @@ from functools import partial
 from oneshot.baselines.embedding import count_parameters
 from oneshot.baselines.peers import OURS, TITLES, has_pykeen
 from oneshot.baselines.recipes import RECIPES
+from oneshot.dataset import Dataset
 from oneshot.paper.main_table import PAPERS_OWN, PUBLISHED, full_config, full_digest
 from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.trained import ACCURACY
@@ -97,18 +98,31 @@ def _nodepiece(bench: Workbench) -> Iterator[Row]:
         for model in _models():
             known = published.get(PAPERS_OWN if model == OURS else TITLES[model])
             paper = dict(zip(("mrr", "hits@1", "hits@10"), known or (), strict=known is not None))
-            measure = partial(_accuracy, bench, data, model)
-            yield Row({"data": data, "model": model}, measure, paper)
+            key = {"data": data, "model": model}
+            if model == OURS:
+                yield Row(key, partial(_short, bench, data), paper)
+            else:
+                peer = partial(_peer, bench, data, model)
+                yield Row(key, peer, paper, written=partial(_forget, bench, data, model))
 
 
-def _accuracy(bench: Workbench, name: str, model: str) -> Figures:
-    data = bench.dataset(name)
-    if model == OURS:
-        found = bench.train(data, bench.config(name))
-    else:
-        epochs = _QUICK_EPOCHS if bench.quick else None
-        found = bench.measure_peer(model, data, _dim(bench, name, model), epochs)
+def _short(bench: Workbench, name: str) -> Figures:
+    return {"title": TITLES[OURS], **bench.train(bench.dataset(name), bench.config(name))}
+
+
+def _peer(bench: Workbench, name: str, model: str) -> Figures:
+    found = bench.measure_peer(model, *_training(bench, name, model))
     return {"title": TITLES[model], **found}
+
+
+def _forget(bench: Workbench, name: str, model: str) -> None:
+    bench.forget_peer(model, *_training(bench, name, model))
+
+
+def _training(bench: Workbench, name: str, model: str) -> tuple[Dataset, int, int | None]:
+    """Data, dimension and most epochs of a peer's training."""
+    epochs = _QUICK_EPOCHS if bench.quick else None
+    return bench.dataset(name), _dim(bench, name, model), epochs
 
 
 def _nodepiece_finding(rows: Sequence[Figures]) -> str:

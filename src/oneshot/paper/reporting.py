@@ -80,6 +80,7 @@ def _make_report(
             # A row that is read from a file knows where it was measured.
             found[number] = {"hardware": hardware(bench.device), **key, **row.measure()}
             write()
+            row.written()
     if all(row is None for row in found) and not others:
         raise InputError("there was no time for a single row; run it again, or give more --minutes")
     if missing := found.count(None):

@@ -19,7 +19,7 @@ class Row:
     `key`: what tells it from the other rows of its table. `paper`: the paper's figures for it,
     under the names of ours. `derived`: the figures are read from files, and so made anew each time.
     `config`: a digest of the configuration, if it is read from a file: the row that another one
-    gave is measured again.
+    gave is measured again. `written` is called when the row is in the report.
     """
 
     key: Figures
@@ -27,6 +27,7 @@ class Row:
     paper: Mapping[str, float] = field(default_factory=dict)
     derived: bool = False
     config: str | None = None
+    written: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)

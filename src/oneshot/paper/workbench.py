@@ -219,13 +219,17 @@ class Workbench:
 
     def measure_peer(self, name: str, data: Dataset, dim: int, epochs: int | None) -> Figures:
         """Figures of an embedding model's training, taken up where it stands."""
-        kept = self._kept(data, f"{name} {dim} {self.seed} {epochs} {self.device.type}")
-        kept = kept.with_name(f"{kept.name}.pt")
-        found = measure_shown(
-            name, data, self.device, dim=dim, seed=self.seed, epochs=epochs, kept=kept
-        )
-        kept.unlink(missing_ok=True)
-        return found
+        kept = self._peer_file(name, data, dim, epochs)
+        options: Figures = {"dim": dim, "seed": self.seed, "epochs": epochs, "kept": kept}
+        return measure_shown(name, data, self.device, **options)
+
+    def forget_peer(self, name: str, data: Dataset, dim: int, epochs: int | None) -> None:
+        """Remove where that training stands: its figures are in a report."""
+        self._peer_file(name, data, dim, epochs).unlink(missing_ok=True)
+
+    def _peer_file(self, name: str, data: Dataset, dim: int, epochs: int | None) -> Path:
+        place = self._kept(data, f"{name} {dim} {self.seed} {epochs} {self.device.type}")
+        return place.with_name(f"{place.name}.safetensors")
 
     def _run(self, data: Dataset, config: Config) -> Path:
         return self._kept(data, to_toml(config))
