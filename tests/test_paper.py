@@ -227,7 +227,12 @@ def test_the_main_table_begins_with_what_the_result_files_say(
         "hardware": machine,
     }
     monkeypatch.setattr(main_table, "RESULTS", tmp_path)
-    (tmp_path / "recipe-umls.json").write_text(json.dumps({"rows": [recorded]}))
+    monkeypatch.setattr(main_table, "CONFIGS", tmp_path)
+    with pytest.raises(InputError, match=r"umls.toml: is missing"):
+        make_report(TABLES["main"], Workbench(tmp_path, torch.device("cpu"), names=["umls"]))
+    (tmp_path / "umls.toml").write_text("format = 1\n")
+    result = {"config": {"format": 1}, "rows": [recorded]}
+    (tmp_path / "recipe-umls.json").write_text(json.dumps(result))
     bench = Workbench(tmp_path, torch.device("cpu"), names=["umls"], minutes=0)
     found = make_report(TABLES["main"], bench)
     assert not found["complete"]
@@ -237,8 +242,13 @@ def test_the_main_table_begins_with_what_the_result_files_say(
     assert row["hardware"] == machine
     # A new result file counts at once.
     recorded["test"]["mrr"] = 0.54
-    (tmp_path / "recipe-umls.json").write_text(json.dumps({"rows": [recorded]}))
+    (tmp_path / "recipe-umls.json").write_text(json.dumps(result))
     assert make_report(TABLES["main"], bench)["rows"][0]["mrr"] == 0.54
+    # One of another configuration does not.
+    (tmp_path / "umls.toml").write_text("format = 1\n[predictor]\ndim = 8\n")
+    (tmp_path / "main.json").unlink()
+    with pytest.raises(InputError, match="no time for a single row"):
+        make_report(TABLES["main"], bench)
 
 
 def test_a_changed_configuration_is_measured_again(

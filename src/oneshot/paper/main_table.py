@@ -3,8 +3,10 @@
 Where the repository's result files are at hand, what they say of the same trainings comes first.
 """
 
+import dataclasses
 import hashlib
 import statistics
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -51,6 +53,7 @@ PUBLISHED: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
 
 def _plan(bench: Workbench) -> Iterator[Row]:
     names = bench.data_names(*LARGE)
+    configs = {name: full_config(bench, name) for name in names}
     if not bench.quick:
         for name in names:
             for recorded in _recorded(name):
@@ -61,8 +64,8 @@ def _plan(bench: Workbench) -> Iterator[Row]:
         seed = bench.seed + number
         for name in names:
             key = {"data": name, "seed": seed, "source": _NOW}
-            measure = partial(_trained, bench, name, seed)
-            yield Row(key, measure, _published(name), config=full_digest(bench, name))
+            measure = partial(_trained, bench, name, configs[name], seed)
+            yield Row(key, measure, _published(name), config=config_digest(configs[name]))
 
 
 def _published(name: str) -> dict[str, float]:
@@ -71,10 +74,15 @@ def _published(name: str) -> dict[str, float]:
 
 
 def _recorded(name: str) -> Iterator[Figures]:
-    """What a result file of `benchmarks/recipe.py` says of the full trainings on a data set."""
+    """What a result file of `benchmarks/recipe.py` says of the full trainings on a data set.
+
+    Nothing, if they were others than the configuration of today.
+    """
     path = RESULTS / f"recipe-{name}.json"
     report = read_report(path)
-    for row in report["rows"] if report else ():
+    if report is None or report.get("config") != tomllib.loads(_file(name).read_text("utf-8")):
+        return
+    for row in report["rows"]:
         test = row["test"]
         yield {
             "seed": row["seed"],
@@ -91,30 +99,35 @@ def _recorded(name: str) -> Iterator[Figures]:
         }
 
 
-def full_config(bench: Workbench, name: str, seed: int) -> Config | None:
-    """The configuration of the full training on a data set, where the repository's are at hand."""
-    path = CONFIGS / f"{name}.toml"
-    if bench.quick or not path.is_file():
-        return None
-    return read_config(path, [*bench.changes, f"training.seed={seed}"])
+def _file(name: str) -> Path:
+    return CONFIGS / f"{name}.toml"
 
 
-def full_digest(bench: Workbench, name: str) -> str | None:
-    """A digest of that configuration: when its file has changed, figures are measured again."""
-    config = full_config(bench, name, bench.seed)
-    return None if config is None else hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
+def has_full_config(name: str) -> bool:
+    """Whether the configuration of the full training on a data set is at hand."""
+    return _file(name).is_file()
 
 
-def _trained(bench: Workbench, name: str, seed: int) -> Figures:
-    config = full_config(bench, name, seed)
+def full_config(bench: Workbench, name: str) -> Config:
+    """The configuration of the full training on a data set; of a quick run, that of every table."""
     if bench.quick:
-        config = bench.config(name, {"training.seed": seed})
-    if config is None:
+        return bench.config(name)
+    if not has_full_config(name):
         raise InputError(
-            f"{CONFIGS / name}.toml: is missing; run this where the repository's configurations "
+            f"{_file(name)}: is missing; run this where the repository's configurations "
             "are, or write one, or name other data with --data"
         )
-    return bench.train(bench.dataset(name), config)
+    return read_config(_file(name), [*bench.changes, f"training.seed={bench.seed}"])
+
+
+def config_digest(config: Config) -> str:
+    """A digest of all that a configuration says: with another one, figures are measured again."""
+    return hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
+
+
+def _trained(bench: Workbench, name: str, config: Config, seed: int) -> Figures:
+    training = dataclasses.replace(config.training, seed=seed)
+    return bench.train(bench.dataset(name), dataclasses.replace(config, training=training))
 
 
 def _finding(rows: Sequence[Figures]) -> str:

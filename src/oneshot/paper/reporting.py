@@ -44,7 +44,7 @@ def _make_report(
     planned = list(table.plan(bench))
     is_derived = all(row.derived for row in planned)
     older = [] if is_derived else _measured(path, bench.settings)
-    _check_foreign(path)
+    _check_foreign(table, path)
     keys = [_whole_key(table, bench, row) for row in planned]
     found: list[Figures | None] = [
         None if row.derived else next((old for old in older if _is_of(old, key)), None)
@@ -139,7 +139,7 @@ def read_report(path: Path) -> Figures | None:
     """The report in a file, or None if there is none."""
     if not path.exists():
         return None
-    advice = "write to another directory (--out), or remove it to measure afresh"
+    advice = "write to another directory (--out), or remove it"
     try:
         value = read_sealed_json(path)
         rows = value["rows"]
@@ -161,18 +161,28 @@ def _measured(path: Path, settings: Figures) -> list[Figures]:
     differ = [name for name in settings if kept.get(name) != settings[name]]
     if differ:
         raise InputError(
-            f"{path}: was measured with other settings ({', '.join(differ)}); use those, write to "
-            "another directory (--out), or remove it to measure afresh"
+            f"{path}: was measured with other settings ({', '.join(differ)}); use those, or write "
+            "to another directory (--out)"
         )
     rows: list[Figures] = before["rows"]
     return rows
 
 
-def _check_foreign(path: Path) -> None:
+def _check_foreign(table: Table, path: Path) -> None:
     """Raise if a table or picture of the report's name is there that is not ours."""
-    for other in (path.with_suffix(".md"), path.with_suffix(".png")):
-        if other.exists() and not path.exists():
+    text, picture = path.with_suffix(".md"), path.with_suffix(".png")
+    if path.exists() or _begins_with(text, f"# {table.title}\n"):
+        return
+    for other in (text, picture):
+        if other.exists():
             raise InputError(f"{other}: was not written by this command; choose another --out")
+
+
+def _begins_with(path: Path, text: str) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(text.encode())) == text.encode()
 
 
 def _whole_key(table: Table, bench: Workbench, row: Row) -> Figures:
@@ -188,8 +198,7 @@ def _whole_key(table: Table, bench: Workbench, row: Row) -> Figures:
 
 
 def _is_of(row: Figures, key: Figures) -> bool:
-    # Rows of earlier versions have no digests.
+    # Rows of earlier versions have no digest of the facts.
     return all(
-        row.get(name, value if name in (_FACTS, _CONFIG) else None) == value
-        for name, value in key.items()
+        row.get(name, value if name == _FACTS else None) == value for name, value in key.items()
     )
