@@ -123,6 +123,14 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, run: Run) -> None:
         (tmp_path / name).unlink()
 
 
+def test_a_report_that_was_removed_is_measured_anew(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, torch.device("cpu"))
+    first = make_report(asking([2]), bench)
+    (tmp_path / "asking.json").unlink()
+    assert (tmp_path / "asking.md").exists()
+    assert make_report(asking([2]), bench)["rows"][0]["number"] == first["rows"][0]["number"]
+
+
 def world(path: Path, test: list[str]) -> Path:
     """A small data set with these test facts."""
     path.mkdir(parents=True)

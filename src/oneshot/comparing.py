@@ -45,6 +45,8 @@ class Comparison(Workbench):
 
     @property
     def settings(self) -> Figures:
+        config = dataclasses.asdict(self.ours)
+        del config["training"]["seed"]  # told by itself
         return {
             "data": self.data.name,
             "facts": facts_digest(self.data),
@@ -52,7 +54,7 @@ class Comparison(Workbench):
             "device": self.device.type,
             "epochs": self.max_epochs,
             "dim": self.dim,
-            "config": dataclasses.asdict(self.ours),
+            "config": config,
         }
 
 

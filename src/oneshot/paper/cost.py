@@ -174,8 +174,8 @@ COMPLEXITY = Table(
 # efficiency --------------------------------------------------------------------------------------
 
 _GRID = (0.1, 0.2, 0.5, 1.0)
-# As wide as the full training on WN18RR: in a narrow predictor the sampler, whose time depends
-# little on the budget, is most of what is measured.
+# Wide: in a narrow predictor the sampler, whose time depends little on the budget, is most of what
+# is measured.
 _WIDTH = 256
 
 
@@ -274,7 +274,7 @@ EFFICIENCY = Table(
         labels=("share of entities", "share of facts"),
     ),
     note=(
-        f"With dimension {_WIDTH}. Choosing the best facts out of many takes memory of its own: a "
-        "small share of the facts of many entities can need more than all of them."
+        f"With dimension {_WIDTH}. Choosing the best facts out of many takes memory of its own: "
+        "half of the facts can need more than all of them."
     ),
 )
