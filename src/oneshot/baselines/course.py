@@ -1,6 +1,7 @@
 """Course: where the training of an embedding model stands, kept in a file so that it can go on."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ class Course:
         figures["seconds"] = self.total_seconds
         try:
             # Copies, as two names of a model may stand for one tensor.
-            copies = {name: tensor.clone() for name, tensor in tensors.items()}
+            copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
             save_tensors(self.path, copies, {"recipe": self.recipe, "figures": figures})
         except OSError as error:
             self.tell(f"cannot be resumed if it ends now: {self.path}: {error.strerror or error}")
@@ -131,22 +132,17 @@ class Course:
     def _take_up(self, path: Path, loop: Any) -> None:
         model, device = loop.model, loop.model.device
         tensors, about = load_tensors(path)
-        parts: dict[str, dict[str, Tensor]] = {
-            "model": {},
-            "best": {},
-            "optimizer": {},
-            "random": {},
-        }
+        parts: dict[str, dict[str, Tensor]] = defaultdict(dict)
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
-            parts.setdefault(part, {})[rest] = tensor
+            parts[part][rest] = tensor
         figures = about.get("figures")
-        is_whole = (
-            isinstance(figures, dict)
-            and all(isinstance(figures.get(name), kind) for name, kind in _FIGURES.items())
-            and device.type in parts["random"]
-        )
-        if about.get("recipe") != self.recipe or not isinstance(figures, dict) or not is_whole:
+        if (
+            about.get("recipe") != self.recipe
+            or not isinstance(figures, dict)
+            or not all(isinstance(figures.get(name), kind) for name, kind in _FIGURES.items())
+            or device.type not in parts["random"]
+        ):
             raise InputError(f"{path}: is of another training")
         for part in ("model", "best"):
             check_shapes(path, parts[part], model.state_dict())
