@@ -291,5 +291,12 @@ RECIPES: dict[str, Recipe] = {
     "autosf": _product("AutoSF", _autosf, parts=4),
     "compgcn": _encoder("CompGCN", "CompGCN", _compgcn),
     "rgcn": _encoder("R-GCN", "RGCN", _rgcn, inverse=False, can_invert=False),
-    "nodepiece": _distance("RotatE + NodePiece", "NodePiece", _nodepiece, parts=2, inverse=True),
+    "nodepiece": _distance(
+        "RotatE + NodePiece",
+        "NodePiece",
+        _nodepiece,
+        parts=2,
+        inverse=True,
+        learning_rate=0.002,  # its entities are made by a network, which a longer step upsets
+    ),
 }
