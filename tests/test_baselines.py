@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from extras import needs_pykeen
 from graphs import random_graph, random_queries
 from torch import Tensor
 
@@ -29,9 +30,6 @@ from oneshot.ranking import KnownFacts, dense_ranks, filtered_ranks
 from oneshot.samplers import PPRSampler
 
 CPU = torch.device("cpu")
-needs_pykeen = pytest.mark.skipif(
-    not peers.has_pykeen(), reason="PyKEEN is not installed (extra baselines)"
-)
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +192,8 @@ def test_nodepieces_tokens_are_the_nearest_anchors(monkeypatch: pytest.MonkeyPat
     chain = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])  # and entity 6 without facts
     found = recipes.nearest_anchors()(chain, np.array([5, 0, 2]), 2, num_entities=7)
     assert found.tolist() == [[1, 2], [1, 2], [2, 1], [2, 0], [0, 2], [0, 2], [-1, -1]]
+    few = recipes.nearest_anchors()(chain, np.array([5]), 2, num_entities=7)
+    assert few.tolist() == [[0, -1]] * 6 + [[-1, -1]]
 
 
 @needs_pykeen

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from commands import Run
+from extras import needs_pykeen
 
 from oneshot.baselines import course, showing
-from oneshot.baselines.peers import has_pykeen
 
 SMALL = ["--epochs", 2, "--device", "cpu"]
 for change in ("predictor.dim=8", "predictor.num_layers=2", "sampler.entity_ratio=0.5"):
@@ -104,7 +104,7 @@ def test_a_missing_package_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -
     assert "one-shot-subgraph[baselines]" in wrong.err
 
 
-@pytest.mark.skipif(not has_pykeen(), reason="PyKEEN is not installed (extra baselines)")
+@needs_pykeen
 def test_embedding_models_are_rows_too(run: Run) -> None:
     found = run(
         "compare", "family:100", "--with", "TransE,complex", *SMALL, "--dim", 8, "--json"
@@ -118,7 +118,7 @@ def test_embedding_models_are_rows_too(run: Run) -> None:
     assert "maybe better with more: oneshot, TransE, ComplEx." in found["finding"]
 
 
-@pytest.mark.skipif(not has_pykeen(), reason="PyKEEN is not installed (extra baselines)")
+@needs_pykeen
 def test_a_killed_embedding_model_goes_on(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from extras import needs_pykeen
 from graphs import random_graph
 
-from oneshot.baselines import course, embedding, peers, recipes
+from oneshot.baselines import course, embedding, recipes
 from oneshot.baselines.recipes import RECIPES
 from oneshot.checkpoints import load_tensors
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
 
 CPU = torch.device("cpu")
-needs_pykeen = pytest.mark.skipif(
-    not peers.has_pykeen(), reason="PyKEEN is not installed (extra baselines)"
-)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +81,31 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
     assert (done.epochs, done.valid_mrr) == (whole.epochs, whole.valid_mrr)
     before = load_tensors(kept)[1]["figures"]["seconds"]
     assert done.seconds > before > 0
+
+
+@needs_pykeen
+def test_what_fits_into_memory_is_tried_out_again(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "SECONDS_BETWEEN", 0.0)
+    kept, sizes = tmp_path / "kept.safetensors", []
+
+    def run(recipe: object, loop: Any, *given: Any) -> None:
+        sizes.append(given[3])
+        raise Killed
+
+    train: Any = partial(embedding.train_embedding, RECIPES["transe"], data, CPU, dim=8, kept=kept)
+    with pytest.raises(Killed):
+        train(watcher=KillsAfter(6))
+    monkeypatch.setattr(embedding, "_run", run)
+    with pytest.raises(Killed):
+        train()
+    assert sizes[0].keys() == {"batch_size", "sub_batch_size", "slice_size"}
+    assert sizes[0]["sub_batch_size"] <= sizes[0]["batch_size"]
+    kept.unlink()
+    with pytest.raises(Killed):
+        train()
+    assert sizes[1].keys() == {"batch_size"}  # it is PyKEEN that does it then
 
 
 def damage(kept: Path, how: str) -> None:

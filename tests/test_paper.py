@@ -1,5 +1,6 @@
 """The tables of the paper: measured whole on a small world, resumed, and judged."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -231,7 +232,7 @@ def test_the_main_table_begins_with_what_the_result_files_say(
     with pytest.raises(InputError, match=r"umls.toml: is missing"):
         make_report(TABLES["main"], Workbench(tmp_path, torch.device("cpu"), names=["umls"]))
     (tmp_path / "umls.toml").write_text("format = 1\n")
-    result = {"config": {"format": 1}, "rows": [recorded]}
+    result = {"config": {"format": 1}, "set": [], "rows": [recorded]}
     (tmp_path / "recipe-umls.json").write_text(json.dumps(result))
     bench = Workbench(tmp_path, torch.device("cpu"), names=["umls"], minutes=0)
     found = make_report(TABLES["main"], bench)
@@ -245,8 +246,11 @@ def test_the_main_table_begins_with_what_the_result_files_say(
     (tmp_path / "recipe-umls.json").write_text(json.dumps(result))
     assert make_report(TABLES["main"], bench)["rows"][0]["mrr"] == 0.54
     # One of another configuration does not.
-    (tmp_path / "umls.toml").write_text("format = 1\n[predictor]\ndim = 8\n")
     (tmp_path / "main.json").unlink()
+    changed = dataclasses.replace(bench, changes=["predictor.dim=8"])
+    with pytest.raises(InputError, match="no time for a single row"):
+        make_report(TABLES["main"], changed)
+    (tmp_path / "umls.toml").write_text("format = 1\n[predictor]\ndim = 8\n")
     with pytest.raises(InputError, match="no time for a single row"):
         make_report(TABLES["main"], bench)
 

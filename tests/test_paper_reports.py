@@ -123,6 +123,20 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, run: Run) -> None:
         (tmp_path / name).unlink()
 
 
+def test_what_a_row_needs_is_kept_until_it_is_in_the_report(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def plan(_: Workbench) -> Iterator[Row]:
+        def written() -> None:
+            seen.append(len(json.loads((tmp_path / "rows.json").read_text())["rows"]))
+
+        for number in (1, 2):
+            yield Row({"number": number}, lambda: {"square": 1}, written=written)
+
+    make_report(Table("rows", "Rows", (), plan), Workbench(tmp_path, torch.device("cpu")))
+    assert seen == [1, 2]
+
+
 def test_a_report_that_was_removed_is_measured_anew(tmp_path: Path) -> None:
     bench = Workbench(tmp_path, torch.device("cpu"))
     first = make_report(asking([2]), bench)

@@ -207,12 +207,12 @@ def nearest_anchors() -> Any:
                 steps[:, anchor] = shortest_path(
                     graph, directed=False, unweighted=True, indices=int(found)
                 )
-            tokens = np.empty((count, k), np.int64)
+            tokens = np.full((count, k), -1)
             for first in range(0, count, _ENTITIES_AT_ONCE):
                 some = steps[first : first + _ENTITIES_AT_ONCE]
                 nearest = some.argsort(axis=1, kind="stable")[:, :k]
                 is_near = np.isfinite(np.take_along_axis(some, nearest, axis=1))
-                tokens[first : first + len(some)] = np.where(is_near, nearest, -1)
+                tokens[first : first + len(some), : len(anchors)] = np.where(is_near, nearest, -1)
             return tokens
 
     return NearestAnchors()

@@ -56,7 +56,7 @@ def _plan(bench: Workbench) -> Iterator[Row]:
     configs = {name: full_config(bench, name) for name in names}
     if not bench.quick:
         for name in names:
-            for recorded in _recorded(name):
+            for recorded in _recorded(bench, name):
                 key = {"data": name, "seed": recorded["seed"], "source": recorded["source"]}
                 yield Row(key, partial(dict, recorded), _published(name), derived=True)
     # A seed of each first: a run that is cut short has something of all.
@@ -73,14 +73,15 @@ def _published(name: str) -> dict[str, float]:
     return {} if found is None else dict(zip(("mrr", "hits@1", "hits@10"), found, strict=True))
 
 
-def _recorded(name: str) -> Iterator[Figures]:
+def _recorded(bench: Workbench, name: str) -> Iterator[Figures]:
     """What a result file of `benchmarks/recipe.py` says of the full trainings on a data set.
 
-    Nothing, if they were others than the configuration of today.
+    Nothing, if they were others than those asked for now.
     """
     path = RESULTS / f"recipe-{name}.json"
     report = read_report(path)
-    if report is None or report.get("config") != tomllib.loads(_file(name).read_text("utf-8")):
+    today = {"config": tomllib.loads(_file(name).read_text("utf-8")), "set": list(bench.changes)}
+    if report is None or any(report.get(key) != value for key, value in today.items()):
         return
     for row in report["rows"]:
         test = row["test"]
