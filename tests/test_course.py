@@ -65,7 +65,8 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
             recipe, data, CPU, dim=8, epochs=8, watcher=watcher, kept=kept
         )
 
-    whole = train(KillsAfter(99), None)
+    other = tmp_path / "whole.safetensors"
+    whole = train(KillsAfter(99), other)
     with pytest.raises(Killed):
         train(KillsAfter(5), kept)
     second = KillsAfter(99)
@@ -76,6 +77,11 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
     assert resumed.valid_mrr == whole.valid_mrr
     for key, value in whole.model.state_dict().items():
         assert resumed.model.state_dict()[key].equal(value), key
+    # Not only the best epoch, which may be an early one, but also the last.
+    found, wanted = load_tensors(kept)[0], load_tensors(other)[0]
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        assert found[key].equal(value), key
     # At its end it has nothing left to do.
     done = train(KillsAfter(1), kept)
     assert (done.epochs, done.valid_mrr) == (whole.epochs, whole.valid_mrr)
