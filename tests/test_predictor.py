@@ -198,7 +198,7 @@ def test_rows_are_picked_and_added_with_the_right_gradients(
     values.requires_grad_()
     (rows.add(values) * table.detach()).sum().backward()
     assert torch.equal(values.grad, table.detach()[rows.index])
-    assert len(rows.matrices(torch.float64)) == (2 if in_pieces else 1)
+    assert len(rows.matrices) == (2 if in_pieces else 1)
     assert rows.count.tolist() == np.bincount(rows.index, minlength=rows.size).tolist()
 
 

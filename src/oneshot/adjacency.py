@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from oneshot.sparse import SparseMatrix
+
 
 class LooseRows:
     """Rows of different length in shared arrays, each of which can be rewritten.
@@ -67,14 +69,14 @@ class LooseRows:
 class PatchedMatrix:
     """`C S C + P`: a sparse symmetric matrix, some rows and columns scaled, some entries added.
 
-    `base` S: sparse CSR [V, V]; `size`: rows of the whole, at least V, those beyond V empty in S.
+    `base` S: [V, V]; `size`: rows of the whole, at least V, those beyond V empty in S.
     `scaled` [t] and `scale` [t]: where the diagonal C is not 1, and its values there. `row`,
     `column`, `value` [m]: the entries of P.
     """
 
     def __init__(
         self,
-        base: Tensor,
+        base: SparseMatrix,
         size: int,
         scaled: Tensor,
         scale: Tensor,
@@ -95,23 +97,23 @@ class PatchedMatrix:
 
     def __matmul__(self, block: Tensor) -> Tensor:
         """The product with a dense block [V', n]."""
-        return self.step(torch.zeros_like(block), block, 0.0, 1.0)
-
-    def step(self, result: Tensor, block: Tensor, beta: float, alpha: float) -> Tensor:
-        """`beta · result + alpha · (C S C + P) @ block`, written over `result`."""
         known = self.base.shape[0]
-        inner, outer = block[:known], result[:known]
+        result = torch.zeros_like(block)
+        inner = block[:known]
         # Scaled in place and put back: a copy of the block would cost as much as the product.
-        kept, before = inner[self.scaled], outer[self.scaled] * beta
+        kept = inner[self.scaled]
         inner[self.scaled] = kept * self.scale
-        torch.addmm(outer, self.base, inner, beta=beta, alpha=alpha, out=outer)
+        result[:known] = self.base @ inner
         inner[self.scaled] = kept
-        outer[self.scaled] = before + (outer[self.scaled] - before) * self.scale
-        result[known:] *= beta
-        return result.index_add_(0, self.row, block[self.column] * self.value, alpha=alpha)
+        result[self.scaled] *= self.scale
+        return result.index_add_(0, self.row, block[self.column] * self.value)
+
+    def chebyshev_step(self, current: Tensor, previous: Tensor) -> Tensor:
+        """See `SparseMatrix.chebyshev_step`."""
+        return torch.sub((self @ current).mul_(2), previous, out=previous)
 
 
-Matrix = Tensor | PatchedMatrix
+Matrix = SparseMatrix | PatchedMatrix
 
 
 def _longer(column: Tensor, length: int) -> Tensor:

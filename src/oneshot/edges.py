@@ -4,7 +4,6 @@ Ids of entities and relations, and places in the arrays, take 32 bits each where
 """
 
 import dataclasses
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -12,6 +11,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+
+from oneshot.sparse import SparseMatrix
 
 SMALL = 2**31
 """Numbers below it are kept in 32 bits."""
@@ -82,7 +83,7 @@ def compress_indptr(indptr: Tensor, keep: Tensor) -> Tensor:
     return kept_before[indptr.long()]
 
 
-def normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> Tensor:
+def normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> SparseMatrix:
     """See `KnowledgeGraph.normalized_adjacency`."""
     degree = neighbours.degree
     isolated = (degree == 0).nonzero().squeeze(1)
@@ -98,18 +99,7 @@ def normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> Tensor:
         indptr, index = neighbours.indptr, neighbours.index
     root = degree.to(dtype).rsqrt()
     values = root.repeat_interleave(degree) * root[index]
-    return sparse_csr(indptr, index, values, len(degree))
-
-
-def sparse_csr(indptr: Tensor, index: Tensor, values: Tensor, num_columns: int) -> Tensor:
-    """A sparse matrix from its rows, with the indices that torch's products are fastest with."""
-    shape = (len(indptr) - 1, num_columns)
-    kind = torch.int32 if max(*shape, len(index)) < 2**31 else torch.int64
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "sparse CSR is in beta state"
-        return torch.sparse_csr_tensor(
-            indptr.to(kind), index.to(kind), values, shape, check_invariants=False
-        )
+    return SparseMatrix(indptr, index, values, len(degree))
 
 
 def moved(arrays: ArraysT, device: torch.device) -> ArraysT:

@@ -51,7 +51,7 @@ class KnowledgeGraph:
         self.entities = entities
         self.relations = relations
         self.origin: dict[str, Any] | None = None
-        self._normalized: dict[torch.dtype, Tensor] = {}
+        self._normalized: dict[torch.dtype, Matrix] = {}
 
     @classmethod
     def from_facts(

@@ -189,7 +189,7 @@ class LooseView(KnowledgeGraph):
         self.neighbours = loose.neighbours()
         self._loose = loose
         self._counts = loose.num_entities, loose.num_facts
-        self._normalized: dict[torch.dtype, Matrix] = {}  # type: ignore[assignment]
+        self._normalized: dict[torch.dtype, Matrix] = {}
 
     @property
     def num_entities(self) -> int:

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from oneshot.adjacency import Matrix, PatchedMatrix
+from oneshot.adjacency import Matrix
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
 
@@ -101,7 +101,7 @@ def chebyshev(
 ) -> Tensor:
     """`restart · (I − (1 − restart) S)⁻¹` applied to columns with one entry each.
 
-    `matrix` S: symmetric, sparse CSR [V, V], eigenvalues in [-1, 1]; `places` int64 [n] and
+    `matrix` S: symmetric, [V, V], eigenvalues in [-1, 1]; `places` int64 [n] and
     `values` [n]: the row and value of each column's entry. → [V, n], at least 0.
     """
     follow = 1 - restart
@@ -118,11 +118,7 @@ def chebyshev(
     total.add_(current, alpha=2 * rate)
     for step in range(2, steps + 1):
         # T_k = 2 S T_(k-1) − T_(k-2), written over T_(k-2).
-        if isinstance(matrix, PatchedMatrix):
-            matrix.step(previous, current, -1, 2)
-        else:
-            torch.addmm(previous, matrix, current, beta=-1, alpha=2, out=previous)
-        previous, current = current, previous
+        previous, current = current, matrix.chebyshev_step(current, previous)
         total.add_(current, alpha=2 * rate**step)
     # Far away the truncated series may dip below zero: reached, but with hardly any score.
     reached = torch.ne(total, 0, out=previous)

@@ -15,9 +15,10 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
-from oneshot.edges import Neighbours, sparse_csr
+from oneshot.edges import Neighbours
 from oneshot.graph import KnowledgeGraph
 from oneshot.ppr import chebyshev
+from oneshot.sparse import SparseMatrix
 
 # An entity joins the ball with the round's best if it holds at least this share of the most.
 _JOIN_SHARE = 0.1
@@ -66,7 +67,7 @@ def ppr_push(
     degree = neighbours.degree_of(ball).clamp(min=1)
     root = degree.float().sqrt()
     indptr = torch.cat([row.new_zeros(1), torch.bincount(row, minlength=len(ball)).cumsum(0)])
-    matrix = sparse_csr(indptr, column, 1 / (root[row] * root[column]), len(ball))
+    matrix = SparseMatrix(indptr, column, 1 / (root[row] * root[column]), len(ball))
     place = torch.searchsorted(ball, torch.tensor([entity], device=ball.device))
     scores = chebyshev(matrix, place, 1 / root[place], restart, steps).squeeze(1)
     return ball, scores * root

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oneshot.edges import sparse_csr
+from oneshot.sparse import SparseMatrix
 from oneshot.subgraph import SubgraphBatch
 
 _LONG_ROWS = 64  # edges a row, on average, from which rows are added up in pieces
@@ -26,7 +26,6 @@ class Rows:
         self.index = index
         self.size = size
         self._is_sorted = is_sorted
-        self._matrices: dict[torch.dtype, list[Tensor]] = {}
 
     def pick(self, table: Tensor) -> Tensor:
         """The row of each edge: `table` [size, …] → [E, …]."""
@@ -55,29 +54,27 @@ class Rows:
             return torch.arange(len(self.index), device=self.index.device)
         return self.index.argsort(stable=True)
 
-    def matrices(self, dtype: torch.dtype) -> list[Tensor]:
+    @cached_property
+    def matrices(self) -> list[SparseMatrix]:
         """Sparse matrices of ones that add edges up into rows, to be applied one by one.
 
         One [size, E] matrix; where rows are long (a relation with very many edges), a first one
         adds up pieces of rows and a second one the pieces, so that the work is evenly spread.
         """
-        if dtype not in self._matrices:
-            count, order = self.count, self._order
-            ends = torch.cat([count.new_zeros(1), count.cumsum(0)])
-            if len(order) < _LONG_ROWS * self.size:
-                self._matrices[dtype] = [_ones(ends, order, dtype, len(order))]
-            else:
-                pieces = (count + _PIECE - 1) // _PIECE
-                row = torch.arange(self.size, device=count.device).repeat_interleave(pieces)
-                first = pieces.cumsum(0) - pieces
-                places = torch.arange(len(row), device=count.device)
-                starts = ends[row] + (places - first[row]) * _PIECE
-                piece_ends = torch.cat([starts, ends[-1:]])
-                self._matrices[dtype] = [
-                    _ones(piece_ends, order, dtype, len(order)),
-                    _ones(torch.cat([first, pieces.sum()[None]]), places, dtype, len(row)),
-                ]
-        return self._matrices[dtype]
+        count, order = self.count, self._order
+        ends = torch.cat([count.new_zeros(1), count.cumsum(0)])
+        if len(order) < _LONG_ROWS * self.size:
+            return [SparseMatrix(ends, order, None, len(order))]
+        pieces = (count + _PIECE - 1) // _PIECE
+        row = torch.arange(self.size, device=count.device).repeat_interleave(pieces)
+        first = pieces.cumsum(0) - pieces
+        places = torch.arange(len(row), device=count.device)
+        starts = ends[row] + (places - first[row]) * _PIECE
+        piece_ends = torch.cat([starts, ends[-1:]])
+        return [
+            SparseMatrix(piece_ends, order, None, len(order)),
+            SparseMatrix(torch.cat([first, pieces.sum()[None]]), places, None, len(row)),
+        ]
 
     def sum_without_gradient(self, values: Tensor) -> Tensor:
         """`add` for tensors of any number of dimensions, in at least float32."""
@@ -85,14 +82,9 @@ class Rows:
         dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
         total = values.flatten(1).to(dtype)
         with torch.autocast(values.device.type, enabled=False):
-            for matrix in self.matrices(dtype):
+            for matrix in self.matrices:
                 total = matrix @ total
         return total.to(values.dtype).reshape(self.size, *values.shape[1:])
-
-
-def _ones(indptr: Tensor, index: Tensor, dtype: torch.dtype, num_columns: int) -> Tensor:
-    ones = torch.ones(len(index), dtype=dtype, device=index.device)
-    return sparse_csr(indptr, index, ones, num_columns)
 
 
 class _Pick(torch.autograd.Function):
