@@ -1,6 +1,7 @@
 """Tests of training: what is seen, what is asked, what is learnt, and what goes wrong."""
 
 import dataclasses
+import os
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from reasoning import chain_world, tiny_predictor
 from torch import Tensor
 
+from oneshot import devices
 from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.dataset import Dataset
@@ -16,6 +18,7 @@ from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_dir
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation import evaluate
 from oneshot.graph import KnowledgeGraph
+from oneshot.process import ONEDNN_LIMIT, WITHOUT_AMX
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
@@ -268,12 +271,40 @@ def test_half_precision_learns_too() -> None:
     data = chain_world(30)
     half, whole = make(data), make(data)
     config = dataclasses.replace(SMALL, epochs=1)
-    state = fit(half, data, dataclasses.replace(config, precision="bfloat16"))
+    in_half = dataclasses.replace(config, precision="bfloat16")
+    if not devices._bfloat16_survives(os.environ.get(ONEDNN_LIMIT)):  # this CPU cannot do it
+        with pytest.raises(InputError, match="kills the process on this CPU"):
+            fit(half, data, in_half)
+        return
+    state = fit(half, data, in_half)
     assert state.history[0]["loss"] == pytest.approx(
         fit(whole, data, config).history[0]["loss"], rel=0.1
     )
     assert not torch.equal(parameters(half), parameters(whole))
     assert parameters(half).dtype == torch.float32
+
+
+@pytest.mark.parametrize("limit_helps", [True, False])
+def test_a_cpu_on_which_half_precision_kills_is_refused(
+    monkeypatch: pytest.MonkeyPatch, limit_helps: bool
+) -> None:
+    """The probe ends as on a machine that announces AMX and does not allow it."""
+    condition = f"{ONEDNN_LIMIT!r} not in os.environ" if limit_helps else "True"
+    dies = f"import os, signal\nif {condition}: os.kill(os.getpid(), signal.SIGILL)"
+    monkeypatch.delenv(ONEDNN_LIMIT, raising=False)
+    monkeypatch.setattr(devices, "_BFLOAT16_PROBE", dies)
+    monkeypatch.setattr(
+        devices, "_bfloat16_survives", devices._bfloat16_survives.__wrapped__
+    )  # nothing is remembered
+    config = dataclasses.replace(SMALL, precision="bfloat16")
+    data = chain_world(30)
+    with pytest.raises(InputError, match="kills the process") as caught:
+        fit(make(data), data, config)
+    assert ("ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in str(caught.value)) is limit_helps
+    assert not devices.takes_bfloat16(torch.device("cpu"), "auto")
+    if limit_helps:
+        monkeypatch.setenv(ONEDNN_LIMIT, WITHOUT_AMX)
+        assert devices.takes_bfloat16(torch.device("cpu"), "bfloat16")
 
 
 def test_data_that_cannot_be_trained_on_are_refused() -> None:

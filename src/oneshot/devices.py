@@ -3,11 +3,15 @@
 import contextlib
 import functools
 import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import torch
 
 from oneshot.errors import InputError
+from oneshot.process import ONEDNN_LIMIT, WITHOUT_AMX
 
 
 def find_device(name: str) -> torch.device:
@@ -25,6 +29,46 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"there is no device {name!r}: {torch.cuda.device_count()} are there")
     return device
+
+
+# A matrix product and its gradient as a training step computes them.
+_BFLOAT16_PROBE = """
+import torch
+a = torch.ones(256, 256, requires_grad=True)
+with torch.autocast("cpu", torch.bfloat16):
+    (a @ a).sum().backward()
+"""
+
+
+def takes_bfloat16(device: torch.device, precision: str) -> bool:
+    """Whether `training.precision` means bfloat16 on a device.
+
+    "auto" takes it on a GPU that has it. On a CPU whose bfloat16 products kill the process it is an
+    error: torch finds the matrix instructions of the CPU (AMX), which some virtual machines
+    announce and do not allow.
+    """
+    if device.type == "cuda":
+        return precision == "bfloat16" or (precision == "auto" and torch.cuda.is_bf16_supported())
+    if precision != "bfloat16":
+        return False
+    if not _bfloat16_survives(os.environ.get(ONEDNN_LIMIT)):
+        advice = 'set training.precision to "float32"'
+        if _bfloat16_survives(WITHOUT_AMX):
+            advice += f", or {ONEDNN_LIMIT}={WITHOUT_AMX} in the environment"
+        raise InputError(f"a product in bfloat16 kills the process on this CPU: {advice}")
+    return True
+
+
+@functools.cache
+def _bfloat16_survives(limit: str | None) -> bool:
+    """Whether another process computes in bfloat16 on the CPU and lives, under oneDNN's limit."""
+    if not sys.executable:  # an interpreter within another program; it cannot be tried
+        return True
+    environment = os.environ if limit is None else {**os.environ, ONEDNN_LIMIT: limit}
+    probe = subprocess.run(
+        [sys.executable, "-c", _BFLOAT16_PROBE], env=environment, capture_output=True, check=False
+    )
+    return probe.returncode >= 0  # below: ended by a signal
 
 
 @functools.cache

@@ -10,6 +10,9 @@ import gc
 import os
 import sys
 
+ONEDNN_LIMIT, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+"""The variable that limits what oneDNN takes of a CPU, and all it has but for AMX."""
+
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
 
 
@@ -19,6 +22,9 @@ def prepare_process() -> None:
     # this can slow a training down tenfold: the spinning thread takes the core that the awaited
     # one needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Some virtual machines announce AMX and do not allow it: products in bfloat16 then kill the
+    # process. Such products are few here and gain little from AMX. oneDNN reads this only once.
+    os.environ.setdefault(ONEDNN_LIMIT, WITHOUT_AMX)
     _keep_freed_memory()
 
 

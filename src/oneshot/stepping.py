@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oneshot.config import TrainingConfig
 from oneshot.dataset import Dataset
+from oneshot.devices import takes_bfloat16
 from oneshot.distributed import Team
 from oneshot.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import DivergedError, OneshotError, is_out_of_memory
@@ -42,6 +43,7 @@ class Stepper:
 
     def __init__(self, reasoner: Reasoner, data: Dataset, config: TrainingConfig) -> None:
         self.reasoner, self.config = reasoner, config
+        self._half = takes_bfloat16(reasoner.device, config.precision)
         self.team = Team(reasoner.device)
         self.graph = data.graph.to(reasoner.device)
         self.seen = KnownFacts(data.train, self.graph.num_entities, self.graph.num_relations)
@@ -248,14 +250,6 @@ class Stepper:
         finite = [parameter.isfinite().all() for parameter in self.predictor.parameters()]
         if not bool(torch.stack(finite).all()):
             raise _diverged(epoch, None)
-
-    @property
-    def _half(self) -> bool:
-        wanted = self.config.precision
-        cuda = self.reasoner.device.type == "cuda"
-        return wanted == "bfloat16" or (
-            wanted == "auto" and cuda and torch.cuda.is_bf16_supported()
-        )
 
     def _shrink(self, error: RuntimeError) -> None:
         """After running out of memory: half as many queries at once, for the rest of the run."""

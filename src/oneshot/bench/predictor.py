@@ -15,7 +15,7 @@ from oneshot.bench.measuring import hardware, measure
 from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config
 from oneshot.dataset import Dataset, both_directions
-from oneshot.devices import fast_products
+from oneshot.devices import fast_products, takes_bfloat16
 from oneshot.epoch import Epoch, draw_epoch
 from oneshot.errors import InputError
 from oneshot.evaluation import evaluate
@@ -150,9 +150,7 @@ def bench_predictor(
         )
 
     rows: dict[str, Row] = {}
-    half = config.training.precision == "bfloat16" or (
-        config.training.precision == "auto" and device.type == "cuda"
-    )
+    half = takes_bfloat16(device, config.training.precision)
     predictor.train()
     if can_record(predictor, config.training, device):
         prepared = Prepared(batch, targets, sizes_of(predictor, batch, [batch])[0])
