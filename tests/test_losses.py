@@ -41,7 +41,7 @@ def naive(
     ):
         mine = batch.entity_query == query
         score = dict(zip(batch.entities[mine].tolist(), scores[mine].tolist(), strict=True))
-        if answer not in score:
+        if answer not in score and config.uncovered == "skip":
             losses.append(0.0)
             continue
         rivals = [
@@ -50,25 +50,29 @@ def naive(
             if entity != answer and not (config.mask_known and (head, relation, entity) in known)
         ]
         if config.loss == "bce":
-            total = -math.log(1 / (1 + math.exp(-score[answer])))
+            total = -math.log(1 / (1 + math.exp(-score[answer]))) if answer in score else 0.0
             total += sum(math.log(1 + math.exp(score[e])) for e in rivals if e in score)
         else:
-            everything = [score[answer]]
+            everything = [score.get(answer, 0.0)]
             for entity in rivals:
                 if entity in score:
                     everything.append(score[entity])
                 elif config.softmax_over == "all":
                     everything.append(0.0)
-            total = math.log(sum(map(math.exp, everything))) - score[answer]
+            total = math.log(sum(map(math.exp, everything))) - everything[0]
         losses.append(total)
     return losses
 
 
 @pytest.mark.parametrize("mask_known", [False, True])
+@pytest.mark.parametrize("uncovered", ["skip", "push_down"])
 @pytest.mark.parametrize(
     "kind", [{"loss": "bce"}, {"softmax_over": "all"}, {"softmax_over": "sampled"}]
 )
-def test_losses_are_those_of_the_plain_formulas(kind: dict[str, str], mask_known: bool) -> None:
+def test_losses_are_those_of_the_plain_formulas(
+    kind: dict[str, str], uncovered: str, mask_known: bool
+) -> None:
+    kind = {**kind, "uncovered": uncovered}
     config = TrainingConfig(mask_known=mask_known, **kind)  # type: ignore[arg-type]
     other = TrainingConfig(mask_known=not mask_known, **kind)  # type: ignore[arg-type]
     for seed in range(3):
@@ -95,6 +99,9 @@ def test_gradients_of_the_losses_are_those_of_differences() -> None:
         lambda s: softmax_loss(s, batch, place, skip, unsampled),
         lambda s: softmax_loss(s, batch, place, None, None),
         lambda s: bce_loss(s, batch, place, skip),
+        lambda s: softmax_loss(s, batch, place, skip, unsampled, push_down=True),
+        lambda s: softmax_loss(s, batch, place, None, None, push_down=True),
+        lambda s: bce_loss(s, batch, place, skip, push_down=True),
     ):
         assert torch.autograd.gradcheck(loss, [scores])
 

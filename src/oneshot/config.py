@@ -123,6 +123,9 @@ class TrainingConfig:
     loss: Literal["softmax", "bce"] = "softmax"
     # softmax against all entities (those not sampled count as score 0) or the sampled ones
     softmax_over: Literal["all", "sampled"] = "all"
+    # a query whose answer was not sampled: "skip" it, or (paper, official code) "push_down" the
+    # scores of the sampled entities
+    uncovered: Literal["skip", "push_down"] = "skip"
     # take all facts between question and answer out of the subgraph, whatever their relation
     hide_direct: bool = False
     # other known answers of a query are no rivals of the one that is asked

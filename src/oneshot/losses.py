@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oneshot.config import TrainingConfig
 from oneshot.devices import has_triton
@@ -52,10 +52,11 @@ def query_losses(
     config: TrainingConfig, scores: Tensor, batch: SubgraphBatch, targets: Targets
 ) -> Tensor:
     """The loss of each query [n]; `scores` [N] of the sampled entities."""
+    push_down = config.uncovered == "push_down"
     if config.loss == "bce":
-        return bce_loss(scores, batch, targets.place, targets.skip)
+        return bce_loss(scores, batch, targets.place, targets.skip, push_down)
     unsampled = targets.unsampled if config.softmax_over == "all" else None
-    return softmax_loss(scores, batch, targets.place, targets.skip, unsampled)
+    return softmax_loss(scores, batch, targets.place, targets.skip, unsampled, push_down)
 
 
 def softmax_loss(
@@ -64,12 +65,14 @@ def softmax_loss(
     place: Tensor,
     skip: Tensor | None,
     unsampled: Tensor | None,
+    push_down: bool = False,
 ) -> Tensor:
     """Cross-entropy of each query's answer against its other entities, [n].
 
-    `scores` [N]; `place` int64 [n]: the answers' places, -1 where not sampled (loss 0: such a
-    query teaches nothing); `skip` bool [N]: entities that are no rivals, being answers too;
-    `unsampled` [n]: number of entities outside the subgraph that count as rivals of score 0.
+    `scores` [N]; `place` int64 [n]: the answers' places, -1 where not sampled; `skip` bool [N]:
+    entities that are no rivals, being answers too; `unsampled` [n]: number of entities outside the
+    subgraph that count as rivals of score 0. `push_down`: an answer that was not sampled counts as
+    score 0, which pushes the sampled scores down; otherwise its query has loss 0.
     """
     rivals = scores if skip is None else scores.masked_fill(skip, -torch.inf)
     total = _logsumexp(rivals, batch)
@@ -77,7 +80,9 @@ def softmax_loss(
         # log(eˢ + m e⁰); the logarithm of no rivals is -∞.
         total = torch.logaddexp(total, unsampled.to(total.dtype).log())
     answer = scores.index_select(0, place.clamp(min=0))
-    return torch.where(place >= 0, total - answer, 0.0)
+    # The answer is one of the entities outside, and at score 0 of its own if these do not count.
+    missed = total if unsampled is not None else nn.functional.softplus(total)
+    return torch.where(place >= 0, total - answer, missed if push_down else 0.0)
 
 
 def _logsumexp(scores: Tensor, batch: SubgraphBatch) -> Tensor:
@@ -96,14 +101,23 @@ def _logsumexp(scores: Tensor, batch: SubgraphBatch) -> Tensor:
     return total.clamp(min=torch.finfo(total.dtype).tiny).log() + highest
 
 
-def bce_loss(scores: Tensor, batch: SubgraphBatch, place: Tensor, skip: Tensor | None) -> Tensor:
-    """Binary cross-entropy as in the paper: `−log σ(s_answer) − Σ log(1 − σ(s_other))`, [n]."""
+def bce_loss(
+    scores: Tensor,
+    batch: SubgraphBatch,
+    place: Tensor,
+    skip: Tensor | None,
+    push_down: bool = False,
+) -> Tensor:
+    """Binary cross-entropy as in the paper: `−log σ(s_answer) − Σ log(1 − σ(s_other))`, [n].
+
+    `push_down`: of a query whose answer was not sampled the sum remains; otherwise nothing.
+    """
     covered = place >= 0
     target = torch.zeros_like(scores)
     target[place[covered]] = 1
-    each = torch.nn.functional.binary_cross_entropy_with_logits(scores, target, reduction="none")
+    each = nn.functional.binary_cross_entropy_with_logits(scores, target, reduction="none")
     if skip is not None:
         each = each.masked_fill(skip, 0.0)
     zero = torch.zeros(batch.num_queries, dtype=each.dtype, device=each.device)
     loss = zero.scatter_add(0, batch.entity_query, each)
-    return torch.where(covered, loss, torch.zeros_like(loss))
+    return loss if push_down else torch.where(covered, loss, torch.zeros_like(loss))
