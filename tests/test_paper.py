@@ -15,6 +15,7 @@ from oneshot.config import Config, PredictorConfig
 from oneshot.dataset import Dataset
 from oneshot.datasets import load
 from oneshot.errors import InputError
+from oneshot.evaluation import evaluate
 from oneshot.graph import KnowledgeGraph
 from oneshot.paper import TABLES, Workbench, main_table, make_report, workbench
 from oneshot.paper.cases import hops_from
@@ -306,6 +307,21 @@ def test_noise_and_deletion_change_the_training_facts_only() -> None:
     for changed in (more, fewer):
         assert changed.test.equal(data.test)
         assert changed.valid.equal(data.valid)
+        # A removed fact is true all the same, and an added one is not.
+        assert changed.known.equal(data.known)
+
+
+def test_rankings_after_deletion_are_filtered_by_all_true_facts(tmp_path: Path) -> None:
+    """The report of a training on a thinned graph is that of the original facts as a filter."""
+    bench = Workbench(tmp_path, torch.device("cpu"), quick=True)
+    data = thinned(bench.dataset("family:100"), 0.5, 0)
+    config = bench.config("family:100")
+    found = bench.train(data, config)
+    reasoner = bench.reasoner(data, config)
+    original = evaluate(reasoner, data.test, bench.dataset("family:100").known)
+    assert found["mrr"] == pytest.approx(original.mrr, rel=1e-6)
+    thin = evaluate(reasoner, data.test, torch.cat([data.train, data.valid, data.test]))
+    assert thin.mrr < original.mrr
 
 
 CONFIRMED: dict[str, list[Figures]] = {

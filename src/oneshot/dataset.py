@@ -34,6 +34,8 @@ class Dataset:
     `duplicates`: facts that stood more than once in a split and are kept once.
     `notes`: what a user should know about how it was read.
     `rules`: for generated worlds, the rules that the held-out facts follow.
+    `true_facts`: int64 [n, 3], what rankings are filtered by if not by the facts of all splits: for
+        a graph from which true facts were removed, or to which false ones were added.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Dataset:
     duplicates: int = 0
     notes: Sequence[str] = ()
     rules: Sequence[Rule] = field(default=(), repr=False)
+    true_facts: Tensor | None = field(default=None, repr=False)
 
     @property
     def entities(self) -> Vocabulary:
@@ -59,7 +62,9 @@ class Dataset:
 
     @cached_property
     def known(self) -> Tensor:
-        """The facts of all splits, int64 [n, 3], for filtered ranking."""
+        """The facts of all splits, int64 [n, 3], or `true_facts`, for filtered ranking."""
+        if self.true_facts is not None:
+            return self.true_facts
         return torch.cat([self.train, self.valid, self.test])
 
     def facts(self, split: str) -> Tensor:

@@ -241,9 +241,13 @@ class Workbench:
 
 
 def facts_digest(data: Dataset) -> str:
-    """A digest of all facts of a data set: those of the graph, for validation and for testing."""
+    """A digest of all facts of a data set: those of the graph, for validation and for testing.
+
+    Also of those that rankings are filtered by, where they are others.
+    """
     digest = hashlib.sha256(data.graph.fingerprint.encode())
-    for facts in (data.valid, data.test):
+    others = () if data.true_facts is None else (data.true_facts,)
+    for facts in (data.valid, data.test, *others):
         digest.update(np.ascontiguousarray(facts.cpu().numpy(), "<i8").data)
     return digest.hexdigest()[:16]
 
@@ -266,6 +270,9 @@ def _seconds_per_epoch(run: Path, mean: float) -> float:
 
 
 def with_graph(data: Dataset, facts: torch.Tensor, name: str) -> Dataset:
-    """The data set with other training facts [n, 3] and the same held-out ones."""
+    """The data set with other training facts [n, 3] and the same held-out ones.
+
+    Rankings stay filtered by what is true: a removed fact is no wrong answer, an added one is.
+    """
     graph = KnowledgeGraph.from_facts(facts, data.entities, data.relations)
-    return dataclasses.replace(data, name=name, graph=graph)
+    return dataclasses.replace(data, name=name, graph=graph, true_facts=data.known)
