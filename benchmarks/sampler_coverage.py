@@ -9,53 +9,35 @@ from rich.table import Table
 
 from oneshot.coverage import coverage
 from oneshot.datasets import load
+from oneshot.paper import published
 from oneshot.samplers import SAMPLERS
 
 RATIOS = (0.1, 0.2, 0.5)
 
-# Coverage in the paper; "random walk" is not specified further there. The rows of PPR are certain,
-# the others still have to be checked against the paper.
-PAPER = {
-    "WN18RR": {
-        "ppr": (0.876, 0.896, 0.929),
-        "bfs": (0.818, 0.858, 0.898),
-        "random_walk": (0.315, 0.447, 0.694),
-        "pagerank": (0.278, 0.407, 0.633),
-        "random": (0.100, 0.200, 0.500),
-    },
-    "NELL-995": {
-        "ppr": (0.965, 0.977, 0.987),
-        "bfs": (0.872, 0.935, 0.982),
-        "random_walk": (0.522, 0.552, 0.710),
-        "pagerank": (0.405, 0.454, 0.603),
-        "random": (0.100, 0.200, 0.500),
-    },
-}
+DATA = ("WN18RR", "NELL-995")
 
 
 def main() -> None:
     results: dict[str, list[dict[str, Any]]] = {}
     table = Table("data", "sampler", *(f"{r} (paper)" for r in RATIOS), "seconds")
-    for name, figures in PAPER.items():
+    for name in DATA:
         data = load(find(name))
         queries, answers = data.queries("test")
         results[name] = []
         for sampler in SAMPLERS:
+            paper = published.COVERAGE.get((name, sampler), {})
             row = coverage(SAMPLERS[sampler](0.5), data.graph, queries, answers, RATIOS)
             results[name].append(
                 {
                     "sampler": sampler,
                     "coverage": row.coverage,
                     "reachable": row.reachable,
-                    "paper": dict(zip(RATIOS, figures[sampler], strict=True)),
+                    "paper": dict(paper),
                     "queries": row.queries,
                     "seconds": round(row.seconds, 2),
                 }
             )
-            cells = [
-                f"{row.coverage[r]:.3f} ({p:.3f})"
-                for r, p in zip(RATIOS, figures[sampler], strict=True)
-            ]
+            cells = [f"{row.coverage[r]:.3f} ({paper.get(str(r), '–')})" for r in RATIOS]
             table.add_row(name, sampler, *cells, f"{row.seconds:.1f}")
     Console().print(table)
     walks = SAMPLERS["random_walk"]()

@@ -17,9 +17,9 @@ from oneshot.datasets import load
 from oneshot.errors import InputError
 from oneshot.evaluation import evaluate
 from oneshot.graph import KnowledgeGraph
-from oneshot.paper import TABLES, Workbench, main_table, make_report, workbench
-from oneshot.paper.cases import hops_from
-from oneshot.paper.claims import CLAIMS
+from oneshot.paper import TABLES, Workbench, main_table, make_report, published, workbench
+from oneshot.paper.cases import choose_questions, hops_from
+from oneshot.paper.claims import CLAIMS, Comparison, weighed
 from oneshot.paper.cost import by_formula, counted
 from oneshot.paper.structure import within_hops
 from oneshot.paper.table import Figures
@@ -60,16 +60,14 @@ def test_every_table_is_measured_written_and_drawn(
 
 def test_a_quick_run_judges_nothing(reports: tuple[Path, dict[str, Figures]]) -> None:
     report = reports[1]["claims"]
-    assert report["finding"].startswith("0 confirmed, 0 refuted, 10 without")
-    assert {row["verdict"] for row in report["rows"]} == {
-        "quick run, no verdict",
-        "these rows say nothing about it",
-    }
+    assert report["finding"] == "Of 19 claims: 19 not tested here."
+    assert {row["found"] for row in report["rows"]} == {"quick run"}
 
 
 def test_claims_wait_for_their_tables(tmp_path: Path) -> None:
     report = make_report(TABLES["claims"], Workbench(tmp_path, torch.device("cpu")))
-    assert all(row["verdict"].startswith("needs the table") for row in report["rows"])
+    assert all(row["verdict"] == "not tested here" for row in report["rows"])
+    assert all(row["found"].startswith("needs the table") for row in report["rows"])
 
 
 def test_accuracies_are_figures_of_real_trainings(reports: tuple[Path, dict[str, Figures]]) -> None:
@@ -166,10 +164,12 @@ def test_reports_are_judged_with_their_own_settings_only(
         found = run("paper", "claims", "--out", tmp_path, "--json", *options).json["rows"]
         return next(row for row in found if row["table"] == "layers")
 
-    assert verdict()["verdict"] == "measured with other settings (quick)"
-    assert verdict("--quick", "--seed", 4)["verdict"] == "measured with other settings (seed)"
+    for options, differ in (((), "quick"), (("--quick", "--seed", 4), "seed")):
+        found = verdict(*options)
+        assert found["found"] == f"layers was measured with other settings ({differ})"
+        assert found["verdict"] == "not tested here"
     judged = verdict("--quick")
-    assert judged["verdict"] == "quick run, no verdict"
+    assert judged["found"] == "quick run"
     assert judged["hardware"] == reports[1]["layers"]["rows"][-1]["hardware"]
 
 
@@ -324,58 +324,199 @@ def test_rankings_after_deletion_are_filtered_by_all_true_facts(tmp_path: Path) 
     assert thin.mrr < original.mrr
 
 
-CONFIRMED: dict[str, list[Figures]] = {
-    "efficiency": [
-        {"entities": 0.1, "edges": 0.1, "training_ms": 1, "inference_ms": 1},
-        {"entities": 1.0, "edges": 1.0, "training_ms": 20, "inference_ms": 20},
-    ],
-    "main": [{"data": "WN18RR", "mrr": 0.6}],
-    "messages": [
-        {"message": "redgnn", "entities": 0.1, "seconds_per_epoch": 1},
-        {"message": "redgnn", "entities": 1.0, "seconds_per_epoch": 20},
-    ],
-    "split": [{"fact_ratio": 0.7, "mrr": 0.5}, {"fact_ratio": 0.9, "mrr": 0.505}],
-    "extrapolation": [
-        {"entities": 0.1, "edges": 1.0, "mrr": 0.5},
-        {"entities": 1.0, "edges": 1.0, "mrr": 0.4},
-    ],
-    "budget": [
-        {"entities": 0.1, "edges": 1.0, "mrr": 0.5},
-        {"entities": 1.0, "edges": 1.0, "mrr": 0.4},
-    ],
-    "layers": [
-        {"entities": 0.1, "layers": 4, "mrr": 0.4},
-        {"entities": 0.1, "layers": 8, "mrr": 0.5},
-    ],
-    "heuristics": [{"sampler": "ppr", "mrr": 0.5}, {"sampler": "bfs", "mrr": 0.4}],
-    "noise": [{"share": 0.0, "mrr": 0.5}, {"share": 0.5, "mrr": 0.45}],
-    "deletion": [{"share": 0.0, "mrr": 0.5}, {"share": 0.5, "mrr": 0.3}],
-}
-WORSE = {"training_ms": 19, "inference_ms": 19, "seconds_per_epoch": 19}
+# For each claim rows that reproduce it, and rows that do not.
+def _layers(small: float, whole: float, layers: int = 6) -> list[Figures]:
+    return [
+        {"entities": 0.1, "layers": layers, "mrr": small},
+        {"entities": 1.0, "layers": layers, "mrr": whole},
+    ]
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.table)
-def test_claims_are_confirmed_and_refuted_by_figures(claim: object) -> None:
-    assert isinstance(claim, type(CLAIMS[0]))
-    rows = CONFIRMED[claim.table]
-    verdict = claim.judge(rows)
-    assert verdict is not None
-    assert verdict.holds
-    if claim.table in ("efficiency", "messages"):
-        against = [{**rows[0], **WORSE}, rows[1]]
-    elif claim.table == "main":
-        against = [{**rows[0], "mrr": 0.56}]
-    elif claim.table == "deletion":
-        against = [rows[0], {**rows[1], "mrr": 0.49}]
-    elif claim.table in ("noise", "split"):
-        against = [rows[0], {**rows[1], "mrr": 0.2}]
-    elif claim.table == "layers":
-        against = [rows[0], {**rows[1], "mrr": 0.3}]
-    elif claim.table == "extrapolation":  # the best budget is better than the others
-        against = [rows[0], {**rows[1], "mrr": 0.5}]
-    else:
-        against = [{**rows[0], "mrr": 0.3}, rows[1]]
-    refuted = claim.judge(against)
-    assert refuted is not None
-    assert not refuted.holds
-    assert claim.judge([]) is None
+def _budgets(same: float, whole: float) -> list[Figures]:
+    return [
+        {"entities": 0.1, "edges": 1.0, "mrr": same, "trained_with": 0.1},
+        {"entities": 1.0, "edges": 1.0, "mrr": whole, "trained_with": 0.1},
+    ]
+
+
+def _depths(*mrrs: float) -> list[Figures]:
+    return [
+        {"entities": 0.1, "layers": layers, "mrr": mrr}
+        for layers, mrr in zip((4, 6, 8), mrrs, strict=True)
+    ]
+
+
+def _samplers(figure: str, ppr: float, bfs: float) -> list[Figures]:
+    # A sampler of our own is not what the paper compares with.
+    shares = {"ppr": ppr, "bfs": bfs, "fitted": 0.99}
+    return [{"sampler": name, figure: share, "queries": 4000} for name, share in shares.items()]
+
+
+def _epochs(seconds: float) -> list[Figures]:
+    return [
+        {"message": message, "entities": share, "seconds_per_epoch": seconds if share < 1 else 100}
+        for message in ("nbfnet", "redgnn")
+        for share in (0.1, 1.0)
+    ]
+
+
+def _times(inference: float) -> list[Figures]:
+    return [
+        {"entities": 0.1, "edges": 0.1, "inference_ms": inference},
+        {"entities": 1.0, "edges": 1.0, "inference_ms": 1.0},
+    ]
+
+
+def _searches(forest: float) -> list[Figures]:
+    fits = {"random forest": forest, "Gaussian process": 0.5, "MLP ensemble": 0.4}
+    rows: list[Figures] = [
+        {"method": method, "correlations": [fit, fit + 0.01]} for method, fit in fits.items()
+    ]
+    return [*rows, {"method": "random search", "correlations": []}, {"method": "pool, 1 to 2"}]
+
+
+def _held(held: int) -> list[Figures]:
+    counts = {"answers": 1, "neighbours": 4, "neighbours_held": 4, "relation": 12}
+    return [
+        {**counts, "entity": 1, "ratio": 0.001, "held": held},
+        {**counts, "entity": 44, "ratio": 0.001, "held": held},
+        {**counts, "entity": 1, "ratio": 0.01, "held": held},
+        {**counts, "entity": 44, "ratio": 0.01, "held": held},
+        {**counts, "entity": 88, "ratio": 0.01, "held": held},
+        {**counts, "entity": 7, "ratio": 0.01, "held": 0},  # not a question of the paper
+    ]
+
+
+def _models(nodepiece: float) -> list[Figures]:
+    return [{"model": "rotate", "mrr": 0.45}, {"model": "nodepiece", "mrr": nodepiece}]
+
+
+def _splits(worst: float) -> list[Figures]:
+    done = {"epochs": 9, "best_epoch": 8}
+    return [{"fact_ratio": 0.7, "mrr": worst, **done}, {"fact_ratio": 0.9, "mrr": 0.56, **done}]
+
+
+def _shares(half: float) -> list[Figures]:
+    return [{"share": 0.0, "mrr": 0.56}, {"share": 0.5, "mrr": half}]
+
+
+JUDGED: list[tuple[list[Figures], list[Figures]]] = [
+    (_layers(0.547, 0.55, 8), _layers(0.54, 0.55, 8)),
+    (_epochs(5), _epochs(25)),
+    ([{"mrr": 0.61}], [{"mrr": 0.55}]),
+    (_budgets(0.547, 0.55), _budgets(0.54, 0.55)),
+    (_searches(0.55), _searches(0.35)),
+    (_budgets(0.56, 0.55), _budgets(0.551, 0.55)),
+    ([{"mrr": 0.6}], [{"mrr": 0.54}]),
+    (_samplers("0.1", 0.9, 0.8), _samplers("0.1", 0.81, 0.8)),
+    (_layers(0.56, 0.55), _layers(0.552, 0.55)),
+    (_depths(0.5, 0.52, 0.54), _depths(0.5, 0.52, 0.5)),
+    (_samplers("mrr", 0.6, 0.5), _samplers("mrr", 0.502, 0.5)),
+    (_budgets(0.56, 0.55), _budgets(0.54, 0.55)),
+    (_epochs(7), _epochs(25)),
+    (_times(0.34), _times(0.5)),
+    (_held(1), _held(0)),
+    (_models(0.4), _models(0.448)),
+    (_splits(0.557), _splits(0.54)),
+    (_shares(0.557), _shares(0.54)),
+    (_shares(0.4), _shares(0.562)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CLAIMS)), ids=lambda n: f"{n}-{CLAIMS[n].tables[0]}")
+def test_claims_are_reproduced_or_not_by_figures(number: int) -> None:
+    claim = CLAIMS[number]
+    yes, no = (
+        weighed(claim, {(*claim.data, "umls")[0]: [{**row, "hardware": {}} for row in rows]})
+        if not claim.on_average
+        else weighed(claim, {data: [_gained(data, rows[0]["mrr"] > 0.6)] for data in claim.data})
+        for rows in JUDGED[number]
+    )
+    assert (yes["verdict"], no["verdict"]) == ("reproduced", "not reproduced")
+    none = weighed(claim, {})
+    assert (none["verdict"], none["found"]) == ("not tested here", None)
+    assert none["untested"] == (", ".join(claim.data) or None)
+    # Of the paper's YAGO3-10 the part that we have says nothing.
+    rows = [{**row, "hardware": {}} for row in JUDGED[number][0]]
+    assert not claim.data or weighed(claim, {"YAGO3-10-partial": rows})["found"] is None
+
+
+def _gained(data: str, is_much: bool) -> Figures:
+    """A row that is 8 % better than the best peer of the paper's table, or 1 %."""
+    main, ogb = published.MAIN.get(data, {}), published.OGB.get(data, {})
+    figures = [one["mrr"] for one in main.values()] + [one["test"] for one in ogb.values()]
+    best = sorted(figures)[-2]  # the paper's own system is first everywhere
+    return {"mrr": best * (1.08 if is_much else 1.01), "split": "test", "hardware": {}}
+
+
+def test_a_claimed_average_needs_all_its_data() -> None:
+    (claim,) = (claim for claim in CLAIMS if claim.on_average)
+    found = weighed(claim, {"WN18RR": [_gained("WN18RR", True)]})
+    assert found["verdict"] == "not tested here"
+    assert found["found"].startswith("WN18RR: 8.0% over the best peer in the paper (")
+    assert found["untested"] == "NELL-995, YAGO3-10, ogbl-biokg, ogbl-wikikg2"
+
+
+def test_one_rule_judges_all_claims() -> None:
+    def verdict(a: float, b: float, claimed: float | None) -> str:
+        return Comparison("data", a, b, 0.005, claimed).verdict
+
+    for claimed in (0.0, 0.008, 0.05, None):
+        assert verdict(0.51, 0.5, claimed) == "reproduced"
+        assert verdict(0.5, 0.51, claimed) == "not reproduced"
+    for a, b in ((0.502, 0.5), (0.5, 0.502)):
+        assert verdict(a, b, 0.0) == "reproduced"  # nothing was to be lost
+        assert verdict(a, b, 0.05) == "not reproduced"  # it would have been seen
+        assert verdict(a, b, 0.008) == verdict(a, b, None) == "undecided"
+
+
+def test_what_is_measured_decides_only_where_it_can() -> None:
+    by_table = {claim.tables[0]: claim for claim in CLAIMS}
+
+    def judged(table: str, rows: list[Figures]) -> Figures:
+        return weighed(by_table[table], {"WN18RR": [{**row, "hardware": {}} for row in rows]})
+
+    rising = [{**row, "best_epoch": 9} for row in _splits(0.5)]
+    assert "2 of 2 trainings had not converged" in judged("split", rising)["found"]
+    alone = [{**row, "correlations": row.get("correlations", [])[:1]} for row in _searches(0.6)]
+    for table, rows in (("split", rising), ("search", alone), ("nodepiece", _models(0.4)[:1])):
+        assert judged(table, rows)["verdict"] == "not tested here"
+        assert judged(table, rows)["found"]
+    # Trainings that differ by more than usual decide less.
+    (first,) = (claim for claim in CLAIMS if claim.text.startswith("First"))
+    ours = {
+        "WN18RR": [{"mrr": 0.57, "hardware": {}}],
+        "NELL-995": [{"mrr": mrr, "hardware": {}} for mrr in (0.54, 0.556)],
+    }
+    assert weighed(first, ours)["verdict"] == "reproduced: WN18RR; undecided: NELL-995"
+
+
+def test_the_shipped_verdicts_are_those_on_the_shipped_reports(tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[1] / "benchmarks" / "results" / "paper"
+    if not shipped.is_dir():
+        pytest.skip("the reports are in the repository alone")
+    shutil.copytree(shipped, tmp_path / "paper")
+    made = make_report(TABLES["claims"], Workbench(tmp_path / "paper", torch.device("cpu")))
+    rows = json.loads((shipped / "claims.json").read_text())["rows"]
+    assert len(rows) == 19
+    for row, again in zip(rows, made["rows"], strict=True):
+        assert [again.get(key) for key in row if key != "hardware"] == [
+            value for key, value in row.items() if key != "hardware"
+        ]
+
+
+def test_cases_are_the_papers_where_its_ids_are_those_of_the_data() -> None:
+    data = load("family:100")
+    first = [(head, relation, (tail,)) for head, relation, tail in data.test[:3].tolist()]
+    assert choose_questions(data) == first
+    assert choose_questions(dataclasses.replace(data, name="WN18RR")) == first
+    known = published.CASES["WN18RR"]
+    test = [
+        (entity, relation, answer) if relation < 11 else (answer, relation - 11, entity)
+        for entity, relation, answers in known
+        for answer in answers
+    ]
+    graph = KnowledgeGraph.from_facts([[0, 0, 1]], 40943, 11)
+    whole = dataclasses.replace(data, name="WN18RR", graph=graph, test=torch.tensor(test))
+    assert choose_questions(whole) == known
+    assert choose_questions(dataclasses.replace(whole, test=whole.test[1:])) != known

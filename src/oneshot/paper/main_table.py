@@ -7,12 +7,13 @@ import dataclasses
 import hashlib
 import statistics
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from oneshot.config import Config, read_config, to_toml
 from oneshot.errors import InputError
+from oneshot.paper import published
 from oneshot.paper.reporting import read_report
 from oneshot.paper.table import Column, Figures, Row, Table
 from oneshot.paper.trained import ACCURACY
@@ -26,29 +27,6 @@ RESULTS = Path("benchmarks") / "results"
 
 SEEDS = 3
 _NOW = "this command"
-
-PAPERS_OWN = "one-shot subgraph"
-# MRR, Hits@1, Hits@10 that papers state, for the paper's own system and its peers.
-PUBLISHED: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
-    "WN18RR": {
-        PAPERS_OWN: (0.567, 0.514, 0.666),
-        "NBFNet": (0.551, 0.497, 0.666),
-        "RED-GNN": (0.533, 0.485, 0.624),
-        "RotatE": (0.477, 0.428, 0.571),
-    },
-    "NELL-995": {
-        PAPERS_OWN: (0.547, 0.485, 0.651),
-        "NBFNet": (0.525, 0.451, 0.639),
-        "RED-GNN": (0.543, 0.476, 0.651),
-        "RotatE": (0.508, 0.448, 0.608),
-    },
-    "YAGO3-10": {
-        PAPERS_OWN: (0.606, 0.540, 0.721),
-        "NBFNet": (0.550, 0.479, 0.683),
-        "RED-GNN": (0.559, 0.483, 0.689),
-        "RotatE": (0.495, 0.402, 0.670),
-    },
-}
 
 
 def _plan(bench: Workbench) -> Iterator[Row]:
@@ -68,9 +46,8 @@ def _plan(bench: Workbench) -> Iterator[Row]:
             yield Row(key, measure, _published(name), config=config_digest(configs[name]))
 
 
-def _published(name: str) -> dict[str, float]:
-    found = PUBLISHED.get(name, {}).get(PAPERS_OWN)
-    return {} if found is None else dict(zip(("mrr", "hits@1", "hits@10"), found, strict=True))
+def _published(name: str) -> published.Printed:
+    return published.MAIN.get(name, {}).get(published.PAPER_SYSTEM, {})
 
 
 def _recorded(bench: Workbench, name: str) -> Iterator[Figures]:

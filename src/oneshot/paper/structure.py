@@ -11,35 +11,18 @@ from oneshot.coverage import coverage
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
+from oneshot.paper import published
 from oneshot.paper.pictures import draw_lines
 from oneshot.paper.table import Column, Figures, Row, Table, figures_by
 from oneshot.paper.workbench import LARGE, Workbench
 from oneshot.samplers import SAMPLERS
-
-# Entities, relations, training facts, valid, test, as the paper counts them (in thousands there).
-_PAPER_SIZES = {
-    "WN18RR": {"entities": 40_900, "relations": 11, "valid": 3_000, "test": 3_100},
-    "NELL-995": {"entities": 74_500, "relations": 200, "valid": 500, "test": 2_800},
-    "YAGO3-10": {
-        "entities": 123_100,
-        "relations": 37,
-        "train": 1_079_000,
-        "valid": 5_000,
-        "test": 5_000,
-    },
-}
-_PAPER_HOPS = {
-    ("WN18RR", 5): {"entities": 0.094, "facts": 0.135},
-    ("WN18RR", 8): {"entities": 0.698, "facts": 0.897},
-}
-
 
 # data sets ---------------------------------------------------------------------------------------
 
 
 def _datasets(bench: Workbench) -> Iterator[Row]:
     for name in bench.data_names(*LARGE):
-        yield Row({"data": name}, partial(_counts, bench, name), _PAPER_SIZES.get(name, {}))
+        yield Row({"data": name}, partial(_counts, bench, name), published.DATASETS.get(name, {}))
 
 
 def _counts(bench: Workbench, name: str) -> Figures:
@@ -77,8 +60,6 @@ DATASETS = Table(
 # coverage ----------------------------------------------------------------------------------------
 
 _RATIOS = (0.1, 0.2, 0.5)
-# The paper's figures for PPR at 10 % of the entities.
-_PAPER_COVERAGE = {("WN18RR", "ppr"): {"0.1": 0.876}, ("NELL-995", "ppr"): {"0.1": 0.965}}
 
 
 def _coverage(bench: Workbench) -> Iterator[Row]:
@@ -87,7 +68,7 @@ def _coverage(bench: Workbench) -> Iterator[Row]:
             yield Row(
                 {"data": name, "sampler": sampler},
                 partial(_covered, bench, name, sampler),
-                _PAPER_COVERAGE.get((name, sampler), {}),
+                published.COVERAGE.get((name, sampler), {}),
             )
 
 
@@ -155,8 +136,9 @@ COVERAGE = Table(
     _coverage_finding,
     _draw_coverage,
     note=(
-        "Counted with the entities that no path leads to; so the figures agree with the paper's. "
-        "Predictors leave them out: `coverage` in the tables of trainings is a little lower."
+        "Counted with the entities that no path leads to; so PPR's figures agree with the paper's. "
+        "Predictors leave them out: `coverage` in the tables of trainings is a little lower. The "
+        "paper does not say what its random walks are."
     ),
 )
 
@@ -170,7 +152,7 @@ def _hops(bench: Workbench) -> Iterator[Row]:
             yield Row(
                 {"data": name, "hops": hops},
                 partial(_within, bench, name, hops),
-                _PAPER_HOPS.get((name, hops), {}),
+                published.HOPS.get((name, hops), {}),
             )
 
 

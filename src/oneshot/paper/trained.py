@@ -9,6 +9,7 @@ import torch
 
 from oneshot.baselines.peers import WHOLE_GRAPH
 from oneshot.dataset import Dataset
+from oneshot.paper import published
 from oneshot.paper.pictures import draw_lines
 from oneshot.paper.table import LEAST_DIFFERENCE, Column, Figures, Row, Table, by_data, figures_by
 from oneshot.paper.workbench import Workbench, with_graph
@@ -96,7 +97,8 @@ def _layers(bench: Workbench) -> Iterator[Row]:
                     "predictor.num_layers": layers,
                     "training.epochs": bench.epochs(data, 0.375),
                 }
-                yield _row(bench, data, {"entities": entities, "layers": layers}, changes)
+                papers = published.LAYERS.get((data, entities, layers))
+                yield _row(bench, data, {"entities": entities, "layers": layers}, changes, papers)
 
 
 def _layers_finding(rows: Sequence[Figures]) -> str:
@@ -133,7 +135,8 @@ LAYERS = Table(
 def _heuristics(bench: Workbench) -> Iterator[Row]:
     for data in bench.data_names("WN18RR"):
         for name in SAMPLERS:
-            yield _row(bench, data, {"sampler": name}, {"sampler.name": name})
+            papers = published.HEURISTICS.get((data, name))
+            yield _row(bench, data, {"sampler": name}, {"sampler.name": name}, papers)
 
 
 def _heuristics_finding(rows: Sequence[Figures]) -> str:
@@ -183,7 +186,9 @@ def _messages(bench: Workbench) -> Iterator[Row]:
                     "sampler.entity_ratio": entities,
                     "training.epochs": bench.epochs(data, 0.375),
                 }
-                yield _row(bench, data, {"message": message, "entities": entities}, changes)
+                key = {"message": message, "entities": entities}
+                papers = published.MESSAGES.get((data, message, entities))
+                yield _row(bench, data, key, changes, papers)
 
 
 def _messages_finding(rows: Sequence[Figures]) -> str:
@@ -212,6 +217,7 @@ MESSAGES = Table(
     ),
     _messages,
     by_data(_messages_finding),
+    note=published.TIMES_NOTE,
 )
 
 
@@ -234,7 +240,8 @@ def _split(bench: Workbench) -> Iterator[Row]:
                 "training.epochs": round(training.epochs * max(more, 1.0)),
                 "training.valid_every": round(training.valid_every * max(more, 1.0)),
             }
-            yield _row(bench, data, {"fact_ratio": ratio}, changes)
+            papers = published.SPLIT.get((data, ratio))
+            yield _row(bench, data, {"fact_ratio": ratio}, changes, papers)
 
 
 def _split_finding(rows: Sequence[Figures]) -> str:
@@ -285,7 +292,7 @@ def thinned(data: Dataset, share: float, seed: int) -> Dataset:
     return with_graph(data, data.train[kept], f"{data.name}-{share:.0%}")
 
 
-def _changed(bench: Workbench, change: Any) -> Iterator[Row]:
+def _changed(bench: Workbench, change: Any, papers: Any) -> Iterator[Row]:
     for name in bench.data_names("WN18RR"):
         for share in (0.0, 0.3) if bench.quick else _SHARES:
 
@@ -295,7 +302,7 @@ def _changed(bench: Workbench, change: Any) -> Iterator[Row]:
                     data = change(data, share, bench.seed)
                 return bench.train(data, bench.config(name))
 
-            yield Row({"data": name, "share": share}, measure)
+            yield Row({"data": name, "share": share}, measure, papers.get((name, share), {}))
 
 
 def _changed_finding(rows: Sequence[Figures], what: str) -> str:
@@ -312,7 +319,7 @@ NOISE = Table(
     "noise",
     "Accuracy with random facts added to the training facts",
     _CHANGED_COLUMNS,
-    partial(_changed, change=noisy),
+    partial(_changed, change=noisy, papers=published.NOISE),
     by_data(partial(_changed_finding, what="random facts added")),
     partial(draw_lines, x="share", lines="data", label="random facts added"),
 )
@@ -320,7 +327,7 @@ DELETION = Table(
     "deletion",
     "Accuracy with training facts removed",
     _CHANGED_COLUMNS,
-    partial(_changed, change=thinned),
+    partial(_changed, change=thinned, papers=published.DELETION),
     by_data(partial(_changed_finding, what="of the training facts removed")),
     partial(draw_lines, x="share", lines="data", label="training facts removed"),
 )
