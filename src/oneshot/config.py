@@ -123,9 +123,9 @@ class TrainingConfig:
     loss: Literal["softmax", "bce"] = "softmax"
     # softmax against all entities (those not sampled count as score 0) or the sampled ones
     softmax_over: Literal["all", "sampled"] = "all"
-    # a query whose answer was not sampled: "skip" it, or (paper, official code) "push_down" the
-    # scores of the sampled entities
-    uncovered: Literal["skip", "push_down"] = "skip"
+    # a query whose answer was not sampled: "push_down" the scores of the sampled entities, as the
+    # paper and the official code do, or "skip" it
+    uncovered: Literal["push_down", "skip"] = "push_down"
     # take all facts between question and answer out of the subgraph, whatever their relation
     hide_direct: bool = False
     # other known answers of a query are no rivals of the one that is asked
@@ -186,7 +186,7 @@ def read_config(path: Path, settings: Sequence[str] = ()) -> Config:
     """The configuration in a TOML file, changed by settings such as `predictor.dim=32`."""
     check_readable(path)
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
