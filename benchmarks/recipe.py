@@ -1,11 +1,13 @@
 """Train a data set's configuration from raw triples, with several seeds, and record the evidence.
 
     python benchmarks/recipe.py WN18RR [--seeds 0,1,2] [--runs DIR] [--pretrained]
+    python benchmarks/recipe.py WN18RR --config WN18RR-sum
 
-Each seed is a run of `oneshot train` in DIR, resumed if it was begun there. Written are
+Each seed is a run of `oneshot train` in DIR, resumed if it was begun there, with the file
+`configs/NAME.toml`, or another one of `configs/` that `--config` names. Written are
 `benchmarks/results/recipe-NAME.json` (figures, learning curve, seconds from start to end, memory;
 seeds that were run before with the same configuration stay in it) and, with `--pretrained`, the
-best run by validation as `pretrained/NAME`.
+best run by validation as `pretrained/NAME`; NAME is that of `--config`, if it is given.
 """
 
 import argparse
@@ -35,6 +37,7 @@ SHIPPED = ("config.toml", "calibration.json")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
+    parser.add_argument("--config", help="another file of `configs/`, without its ending")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -42,10 +45,11 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--pretrained", action="store_true")
     options = parser.parse_args()
-    target = options.results / f"recipe-{options.name}.json"
+    recipe = options.config or options.name
+    target = options.results / f"recipe-{recipe}.json"
     head = {
         "data": options.name,
-        "config": tomllib.loads((ROOT / f"configs/{options.name}.toml").read_text()),
+        "config": tomllib.loads((ROOT / f"configs/{recipe}.toml").read_text()),
         "set": options.settings,
     }
     before = json.loads(target.read_text()) if target.is_file() else {}
@@ -53,33 +57,36 @@ def main() -> None:
     done = {row["seed"]: row for row in before["rows"]} if same else {}
     mine = {}
     for seed in map(int, options.seeds.split(",")):
-        mine[seed] = train(options.name, seed, options.runs, options.device, options.settings)
+        more = (options.runs, options.device, options.settings)
+        mine[seed] = train(options.name, recipe, seed, *more)
         done[seed] = mine[seed]
         rows = [done[seed] for seed in sorted(done)]
         write_json(target, {**head, "rows": rows, "hardware": mine[seed]["hardware"]})
     best = max(mine.values(), key=lambda row: row["valid"]["mrr"])
     if options.pretrained:
-        ship(options.name, options.runs / f"{options.name}-{best['seed']}")
+        ship(options.name, recipe, options.runs / f"{recipe}-{best['seed']}")
     for row in mine.values():
         print(
-            f"{options.name} seed {row['seed']}: valid {row['valid']['mrr']:.4f} "
+            f"{recipe} seed {row['seed']}: valid {row['valid']['mrr']:.4f} "
             f"test {row['test']['mrr']:.4f} after {row['training_seconds']:.0f} s of training"
         )
 
 
-def train(name: str, seed: int, runs: Path, device: str, settings: list[str]) -> dict[str, Any]:
+def train(
+    name: str, recipe: str, seed: int, runs: Path, device: str, settings: list[str]
+) -> dict[str, Any]:
     """One run, from raw triples to the test split."""
-    run = runs / f"{name}-{seed}"
+    run = runs / f"{recipe}-{seed}"
     runs.mkdir(parents=True, exist_ok=True)
     is_new = not (run / "checkpoint").exists()
-    command: list[Any] = ["train", name, "--out", run, "--config", ROOT / f"configs/{name}.toml"]
+    command: list[Any] = ["train", name, "--out", run, "--config", ROOT / f"configs/{recipe}.toml"]
     command += ["--json", "--device", device, "--resume", "--seed", seed]
     for setting in settings:
         command += ["--set", setting]
     started = time.perf_counter()
-    result, error = oneshot(command, runs / f"{name}-{seed}.log")
+    result, error = oneshot(command, runs / f"{recipe}-{seed}.log")
     if result is None:
-        sys.exit(f"{name}, seed {seed}: {error}")
+        sys.exit(f"{recipe}, seed {seed}: {error}")
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return {
         "seed": seed,
@@ -105,9 +112,9 @@ def train(name: str, seed: int, runs: Path, device: str, settings: list[str]) ->
     }
 
 
-def ship(name: str, run: Path) -> None:
+def ship(name: str, recipe: str, run: Path) -> None:
     """Copy what evaluation needs; the graph is named, not pointed to on this machine."""
-    target = ROOT / "pretrained" / name
+    target = ROOT / "pretrained" / recipe
     target.mkdir(parents=True, exist_ok=True)
     for file in SHIPPED:
         shutil.copy(run / file, target / file)

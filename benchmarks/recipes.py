@@ -1,15 +1,18 @@
 """Train variants of the shipped configurations side by side and compare them on validation.
 
-    python benchmarks/recipes.py VARIANTS.json OUT [--jobs 8]
+    python benchmarks/recipes.py VARIANTS.json OUT [--jobs 8] [--data DIR]
 
 VARIANTS: a list of {"name", "config", "data", "set": [...], "test_data"?}, for example
 `benchmarks/small-graphs.json`. Each becomes a run in OUT/name; `OUT/summary.json` has the
-validation MRR of each, by which to choose, and the figures of the test split (for inductive data:
-of the other graph), which are not for choosing.
+validation MRR of each, by which to choose, and the figures of the test split, which are not for
+choosing. For inductive data (`test_data`, another graph) they are those of both protocols in use:
+`test` asks the test facts of that graph alone, `valid_and_test` its valid and test facts together.
+Data sets are looked for in DIR, or in $ONESHOT_DATA and the cache.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -23,6 +26,8 @@ from oneshot.bench.measuring import hardware
 from oneshot.devices import find_device
 from oneshot.files import write_json
 
+FIGURES = ("mrr", "hits@1", "hits@10")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -30,8 +35,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--data", type=Path, help="directory of the data sets")
     parser.add_argument("--result", help="also write benchmarks/results/RESULT.json")
     options = parser.parse_args()
+    if options.data:
+        os.environ["ONESHOT_DATA"] = str(options.data.resolve())
     options.out.mkdir(parents=True, exist_ok=True)
     variants = json.loads(options.variants.read_text())
     summary: list[dict[str, Any]] = []
@@ -70,16 +78,28 @@ def train(variant: dict[str, Any], out: Path, device: str) -> dict[str, Any]:
         "epochs": result["epochs"],
         "seconds": result["seconds"],
         "wall_seconds": time.perf_counter() - started,
-        "test": {k: result["test"][k] for k in ("mrr", "hits@1", "hits@10")},
+        "test": {key: result["test"][key] for key in FIGURES},
     }
     if "test_data" in variant:
-        command = ["evaluate", run, "--data", variant["test_data"], "--json", "--device", device]
-        command += ["--batch-size", "64"]
-        other, error = oneshot(command, out / f"{variant['name']}.test.log")
-        if other is None:
-            return {**row, "test": error}
-        row["test"] = {k: other[k] for k in ("mrr", "hits@1", "hits@10")}
+        asked = {}
+        for split in ("test", "valid"):
+            command = ["evaluate", run, "--data", variant["test_data"], "--split", split]
+            command += ["--json", "--device", device, "--batch-size", "64"]
+            report, error = oneshot(command, out / f"{variant['name']}.{split}.log")
+            if report is None:
+                return {"name": variant["name"], "error": error}
+            asked[split] = report
+        row["test"] = {key: asked["test"][key] for key in FIGURES}
+        row["valid_and_test"] = together(list(asked.values()))
     return row
+
+
+def together(reports: list[dict[str, Any]]) -> dict[str, float]:
+    """The figures over the queries of several evaluations: all are means over their queries."""
+    queries = sum(report["queries"] for report in reports)
+    return {
+        key: sum(report[key] * report["queries"] for report in reports) / queries for key in FIGURES
+    }
 
 
 def oneshot(command: list[Any], log: Path) -> tuple[dict[str, Any] | None, str]:

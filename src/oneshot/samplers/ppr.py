@@ -32,7 +32,7 @@ class PPRSampler(Sampler):
         (the paper prints 0.85, which there is the probability of following a link).
     `method`: how the scores are computed, always on demand, nothing is stored.
         "chebyshev": a block of queries at once, 20 matrix products; the default.
-        "power": plain power iteration, 30 products for about the same accuracy.
+        "power": plain power iteration, 30 products; its errors are some 300 times larger.
         "push": query by query, at a cost that does not grow with the graph; it loses on
             graphs with large hubs.
         "auto": push for budgets of at most a hundredth of the entities, on graphs of at least
