@@ -1,18 +1,24 @@
-"""The predictor's computation by fused kernels; the plain one is the reference."""
+"""The predictor's computation by fused kernels; the plain one is the reference.
+
+On a GPU the kernels are Triton's (`oneshot.predictor.kernels`), on a CPU they are compiled from C
+(`oneshot.predictor.cpu`). Both have the same functions and walk a plan made for them.
+"""
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from oneshot.config import PredictorConfig
 from oneshot.devices import has_triton
+from oneshot.predictor.cpu.library import library
 from oneshot.predictor.layer import Layer
 from oneshot.predictor.priors import prior_features
 
 if TYPE_CHECKING:
+    from oneshot.predictor.cpu.plan import CPUPlan
     from oneshot.predictor.kernels.plan import FusedPlan
     from oneshot.predictor.predictor import Predictor
     from oneshot.subgraph import SubgraphBatch
@@ -20,10 +26,12 @@ if TYPE_CHECKING:
 
 def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dtype) -> str | None:
     """Why the kernels cannot compute such a predictor there, or None if they can."""
-    # The interpreter of Triton runs kernels on a processor, for tests.
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        return "it needs a CUDA device"
-    if not has_triton():
+    if _takes_compiled(device):
+        if library() is None:
+            return "it was installed without a C compiler"
+        if torch.is_autocast_enabled("cpu"):
+            return "on a CPU the kernels compute in float32"
+    elif not has_triton():
         return "Triton is not installed"
     if kind == torch.float64:
         return "the kernels compute in float32"
@@ -33,11 +41,19 @@ def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dty
         return 'there are no kernels for compose "rotate"'
     if config.gate and config.gate_mask == "reached" and not can_prune(config):
         return 'there are no kernels for gate_mask "reached" with compose "add"'
+    if _takes_compiled(device):
+        return None
     if not 16 <= config.dim <= 256:
         return f"the kernels are for dimensions from 16 to 256, not {config.dim}"
     if config.message == "redgnn" and config.attention_dim > 256:
         return f"the kernels are for an attention_dim up to 256, not {config.attention_dim}"
     return None
+
+
+def _takes_compiled(device: torch.device) -> bool:
+    """Whether kernels on a device are those compiled from C."""
+    # The interpreter of Triton runs its kernels on a CPU, for tests.
+    return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"
 
 
 def can_prune(config: PredictorConfig) -> bool:
@@ -50,22 +66,38 @@ def fused_plan(
     batch: "SubgraphBatch",
     backward: bool,
     reach: Sequence[int] | None = None,
-) -> "FusedPlan":
-    """What the kernels need to know of a batch beside its tensors (see `make_plan`)."""
+) -> "FusedPlan | CPUPlan":
+    """What the kernels need to know of a batch beside its tensors.
+
+    `backward`: also for gradients. `reach`: see `make_plan` of the GPU.
+    """
+    config = predictor.config
+    if _takes_compiled(batch.device):
+        from oneshot.predictor.cpu.plan import make_plan as make_cpu_plan
+
+        return make_cpu_plan(batch, predictor.num_relations, config.num_layers, can_prune(config))
     from oneshot.predictor.kernels.plan import make_plan
 
-    config = predictor.config
     return make_plan(
         batch, predictor.num_relations, config.num_layers, can_prune(config), backward, reach
     )
 
 
-def fused_scores(predictor: "Predictor", batch: "SubgraphBatch", plan: "FusedPlan") -> Tensor:
+def fused_scores(
+    predictor: "Predictor", batch: "SubgraphBatch", plan: "FusedPlan | CPUPlan"
+) -> Tensor:
     """Scores of the sampled entities, [N]; what `Predictor.forward` gives."""
-    from oneshot.predictor.kernels.collect import collect
-    from oneshot.predictor.kernels.dot import dots
-    from oneshot.predictor.kernels.gate import gated
-    from oneshot.predictor.kernels.settle import settled
+    # The functions of the two families differ in the plan they take alone.
+    collect: Any
+    dots: Any
+    if _takes_compiled(batch.device):
+        from oneshot.predictor.cpu.collect import collect
+        from oneshot.predictor.cpu.ops import dots, gated, settled
+    else:
+        from oneshot.predictor.kernels.collect import collect
+        from oneshot.predictor.kernels.dot import dots
+        from oneshot.predictor.kernels.gate import gated
+        from oneshot.predictor.kernels.settle import settled
 
     config = predictor.config
     query = predictor.query(batch.queries[:, 1])
@@ -93,7 +125,7 @@ def fused_scores(predictor: "Predictor", batch: "SubgraphBatch", plan: "FusedPla
         states.append(state)
     if not config.concat:
         states = states[-1:]
-    reached = _read(predictor, states, plan)
+    reached = _read(predictor, states, plan, dots)
     scores = torch.zeros(batch.num_entities, dtype=reached.dtype, device=batch.device)
     scores = scores.index_copy(0, plan.order[: len(reached)], reached)
     if predictor.priors is not None:
@@ -102,7 +134,7 @@ def fused_scores(predictor: "Predictor", batch: "SubgraphBatch", plan: "FusedPla
     return scores
 
 
-def _initial(start: Tensor, plan: "FusedPlan") -> Tensor:
+def _initial(start: Tensor, plan: "FusedPlan | CPUPlan") -> Tensor:
     """`h⁰` of the rows that have one, [reach, d]."""
     if plan.reach[0] == len(start):
         return start  # the queries' entities come first, in their order
@@ -110,10 +142,10 @@ def _initial(start: Tensor, plan: "FusedPlan") -> Tensor:
     return state.index_copy(0, plan.start, start)
 
 
-def _read(predictor: "Predictor", states: list[Tensor], plan: "FusedPlan") -> Tensor:
+def _read(
+    predictor: "Predictor", states: list[Tensor], plan: "FusedPlan | CPUPlan", dots: Any
+) -> Tensor:
     """The scores of the rows that have a state in the end, [reach]; each layer's are added up."""
-    from oneshot.predictor.kernels.dot import dots
-
     total: Tensor | None = None
     width = predictor.config.dim
     for number, state in enumerate(states):

@@ -20,6 +20,7 @@ from oneshot.predictor.rows import EdgePlan, Rows
 from oneshot.subgraph import SubgraphBatch
 
 if TYPE_CHECKING:
+    from oneshot.predictor.cpu.plan import CPUPlan
     from oneshot.predictor.kernels.plan import FusedPlan
 
 Engine = Literal["auto", "plain", "fused"]
@@ -32,8 +33,8 @@ class Predictor(nn.Module):
     after `l` layers an entity's state describes the paths of up to `l` edges from `u` to it; the
     score is read off the last state (or, with `concat`, off all of them).
 
-    `engine`: "plain" computes with PyTorch's own operations, "fused" with kernels for the GPU,
-    "auto" takes the kernels where there are any. Both compute the same.
+    `engine`: "plain" computes with PyTorch's own operations, "fused" with kernels for the GPU or
+    the CPU, "auto" takes the kernels where there are any. Both compute the same.
     """
 
     def __init__(self, config: PredictorConfig, num_relations: int) -> None:
@@ -64,7 +65,7 @@ class Predictor(nn.Module):
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def prepare(self, batch: SubgraphBatch) -> "FusedPlan | None":
+    def prepare(self, batch: SubgraphBatch) -> "FusedPlan | CPUPlan | None":
         """What `forward` works out of a batch before anything else, if the kernels are used.
 
         For callers that prepare a batch while the GPU is busy with the one before.
@@ -77,7 +78,7 @@ class Predictor(nn.Module):
         self,
         batch: SubgraphBatch,
         edge_weights: Sequence[Tensor] | None = None,
-        plan: "FusedPlan | None" = None,
+        plan: "FusedPlan | CPUPlan | None" = None,
     ) -> Tensor:
         """Scores of the sampled entities, [N].
 

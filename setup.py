@@ -1,0 +1,19 @@
+"""The part of the build that pyproject.toml cannot say: the kernels for the CPU, compiled from C.
+
+Without a C compiler the package installs all the same, and computes with PyTorch's operations.
+"""
+
+import sys
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "oneshot.predictor.cpu._kernels",
+            ["src/oneshot/predictor/cpu/kernels.c"],
+            extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-Wno-psabi"],
+            optional=True,
+        )
+    ]
+)

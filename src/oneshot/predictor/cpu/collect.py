@@ -1,0 +1,146 @@
+"""Collecting messages: message × attention × aggregation in one pass over the edges.
+
+With `m_e = a_e · (h_x ∘ w_r)` for an edge `e = (x, r, o)`, the messages into a row are added up as
+they are computed; none is ever stored. The backward pass computes them again.
+"""
+
+import ctypes
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from oneshot.predictor.cpu.library import pointer, run
+from oneshot.predictor.cpu.plan import CPUPlan
+from oneshot.predictor.messages import Attention
+
+Statistics = Literal["sum", "mean", "max", "pna"]
+# The kernels take so many channels, or numbers of an attention, at a time.
+_LANES, _NARROW = 16, 8
+_AGGREGATES = {"sum": 0, "mean": 1, "max": 2, "pna": 3}
+# Gradients of what all queries share are added up in so many parts at most.
+_GROUPS = 32
+
+
+def collect(
+    state: Tensor,
+    table: Tensor,
+    attention: Attention | None,
+    plan: CPUPlan,
+    layer: int,
+    statistics: Statistics,
+    is_sum: bool,
+) -> Tensor:
+    """What the rows within `layer + 1` edges of `u` collect, [reach, d] (pna: [reach, 4 · d]).
+
+    `state` [reach before, d]; `table` [K, d], or [n · K, d] with weights for each query;
+    `is_sum`: entity and relation are added, not multiplied. For pna: mean, max, min, deviation.
+    """
+    tensors = [_padded(state, _LANES), _padded(table, _LANES)]
+    if attention is not None:
+        *rows, weight, bias = vars(attention).values()
+        tensors += [*(_padded(part, _NARROW) for part in (*rows, weight)), bias.contiguous()]
+    # Inside of the function no gradient is ever wanted: ask before.
+    wanted = torch.is_grad_enabled()
+    out: Tensor = _Collect.apply(  # type: ignore[no-untyped-call]
+        plan, layer, statistics, is_sum, wanted, *tensors
+    )
+    if (dim := state.shape[1]) % _LANES:
+        out = out.unflatten(1, (-1, tensors[0].shape[1]))[:, :, :dim].flatten(1)
+    return out
+
+
+def _padded(part: Tensor, lanes: int) -> Tensor:
+    """A tensor [..., d] with zeros behind, so that `d` is a multiple of `lanes`."""
+    return nn.functional.pad(part, (0, -part.shape[-1] % lanes)).contiguous()
+
+
+class _Collect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        plan, layer, statistics, is_sum, needs_gradient, *tensors = inputs
+        rows, dim = plan.reach[layer + 1], tensors[0].shape[1]
+        out = torch.empty(rows, 4 * dim if statistics == "pna" else dim)
+        counts = {"max": dim, "pna": 2 * dim}.get(statistics, 0)
+        count = torch.empty(rows if needs_gradient else 0, counts)
+        weight = torch.empty(len(plan.source) if len(tensors) > 2 else 0)
+        call = _layer(plan, layer, statistics, is_sum, tensors)
+        call.out, call.count, call.edge_weight = map(pointer, (out, count, weight))
+        call.counts = needs_gradient
+        run("collect", len(plan.source) * dim, ctypes.byref(call))
+        ctx.call = (plan, layer, statistics, is_sum)
+        ctx.save_for_backward(*tensors, weight, count, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        *tensors, weight, count, out = ctx.saved_tensors
+        plan, layer, statistics, is_sum = ctx.call
+        state, table, *parts = tensors
+        gradient = gradients[0].contiguous()
+        call = _layer(plan, layer, statistics, is_sum, tensors)
+        groups = call.num_groups
+        to_state = torch.zeros_like(state)
+        shared = call.stride == 0
+        to_table = torch.zeros(groups if shared else 1, *table.shape)
+        width = call.attention
+        to_source = torch.zeros(len(state), width)
+        to_relation = torch.zeros(groups, plan.kinds, width)
+        to_query = torch.zeros(plan.batch.num_queries, width)
+        to_weight, to_bias = torch.zeros(groups, width), torch.zeros(groups, 1)
+        call.out, call.count, call.edge_weight = map(pointer, (out, count, weight))
+        call.gradient = pointer(gradient)
+        call.to_state, call.to_table = pointer(to_state), pointer(to_table)
+        call.to_source, call.to_relation = pointer(to_source), pointer(to_relation)
+        call.to_query, call.to_weight = pointer(to_query), pointer(to_weight)
+        call.to_bias = pointer(to_bias)
+        run("spread", 2 * len(plan.source) * state.shape[1], ctypes.byref(call))
+        found = [to_state, to_table.sum(0)]
+        if parts:
+            found += [to_source, to_relation.sum(0), to_query, to_weight.sum(0), to_bias.sum(0)]
+        return (None, None, None, None, None, *found)
+
+
+class _Layer(ctypes.Structure):
+    """The arguments of the kernels, as they are declared in `kernels.c`."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in (
+            "num_rows", "num_sources", "num_queries", "num_groups", "num_kinds", "num_levels",
+            "dim", "attention", "stride", "aggregate", "is_sum", "counts",
+        )),
+        *((name, ctypes.c_void_p) for name in (
+            "indptr", "source", "relation", "row_query", "level_row",
+            "state", "table", "from_source", "from_relation", "from_query", "weight", "bias",
+            "edge_weight", "out", "count", "gradient",
+            "to_state", "to_table", "to_source", "to_relation", "to_query", "to_weight", "to_bias",
+        )),
+    ]  # fmt: skip
+
+
+def _layer(
+    plan: CPUPlan, layer: int, statistics: str, is_sum: bool, tensors: list[Tensor]
+) -> _Layer:
+    """What forward and backward pass of a layer have in common."""
+    state, table, *parts = tensors
+    queries = plan.batch.num_queries
+    call = _Layer(
+        num_rows=plan.reach[layer + 1],
+        num_sources=plan.reach[layer],
+        num_queries=queries,
+        num_groups=min(queries, _GROUPS),
+        num_kinds=plan.kinds,
+        num_levels=layer + 2,
+        dim=state.shape[1],
+        attention=parts[0].shape[1] if parts else 0,
+        stride=0 if len(table) == plan.kinds else plan.kinds,
+        aggregate=_AGGREGATES[statistics],
+        is_sum=is_sum,
+    )
+    for name in ("indptr", "source", "relation", "row_query", "level_row"):
+        setattr(call, name, pointer(getattr(plan, name)))
+    call.state, call.table = pointer(state), pointer(table)
+    names = ("from_source", "from_relation", "from_query", "weight", "bias")
+    for name, part in zip(names, parts, strict=bool(parts)):
+        setattr(call, name, pointer(part))
+    return call
