@@ -113,8 +113,8 @@ def fused_scores(
         collected = collect(
             state, table, attention, plan, number, config.aggregate, config.compose == "add"
         )
-        product = layer.combined(collected, plan.degree)
-        new, live = settled(product, state if config.shortcut else None, config.activation)
+        old_state = state if config.shortcut else None
+        new, live = settled(layer, collected, plan.degree, old_state, config.activation)
         if predictor.gate is None:
             state = nn.functional.dropout(new, config.dropout, predictor.training)
         else:

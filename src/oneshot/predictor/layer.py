@@ -8,7 +8,7 @@ from oneshot.predictor.aggregation import AGGREGATES, degree_factor
 from oneshot.predictor.messages import MESSAGES, Query
 from oneshot.predictor.rows import EdgePlan
 
-_NORM_FLOOR = 1e-3
+NORM_FLOOR = 1e-3
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
@@ -49,17 +49,21 @@ class Layer(nn.Module):
         If degrees amplify, `W` has three parts: for the aggregate as it is, amplified and damped.
         The factors are one number an entity, and so come after the product.
         """
+        product = self.product(collected)
         if self.scaled:
-            weight = torch.cat(self.linear.weight.chunk(3, dim=1))
-            parts = nn.functional.linear(collected, weight)
-            plain, more, less = parts.split(self.linear.out_features, dim=1)
+            plain, more, less = product.split(self.linear.out_features, dim=1)
             factor = degree_factor(degree[: len(collected)], plain.dtype)
-            product: Tensor = plain + more * factor + less / factor
-        else:
-            product = self.linear(collected)
+            product = plain + more * factor + less / factor
         if self.norm:
-            product = nn.functional.rms_norm(product, product.shape[1:], eps=_NORM_FLOOR)
+            product = nn.functional.rms_norm(product, product.shape[1:], eps=NORM_FLOOR)
         return product
+
+    def product(self, collected: Tensor) -> Tensor:
+        """`W · AGG{…}` [N, d]; [N, 3 · d], with the parts side by side, if degrees amplify."""
+        if not self.scaled:
+            product: Tensor = self.linear(collected)
+            return product
+        return nn.functional.linear(collected, torch.cat(self.linear.weight.chunk(3, dim=1)))
 
 
 class Gate(nn.Module):

@@ -391,3 +391,96 @@ FOR_EVERY_CPU void spread(int64_t *next, const Layer *l) {
     }
     free(scratch);
 }
+
+/* What follows aggregation and product ------------------------------------------------------- */
+
+enum { IDENTITY = 0, RELU = 1, TANH = 2 };
+
+/* `out = ACT(norm(p + m · f + l / f)) + old` of each row; see `settle.py`. */
+typedef struct {
+    int64_t num_rows, num_old, dim, parts, norm, activation;
+    float floor;
+    const float *product;  /* [rows, parts · D]: p, and with three parts m and l behind it */
+    const float *factor;   /* [rows]: f */
+    const float *old;      /* [num_old, D] */
+    float *normed;         /* [rows, D]: what the activation is applied to; kept for gradients */
+    float *root;           /* [rows]: what norm has divided by */
+    float *out;            /* [rows, D] */
+    const float *gradient; /* of `out` */
+    float *to_product;     /* [rows, parts · D] */
+} Settle;
+
+INLINE Block activated(Block x, int activation) {
+    if (activation == RELU) return (Block)((Mask)x & (x > 0));
+    if (activation == TANH) return 2 * sigmoid(2 * x) - 1;
+    return x;
+}
+
+FOR_EVERY_CPU void settle(int64_t *next, const Settle *s) {
+    const int64_t D = s->dim;
+    for (;;) {
+        int64_t row = __atomic_fetch_add(next, ROWS_AT_ONCE, __ATOMIC_RELAXED);
+        if (row >= s->num_rows) return;
+        const int64_t last = row + ROWS_AT_ONCE < s->num_rows ? row + ROWS_AT_ONCE : s->num_rows;
+        for (; row < last; row++) {
+            const float *p = s->product + row * s->parts * D;
+            const float f = s->parts == 3 ? s->factor[row] : 1;
+            float *normed = s->normed + row * D, *out = s->out + row * D;
+            Block squares = {0};
+            for (int64_t d = 0; d < D; d += LANES) {
+                Block y = load(p + d);
+                if (s->parts == 3) y += load(p + D + d) * f + load(p + 2 * D + d) / f;
+                squares += y * y;
+                store(normed + d, y);
+            }
+            float scale = 1;
+            if (s->norm) {
+                s->root[row] = sqrtf(total_of(squares) / (float)D + s->floor);
+                scale = 1 / s->root[row];
+            }
+            for (int64_t d = 0; d < D; d += LANES) {
+                const Block z = load(normed + d) * scale;
+                store(normed + d, z);
+                Block x = activated(z, (int)s->activation);
+                if (row < s->num_old) x += load(s->old + row * D + d);
+                store(out + d, x);
+            }
+        }
+    }
+}
+
+FOR_EVERY_CPU void settle_back(int64_t *next, const Settle *s) {
+    const int64_t D = s->dim;
+    for (;;) {
+        int64_t row = __atomic_fetch_add(next, ROWS_AT_ONCE, __ATOMIC_RELAXED);
+        if (row >= s->num_rows) return;
+        const int64_t last = row + ROWS_AT_ONCE < s->num_rows ? row + ROWS_AT_ONCE : s->num_rows;
+        for (; row < last; row++) {
+            const float *g_at = s->gradient + row * D, *normed = s->normed + row * D;
+            float *to = s->to_product + row * s->parts * D;
+            Block along = {0};
+            for (int64_t d = 0; d < D; d += LANES) {
+                const Block z = load(normed + d);
+                Block g = load(g_at + d);
+                if (s->activation == RELU) g = (Block)((Mask)g & (z > 0));
+                if (s->activation == TANH) {
+                    const Block x = activated(z, TANH);
+                    g *= 1 - x * x;
+                }
+                along += g * z;
+                store(to + d, g);
+            }
+            const float mean = s->norm ? total_of(along) / (float)D : 0;
+            const float scale = s->norm ? 1 / s->root[row] : 1;
+            const float f = s->parts == 3 ? s->factor[row] : 1;
+            for (int64_t d = 0; d < D; d += LANES) {
+                const Block g = (load(to + d) - load(normed + d) * mean) * scale;
+                store(to + d, g);
+                if (s->parts == 3) {
+                    store(to + D + d, g * f);
+                    store(to + 2 * D + d, g / f);
+                }
+            }
+        }
+    }
+}

@@ -3,11 +3,11 @@
 Rows beyond those of an older state have a state of zero, which is not stored.
 """
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
+from oneshot.predictor.aggregation import degree_factor
+from oneshot.predictor.cpu.settle import can_settle, settle
+from oneshot.predictor.layer import NORM_FLOOR, Layer
 from oneshot.predictor.rows import Rows
 
 
@@ -28,32 +28,23 @@ def gated(cell: nn.GRUCell, new: Tensor, old: Tensor, live: Tensor) -> Tensor:
     return out * live[:, None]
 
 
-def settled(product: Tensor, old: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
-    """`ACT(product) + old` [rows, d], and whether each row sums to anything but zero, bool [rows].
+def settled(
+    layer: Layer, collected: Tensor, degree: Tensor, old: Tensor | None, activation: str
+) -> tuple[Tensor, Tensor]:
+    """The states that a layer makes of what its rows have collected, [rows, d].
 
-    `product` [rows, d]; `old` [≤ rows, d] if there is a shortcut.
+    `collected` [rows, …]; `degree` [≥ rows]; `old` [≤ rows, d] if there is a shortcut. Also whether
+    each row sums to anything but zero, bool [rows].
     """
-    new: Tensor = _Settle.apply(product, old, activation)  # type: ignore[no-untyped-call]
-    return new, new.detach().sum(dim=1) != 0
-
-
-class _Settle(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, product: Tensor, old: Tensor | None, activation: str) -> Tensor:
-        ctx.activation, ctx.num_old = activation, None if old is None else len(old)
-        new = {"relu": torch.relu, "tanh": torch.tanh, "identity": torch.clone}[activation](product)
-        ctx.save_for_backward(product if activation != "identity" else None)
+    if can_settle(layer.linear.out_features):
+        factor = None
+        if layer.scaled:
+            factor = degree_factor(degree[: len(collected)], collected.dtype).squeeze(1)
+        new = settle(
+            layer.product(collected), factor, old, NORM_FLOOR if layer.norm else None, activation
+        )
+    else:
+        new = layer.activation(layer.combined(collected, degree))
         if old is not None:
-            new[: len(old)] += old
-        return new
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (product,) = ctx.saved_tensors
-        gradient = gradients[0]
-        to_old = None if ctx.num_old is None else gradient[: ctx.num_old]
-        if ctx.activation == "relu":
-            gradient = gradient * (product > 0)
-        elif ctx.activation == "tanh":
-            gradient = gradient * (1 - product.tanh().square())
-        return gradient, to_old, None
+            new = new + nn.functional.pad(old, (0, 0, 0, len(new) - len(old)))
+    return new, new.detach().sum(dim=1) != 0

@@ -8,16 +8,21 @@ import triton.language as tl
 from torch import Tensor
 
 from oneshot.predictor.kernels.gate import tanh
+from oneshot.predictor.layer import Layer
 
 _ROWS = 16
 _ACTIVATIONS = {"identity": 0, "relu": 1, "tanh": 2}
 
 
-def settled(product: Tensor, old: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
-    """`ACT(product) + old` [rows, d], and whether each row sums to anything but zero, bool [rows].
+def settled(
+    layer: Layer, collected: Tensor, degree: Tensor, old: Tensor | None, activation: str
+) -> tuple[Tensor, Tensor]:
+    """The states that a layer makes of what its rows have collected, [rows, d].
 
-    `product` [rows, d]; `old` [≤ rows, d] if there is a shortcut.
+    `collected` [rows, …]; `degree` [≥ rows]; `old` [≤ rows, d] if there is a shortcut. Also whether
+    each row sums to anything but zero, bool [rows].
     """
+    product = layer.combined(collected, degree)
     found: tuple[Tensor, Tensor] = _Settle.apply(
         product.contiguous(), None if old is None else old.contiguous(), activation
     )
