@@ -10,8 +10,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "oneshot.predictor.cpu._kernels",
-            ["src/oneshot/predictor/cpu/kernels.c"],
+            "oneshot.compiled._kernels",
+            [f"src/oneshot/compiled/{name}.c" for name in ("predictor", "subgraph")],
             extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-Wno-psabi"],
             optional=True,
         )

@@ -1,5 +1,6 @@
 """The predictor's compiled kernels for the CPU, against the plain formulas in double precision."""
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -8,11 +9,12 @@ import torch
 from graphs import random_graph, random_queries
 from torch import Tensor
 
+from oneshot import subgraph
+from oneshot.compiled import library
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
 from oneshot.predictor import Predictor
 from oneshot.predictor.cpu.collect import Statistics, collect
-from oneshot.predictor.cpu.library import library
 from oneshot.predictor.cpu.plan import make_plan
 from oneshot.predictor.messages import Attention
 from oneshot.samplers import PPRSampler
@@ -98,7 +100,7 @@ def test_any_dimension_will_do(dim: int) -> None:
 def test_the_number_of_threads_does_not_change_a_bit(
     monkeypatch: pytest.MonkeyPatch, aggregate: Statistics
 ) -> None:
-    monkeypatch.setattr("oneshot.predictor.cpu.library._WORK_A_THREAD", 1)
+    monkeypatch.setattr("oneshot.compiled._WORK_A_THREAD", 1)
     batch = batch_of(queries=40)
     generator = torch.Generator().manual_seed(1)
 
@@ -169,3 +171,39 @@ def test_without_a_compiler_the_plain_formulas_compute(monkeypatch: pytest.Monke
     predictor.engine = "fused"
     with pytest.raises(InputError, match="without a C compiler"):
         predictor(batch)
+
+
+@needs_kernels
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_subgraphs_are_those_of_the_plain_code(share: float, wide: bool) -> None:
+    for seed in range(3):
+        graph = random_graph(seed, 40, 120, 3)
+        if wide:
+            edges = graph.edges
+            graph.edges = dataclasses.replace(
+                edges, source=edges.source.long(), relation=edges.relation.long()
+            )
+        queries = random_queries(graph, 6, seed)
+        queries[2] = queries[0]
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.rand(6, 40, generator=generator) < share
+        chosen[torch.arange(6), queries[:, 0]] = True
+        query, entities = chosen.nonzero().unbind(1)
+        budget = torch.full((6,), 50)
+        found, expected = (
+            cut(graph, queries, entities, query, budget)
+            for cut in (subgraph._compiled_cut, subgraph._cut)
+        )
+        assert found.over_budget == expected.over_budget
+        for one, other in zip(found[:4], expected[:4], strict=True):
+            assert torch.equal(one, other)
+
+
+@needs_kernels
+def test_large_graphs_are_cut_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_graph(1, 40, 120, 3)
+    assert subgraph._takes_compiled(graph, torch.arange(3))
+    monkeypatch.setattr(subgraph, "_TABLE_ENTITIES", 10)
+    assert not subgraph._takes_compiled(graph, torch.zeros(0))
+    assert subgraph._takes_compiled(graph, torch.arange(3))

@@ -1,5 +1,6 @@
 """SubgraphBatch: what a sampler hands to the predictor, and how it is cut out of the graph."""
 
+import ctypes
 import dataclasses
 import functools
 import itertools
@@ -10,12 +11,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oneshot import extraction
+from oneshot import compiled, extraction
 from oneshot.errors import InputError
 from oneshot.extraction import Cut
 from oneshot.graph import KnowledgeGraph
 
 EdgeScore = Literal["product", "sum"]
+
+# Entities of a graph up to which a table over all of them costs next to nothing.
+_TABLE_ENTITIES = 200_000
 
 
 @dataclass(frozen=True)
@@ -143,7 +147,11 @@ def extract(
     `p_x + p_o`) stay, ties by place. Identity edges are always kept and not counted.
     """
     small = extraction.fits(graph, len(queries), len(entities))
-    cut = extraction.cut if small and extraction.available(graph.device) else _cut
+    cut = _cut
+    if small and extraction.available(graph.device):
+        cut = extraction.cut
+    elif _takes_compiled(graph, entities):
+        cut = _compiled_cut
     edges, edge_query, degree, source, over_budget = cut(
         graph, queries, entities, entity_query, edge_budget
     )
@@ -167,6 +175,67 @@ def extract(
     )
 
 
+class _CutCall(ctypes.Structure):
+    """The arguments of the kernels, as they are declared in `compiled/subgraph.c`."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in (
+            "num_queries", "num_entities", "num_relations", "wide",
+        )),
+        *((name, ctypes.c_void_p) for name in (
+            "end", "entities", "start", "degree", "source", "relation",
+            "count", "first", "from", "label", "to", "query",
+        )),
+    ]  # fmt: skip
+
+
+def _takes_compiled(graph: KnowledgeGraph, entities: Tensor) -> bool:
+    """Whether compiled kernels cut: each thread fills a table over all entities of the graph."""
+    if graph.device.type != "cpu" or compiled.library() is None:
+        return False
+    return graph.num_entities <= max(_TABLE_ENTITIES, 64 * len(entities))
+
+
+def _compiled_cut(
+    graph: KnowledgeGraph,
+    queries: Tensor,
+    entities: Tensor,
+    entity_query: Tensor,
+    edge_budget: Tensor,
+) -> Cut:
+    """What `_cut` gives, by compiled kernels."""
+    edges = graph.edges
+    degree = graph.degree_of(entities).contiguous()
+    start = edges.indptr[entities].long()
+    edges.expect(start, degree)
+    end = torch.searchsorted(entity_query, torch.arange(len(queries) + 1))
+    count = torch.empty(len(queries), dtype=torch.long)
+    source, relation = edges.source.contiguous(), edges.relation.contiguous()
+    shape = (len(queries), graph.num_entities, graph.num_relations, source.dtype == torch.int64)
+    tensors = (end, entities.contiguous(), start, degree, source, relation, count)
+    call = _CutCall(*shape, *map(compiled.pointer, tensors))
+    work = 4 * int(degree.sum())
+    compiled.run("count_edges", work, ctypes.byref(call))
+    ends = count.cumsum(0)
+    first = ends - count
+    total = int(ends[-1]) if len(queries) else 0
+    found = torch.empty(3, total, dtype=torch.long)
+    query = torch.empty(total, dtype=torch.long)
+    call.first, call.query = compiled.pointer(first), compiled.pointer(query)
+    for name, column in zip(("from", "label", "to"), found, strict=True):
+        setattr(call, name, compiled.pointer(column))
+    compiled.run("write_edges", work, ctypes.byref(call))
+    keys = entity_query * graph.num_entities + entities
+    asked = torch.arange(len(queries)) * graph.num_entities + queries[:, 0]
+    return Cut(
+        edges=found,
+        edge_query=query,
+        degree=degree,
+        source=_places(keys, asked),
+        over_budget=bool((count - end.diff() > edge_budget).any()),
+    )
+
+
 def _cut(
     graph: KnowledgeGraph,
     queries: Tensor,
@@ -176,7 +245,7 @@ def _cut(
 ) -> Cut:
     """All edges between the chosen entities; arguments as those of `extract`.
 
-    The reference for `extraction.cut`, and what a processor does.
+    The reference for `extraction.cut` and `_compiled_cut`, and what computes without kernels.
     """
     edges = graph.edges
     count = graph.degree_of(entities)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from oneshot.compiled import library
 from oneshot.config import PredictorConfig
 from oneshot.devices import has_triton
-from oneshot.predictor.cpu.library import library
 from oneshot.predictor.layer import Layer
 from oneshot.predictor.priors import prior_features
 

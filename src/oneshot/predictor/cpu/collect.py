@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from oneshot.predictor.cpu.library import pointer, run
+from oneshot.compiled import pointer, run
 from oneshot.predictor.cpu.plan import CPUPlan
 from oneshot.predictor.messages import Attention
 
@@ -102,7 +102,7 @@ class _Collect(torch.autograd.Function):
 
 
 class _Layer(ctypes.Structure):
-    """The arguments of the kernels, as they are declared in `kernels.c`."""
+    """The arguments of the kernels, as they are declared in `compiled/predictor.c`."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (

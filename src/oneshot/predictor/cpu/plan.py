@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oneshot.predictor.cpu.library import pointer, run
+from oneshot.compiled import pointer, run
 from oneshot.predictor.rows import Rows
 from oneshot.subgraph import SubgraphBatch
 

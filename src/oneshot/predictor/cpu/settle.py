@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oneshot.predictor.cpu.library import pointer, run
+from oneshot.compiled import pointer, run
 
 _ACTIVATIONS = {"identity": 0, "relu": 1, "tanh": 2}
 _LANES = 16
@@ -43,7 +43,7 @@ def can_settle(dim: int) -> bool:
 
 
 class _Call(ctypes.Structure):
-    """The arguments of the kernels, as they are declared in `kernels.c`."""
+    """The arguments of the kernels, as they are declared in `compiled/predictor.c`."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (

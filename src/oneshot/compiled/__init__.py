@@ -1,4 +1,4 @@
-"""The compiled kernels: where they are, and how they are run on several threads."""
+"""Kernels for the CPU, compiled from C: where they are, and how they run on several threads."""
 
 import ctypes
 import functools
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-_MODULE = "oneshot.predictor.cpu._kernels"
+_MODULE = "oneshot.compiled._kernels"
 
 
 @functools.cache
