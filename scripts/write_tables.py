@@ -605,6 +605,44 @@ def search() -> str:
     return table(["search", "measured"], rows) + "\n\n" + machines
 
 
+def search_goals() -> str:
+    """Phase 2 with each of its goals, on the data sets for which it was measured."""
+    rows, machines = [], []
+    for name in ("WN18RR", "umls"):
+        if not (RESULTS / f"search-goals-{name}.json").is_file():
+            continue
+        value = result(f"search-goals-{name}")
+        as_trained = {
+            "after": value["smaller"]["before"],
+            "valid": value["smaller"]["valid_before"],
+            "test": value["smaller"]["test_before"],
+        }
+        goals = {"as trained": as_trained, "smaller": value["smaller"], "better": value["better"]}
+        rows += [
+            [
+                name,
+                goal,
+                f"{found['after']['entities']:,.0f}",
+                f"{found['valid']['mrr']:.4f}",
+                f"{found['test']['mrr']:.4f}",
+            ]
+            for goal, found in goals.items()
+        ]
+        machines.append(machine(value))
+    head = ["phase 2", "`--goal`", "entities per query", "valid MRR", "test MRR"]
+    return table(head, rows) + "\n\n" + "\n\n".join(machines)
+
+
+def surrogates() -> str:
+    """The comparison of surrogates in short; the table is in the page of the paper."""
+    import oneshot.paper
+    from oneshot.paper.reporting import read_report
+
+    report = read_report(RESULTS / "paper" / "search.json")
+    finding = "" if report is None else oneshot.paper.TABLES["search"].finding(report["rows"])
+    return finding or "Not measured yet."
+
+
 def compare(name: str) -> str:
     if not (RESULTS / f"compare-{name}.json").is_file():
         return "Not measured yet."
@@ -674,6 +712,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "scale-wikidata": scale_wikidata,
     "batch-prediction": batch_prediction,
     "search": search,
+    "search-goals": search_goals,
+    "surrogates": surrogates,
     "compare-umls": partial(compare, "umls"),
     "compare-Family": partial(compare, "Family"),
 }
