@@ -5,8 +5,11 @@
     python benchmarks/search.py kills      kill -9 at 10 random moments, resumed each time
     python benchmarks/search.py workers    one worker of Dask against two
     python benchmarks/search.py WN18RR     on a GPU; in slices: --out DIR --minutes 8, repeated
+    python benchmarks/search.py goals      phase 2 with both of its goals, on umls, trained for it
+    python benchmarks/search.py goals --run pretrained/WN18RR     the same on a trained run
 
-Each part writes `benchmarks/results/search-PART.json`; WN18RR when it has come to its end.
+Each part writes `benchmarks/results/search-PART.json`; WN18RR when it has come to its end. Goals
+write `search-goals-DATA.json`.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import importlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,12 +26,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from common import RESULTS, find
 
 from oneshot.bench.measuring import hardware
 from oneshot.devices import find_device
+from oneshot.evaluation import evaluate
 from oneshot.files import write_json
+from oneshot.runs import load_reasoner, run_config, run_data
+from oneshot.search.sampler_phase import RUN, find_sampler
+from oneshot.search.session import Session, Timer
+from oneshot.search.settings import Effort, Goal, SearchSettings
 from oneshot.search.store import Store
+from oneshot.search.trial import provide
+from oneshot.search.workers import open_workers
 
 # Cheap trials, so that thirty of them take minutes on two cores.
 UMLS = shlex.split(
@@ -40,6 +52,11 @@ UMLS_SPACE = """
 num_layers = { low = 2, high = 4 }
 dim = [16, 32]
 """
+# A training of half a minute, on half of the entities: phase 2 can ask with fewer and with more.
+UMLS_TRAINING = shlex.split(
+    "--set predictor.dim=32 --set predictor.num_layers=3 --set sampler.entity_ratio=0.5 "
+    "--set training.epochs=6 --set training.learning_rate=0.005"
+)
 # The space is the one that everybody gets; what is set is how long and how exactly is computed.
 WN18RR = shlex.split(
     "--queries 49152 --final-queries 393216 --valid-queries 1500 --seconds 35 "
@@ -57,7 +74,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("umls", "surface", "kills", "workers", "WN18RR"))
+    parser.add_argument("part", choices=("umls", "surface", "kills", "workers", "WN18RR", "goals"))
+    parser.add_argument("--run", type=Path, help="a trained run, instead of one on umls (goals)")
     parser.add_argument("--out", type=Path, help="directory of the search, kept for resuming")
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--minutes", type=float, help="of this session (WN18RR)")
@@ -65,6 +83,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    name = f"search-{options.part}"
+    device = find_device(options.device if options.part in ("WN18RR", "goals") else "cpu")
     with tempfile.TemporaryDirectory() as directory:
         out = options.out or Path(directory) / "search"
         parts: dict[str, Callable[[], dict[str, Any] | None]] = {
@@ -73,17 +93,19 @@ def main() -> None:
             "surface": surface,
             "kills": lambda: kills(Path(directory)),
             "workers": lambda: workers(Path(directory)),
+            "goals": lambda: goals(out, options.run, options.trials, device),
         }
         value = parts[options.part]()
     if value is None:
         return
-    device = find_device(options.device if options.part == "WN18RR" else "cpu")
+    if options.part == "goals":
+        name += f"-{value['data']}"
     load = round(os.getloadavg()[2], 2)
     write_json(
-        options.results / f"search-{options.part}.json",
+        options.results / f"{name}.json",
         {**value, "seed": SEED, "load_15_minutes": load, "hardware": hardware(device)},
     )
-    print(f"wrote {options.results}/search-{options.part}.json", file=sys.stderr)
+    print(f"wrote {options.results}/{name}.json", file=sys.stderr)
 
 
 def umls(out: Path, trials: int, random: int) -> dict[str, Any]:
@@ -116,6 +138,44 @@ def wn18rr(out: Path, trials: int, minutes: float | None, device: str) -> dict[s
         return None
     fewer = 1 - found["phase_2"]["after"]["entities"] / found["phase_2"]["before"]["entities"]
     return {"total_seconds": sum(found["session_seconds"]), "fewer": fewer, **shown(found)}
+
+
+def goals(out: Path, run: Path | None, trials: int, device: torch.device) -> dict[str, Any]:
+    """Phase 2 alone on a trained run, with each of its goals; both choose among the same trials."""
+    if run is None:
+        run = out.with_name("umls-run")
+        oneshot("umls", "--out", run, "--device", device, *UMLS_TRAINING, command="train")
+    data, config = run_data(run), run_config(run)
+    shutil.copytree(run, out / RUN, dirs_exist_ok=True)
+    reasoner = load_reasoner(run, data.graph).to(device)
+    before = {
+        split: evaluate(reasoner, data.facts(split), data.known).as_dict()
+        for split in ("valid", "test")
+    }
+    found: dict[str, Any] = {"data": data.name, "run": run.name, "sampler_trials": trials}
+    store = Store(out, create=True)
+    provide(data)
+    names: tuple[Goal, ...] = ("smaller", "better")
+    with open_workers(1, None) as crew:
+        for goal in names:
+            settings = SearchSettings(goal=goal, sampler_queries=10**9, seed=SEED, base=config)
+            effort, timer = Effort(sampler_trials=trials), Timer(store, None)
+            session = Session(data, out, settings, effort, device, store, crew, timer)
+            # Else a goal that chooses what the other one chose would show the other's figures.
+            store.set_about("final", None)
+            started = time.perf_counter()
+            find_sampler(session, config, before)
+            final = store.about("final")
+            found[goal] = {
+                "seconds": time.perf_counter() - started,
+                **{name: final[name] for name in ("sampler", "before", "after", "expected")},
+                **{
+                    name: {key: final[name][key] for key in ("mrr", "hits@1", "hits@10")}
+                    for name in ("valid_before", "valid", "test_before", "test")
+                },
+            }
+    store.close()
+    return found
 
 
 def surface() -> dict[str, Any]:
@@ -205,9 +265,9 @@ def from_tests(module: str = "searching") -> Any:
     return importlib.import_module(module)
 
 
-def oneshot(*command: Any) -> dict[str, Any]:
-    """Run `oneshot search`. → its JSON"""
-    call = [sys.executable, "-m", "oneshot", "search", *map(str, command), "--json"]
+def oneshot(*options: Any, command: str = "search") -> dict[str, Any]:
+    """Run a command of `oneshot`. → its JSON"""
+    call = [sys.executable, "-m", "oneshot", command, *map(str, options), "--json"]
     done = subprocess.run(call, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.returncode)

@@ -127,6 +127,22 @@ def test_what_is_set_is_not_searched(tmp_path: Path, run: Run) -> None:
     assert (twice.code, "both by --set and in" in twice.err) == (2, True)
 
 
+def test_a_search_with_another_surrogate(tmp_path: Path, run: Run) -> None:
+    needs_smac()
+    data = write_world(tmp_path / "data", chain_world(30))
+    out = tmp_path / "out"
+    more = ("--trials", 6, "--no-final", "--surrogate", "gaussian", "--json")
+    assert run(*arguments(data, out, *more)).json["trials"] == 6
+    settings = stored_settings(out)
+    assert settings is not None
+    assert settings.surrogate == "gaussian"
+    origins = [trial.origin for trial in Store(out).trials("predictor")]
+    assert origins[:2] == ["initial", "initial"]
+    assert origins[2::2] == ["variation", "variation"]
+    other = run("search", data, "--out", out, "--resume", "--surrogate", "mlp")
+    assert (other.code, "was begun with surrogate gaussian" in other.err) == (2, True)
+
+
 def test_wrong_use_is_told(tmp_path: Path, run: Run) -> None:
     assert "give a data set" in run("search").err
     assert "holds no search" in run("search", "--show", tmp_path).err
@@ -134,6 +150,8 @@ def test_wrong_use_is_told(tmp_path: Path, run: Run) -> None:
     needs_smac()
     wrong = run("search", tmp_path / "no data", "--out", tmp_path / "s", "--target", "hits@7")
     assert "target must be one of mrr" in wrong.err  # said before the data are looked for
+    wrong = run("search", tmp_path / "no data", "--out", tmp_path / "s", "--surrogate", "tree")
+    assert "surrogate must be one of forest, gaussian, mlp" in wrong.err
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     refused = run("search", "umls", "--out", tmp_path / "mine", "--device", "cpu")

@@ -121,6 +121,14 @@ def search(
             show_default="0.5",
         ),
     ] = None,
+    surrogate: Annotated[
+        str | None,
+        typer.Option(
+            help="What predicts trials: a random 'forest', a 'gaussian' process, or an ensemble of "
+            "perceptrons ('mlp').",
+            show_default="forest",
+        ),
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="Processes that run trials, through Dask.")
     ] = 1,
@@ -152,7 +160,7 @@ def search(
 ) -> None:
     """Search for the predictor's configuration, then for subgraph budgets by relation.
 
-    Phase 1 trains configurations for a short while, guided by a random forest. The best is
+    Phase 1 trains configurations for a short while, guided by a surrogate. The best is
     trained in full; phase 2 then looks for the smallest subgraphs that answer as well, by
     evaluation alone. A search that is resumed keeps the options that it was begun with.
     """
@@ -195,6 +203,7 @@ def search(
         "sampler_queries": sampler_queries,
         "seconds": seconds,
         "keep": keep,
+        "surrogate": surrogate,
         "seed": seed,
     }
     # Looked at before the data are read, which may take minutes.

@@ -23,32 +23,42 @@ def draw_lines(
     y: str = "mrr",
     y_label: str = "test MRR",
     panels: str | None = None,
+    band: tuple[str, str] | None = None,
 ) -> None:
     """The figure `y` of the rows against `x`, one line for each value of `lines`.
 
-    `panels`: what there is one panel of for each value, side by side.
+    `panels`: what there is one panel of for each value, side by side. `band`: the figures between
+    which the area beside a line is shaded.
     """
     figure = _figure(path)
-    parts = list(dict.fromkeys(row[panels] if panels else None for row in rows))
+    # With no rows yet, an empty panel.
+    parts = list(dict.fromkeys(row[panels] if panels else "" for row in rows)) or [""]
     figure.set_size_inches(max(7.0, 3.5 * len(parts)), 4.5)
     names = list(dict.fromkeys(row[lines] for row in rows))
-    grid = figure.subplots(1, max(len(parts), 1), squeeze=False, sharey=True)[0]
+    grid = figure.subplots(1, len(parts), squeeze=False, sharey=True)[0]
     for axes, part in zip(grid, parts, strict=True):
         for number, name in enumerate(names):
-            mine = sorted(
-                (row[x], row[y])
+            mine = [
+                row
                 for row in rows
                 if row[lines] == name
                 and row.get(y) is not None
                 and (panels is None or row[panels] == part)
+            ]
+            mine.sort(key=lambda row: (row[x], row[y]))
+            if not mine:
+                continue
+            places, colour = [row[x] for row in mine], _COLOURS[number % len(_COLOURS)]
+            axes.plot(
+                places,
+                [row[y] for row in mine],
+                color=colour,
+                marker=_MARKERS[number % len(_MARKERS)],
+                label=_short(name),
             )
-            if mine:
-                axes.plot(
-                    *zip(*mine, strict=True),
-                    color=_COLOURS[number % len(_COLOURS)],
-                    marker=_MARKERS[number % len(_MARKERS)],
-                    label=_short(name),
-                )
+            if band is not None:
+                low, high = ([row[edge] for row in mine] for edge in band)
+                axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
         only = names[0] if len(names) == 1 else ""

@@ -14,7 +14,6 @@ from oneshot.search.proposing import (
     FAILURE_COST,
     Known,
     Proposal,
-    Surrogate,
     initial_design,
     propose,
     random_proposal,
@@ -30,7 +29,7 @@ PREDICTOR, RANDOM = "predictor", "random"
 """Names in the store; those of random searches have an ending (`random:3`)."""
 
 
-def find_predictor(session: Session, surrogate: Surrogate = "forest") -> Trial:
+def find_predictor(session: Session) -> Trial:
     """Search the predictor's configuration. → the best trial"""
     settings, space = session.settings, session.settings.space
     first = int(settings.tries_base)
@@ -43,10 +42,10 @@ def find_predictor(session: Session, surrogate: Surrogate = "forest") -> Trial:
             design[:] = design or initial_design(space, settings.initial, settings.seed)
             if number - first < len(design):
                 return design[number - first]
-        return propose(space, known_trials(trials), settings.seed, number, surrogate)
+        known = known_trials(trials)
+        return propose(space, known, settings.seed, number, settings.surrogate)
 
-    phase = PREDICTOR if surrogate == "forest" else surrogate
-    best = best_trial(_run(session, phase, "trial", next_one))
+    best = best_trial(run_trials(session, PREDICTOR, "trial", next_one))
     if best is None:
         raise OneshotError("no trial came to an end; see `oneshot search --show` for the reasons")
     return best
@@ -59,12 +58,13 @@ def search_randomly(session: Session, seed: int) -> None:
     def next_one(number: int, trials: list[Trial]) -> Proposal:
         return random_proposal(space, seed, number)
 
-    _run(session, f"{RANDOM}:{seed}", f"random search {seed}", next_one)
+    run_trials(session, f"{RANDOM}:{seed}", f"random search {seed}", next_one)
 
 
-def _run(
+def run_trials(
     session: Session, phase: str, title: str, next_one: Callable[[int, list[Trial]], Proposal]
 ) -> list[Trial]:
+    """Train what `next_one` proposes, until the phase has the trials that the session is for."""
     settings, total = session.settings, session.effort.trials
 
     def make_task(values: dict[str, Any], trials: list[Trial]) -> dict[str, Any]:

@@ -4,9 +4,10 @@ A proposal depends only on the space, the trials and the seed: nothing is kept b
 them. SMAC is made anew each time and told what the store holds, so that a search that was killed
 goes on as if it had not been.
 
-Every second proposal is where the forest expects most improvement, anywhere in the space; those
-between are variations of the best trials, the one of which the forest thinks best. In twenty
+Every second proposal is where the surrogate expects most improvement, anywhere in the space; those
+between are variations of the best trials, the one of which the surrogate thinks best. In twenty
 dimensions thirty trials say little about the space, but something about the place of the best.
+All surrogates choose among the same variations and by the same rules.
 """
 
 import contextlib
@@ -17,32 +18,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from oneshot.epoch import mixed_seed
 from oneshot.errors import require
+from oneshot.search.settings import Surrogate
 from oneshot.search.space import Space, plain
 
-# A forest large enough that its spread tells something; SMAC's own has 10 trees.
-_TREES = 32
-# Room for leaves of a tree, taken at once: SMAC's own, a million, costs 0.1 s a tree.
-_LEAVES = 4096
-# Share of the dimensions that a split looks at.
-_FEATURES = 1.0
 # Random configurations among which the expected improvement is looked for, beside local search.
 _CANDIDATES = 1000
 _LOCAL_STEPS = 10
-# Share of proposals that are drawn at random, so that the forest cannot lock itself in.
-_RANDOM_SHARE = 0.05
-# Variations: of so many of the best trials, so many of each, with at most so many other values.
-_PARENTS, _CHILDREN, _MUTATIONS = 3, 150, 3
+# Variations of each of the best trials among which one is chosen.
+_CHILDREN = 150
+
+RANDOM_SHARE = 0.05
+"""Share of proposals that are drawn at random, so that the surrogate cannot lock itself in."""
+
+PARENTS, MUTATIONS = 3, 3
+"""Variations are of so many of the best trials, with at most so many other values."""
 
 FAILURE_COST = 1.0
-
-Surrogate = Literal["forest", "gaussian"]
-"""What tells how good a configuration may be: a random forest, or a Gaussian process."""
 
 
 @dataclass(frozen=True)
@@ -63,22 +60,24 @@ class Proposal:
 
 def initial_design(space: Space, count: int, seed: int) -> list[Proposal]:
     """Configurations spread evenly over the space (Sobol), to start from."""
-    with _quiet():
+    with quiet():
         require("smac", "search", "the search")
         from smac.initial_design.sobol_design import SobolInitialDesign
 
-        with _scenario(space, _small(seed)) as scenario:
+        with _scenario(space, small_seed(seed)) as scenario:
             # Some of them are forbidden: more are drawn, a power of two as Sobol's are best.
             drawn = 1 << (2 * count - 1).bit_length()
-            design = SobolInitialDesign(scenario, n_configs=drawn, max_ratio=1.0, seed=_small(seed))
+            design = SobolInitialDesign(
+                scenario, n_configs=drawn, max_ratio=1.0, seed=scenario.seed
+            )
             found = design.select_configurations()
     return [Proposal(plain(space, c), "initial") for c in found[:count]]
 
 
 def random_proposal(space: Space, seed: int, number: int) -> Proposal:
     """The configuration that a random search with this seed tries as its `number`-th."""
-    with _quiet():
-        drawn = space.configspace(_small(mixed_seed(seed, number, 7))).sample_configuration()
+    with quiet():
+        drawn = space.configspace(small_seed(mixed_seed(seed, number, 7))).sample_configuration()
     return Proposal(plain(space, drawn), "random")
 
 
@@ -97,24 +96,24 @@ def propose(
     costs = [k.cost for k in known if k.cost is not None]
     if not costs:
         return random_proposal(space, seed, number)
-    if surrogate == "forest" and number % 2 == 0:
-        varied = _vary(space, known, seed, number)
+    if varies(number):
+        varied = _vary(space, known, seed, number, surrogate)
         if varied is not None:
             return varied
-    with _quiet():
+    with quiet():
         require("smac", "search", "the search")
-        from smac import BlackBoxFacade
-        from smac import HyperparameterOptimizationFacade as ForestFacade
+        from smac import HyperparameterOptimizationFacade as Facade
         from smac.acquisition.function import EI
         from smac.runhistory.dataclasses import TrialInfo, TrialValue
         from smac.runhistory.encoder import RunHistoryEncoder
 
-        Facade = ForestFacade if surrogate == "forest" else BlackBoxFacade  # noqa: N806
-        with _scenario(space, _small(mixed_seed(seed, number))) as scenario:
+        from oneshot.search.surrogates import make_surrogate
+
+        with _scenario(space, small_seed(mixed_seed(seed, number))) as scenario:
             smac = Facade(
                 scenario,
                 None,
-                model=_forest(scenario) if surrogate == "forest" else Facade.get_model(scenario),
+                model=make_surrogate(surrogate, scenario.configspace, scenario.seed),
                 # Costs as they are: SMAC's own choice for forests is to take their logarithms.
                 runhistory_encoder=RunHistoryEncoder(scenario),
                 acquisition_function=EI(xi=0.0, log=False),
@@ -122,7 +121,7 @@ def propose(
                     scenario, challengers=_CANDIDATES, local_search_iterations=_LOCAL_STEPS
                 ),
                 initial_design=Facade.get_initial_design(scenario, n_configs=0),
-                random_design=Facade.get_random_design(scenario, probability=_RANDOM_SHARE),
+                random_design=Facade.get_random_design(scenario, probability=RANDOM_SHARE),
                 intensifier=Facade.get_intensifier(scenario, max_config_calls=1),
                 config_selector=Facade.get_config_selector(scenario, retrain_after=1),
                 logging_level=False,
@@ -136,33 +135,45 @@ def propose(
     return Proposal(plain(space, chosen), origin)
 
 
-def _vary(space: Space, known: Sequence[Known], seed: int, number: int) -> Proposal | None:
-    """The variation of one of the best trials that the forest thinks best, if there is any new."""
-    with _quiet():
+def varies(number: int) -> bool:
+    """Whether the `number`-th proposal of a search is a variation, if there is a new one."""
+    return number % 2 == 0
+
+
+def variation_of(space: Space, values: Mapping[str, Any], seed: int, number: int) -> dict[str, Any]:
+    """A configuration with one to three other values, drawn as for a proposal."""
+    generator = np.random.default_rng(mixed_seed(seed, number, 13))
+    configspace = space.configspace(small_seed(mixed_seed(seed, number, 13)))
+    with quiet():
+        import ConfigSpace
+
+        parent = ConfigSpace.Configuration(configspace, values=dict(values))
+        while True:
+            child = _child(parent, configspace.sample_configuration(), configspace, generator)
+            if child is not None and (found := plain(space, child)) != values:
+                return found
+
+
+def _vary(
+    space: Space, known: Sequence[Known], seed: int, number: int, surrogate: Surrogate
+) -> Proposal | None:
+    """The variation of one of the best trials that the surrogate thinks best, if any is new."""
+    with quiet():
         require("smac", "search", "the search")
-        from ConfigSpace.exceptions import ForbiddenValueError
-        from ConfigSpace.util import deactivate_inactive_hyperparameters
+        from oneshot.search.surrogates import make_surrogate
 
         generator = np.random.default_rng(mixed_seed(seed, number, 11))
-        with _scenario(space, _small(mixed_seed(seed, number))) as scenario:
+        with _scenario(space, small_seed(mixed_seed(seed, number))) as scenario:
             told = _told(space, known, scenario.configspace)
             tried = [dict(one.values) for one in known]
-            model = _forest(scenario)
+            model = make_surrogate(surrogate, scenario.configspace, scenario.seed)
             model.train(np.array([c.get_array() for c in told]), np.array([[*told.values()]]).T)
             found = []
-            for parent in sorted(told, key=lambda c: told[c])[:_PARENTS]:
+            for parent in sorted(told, key=lambda c: told[c])[:PARENTS]:
                 for other in scenario.configspace.sample_configuration(_CHILDREN):
-                    both = [name for name in parent if name in other]
-                    count = min(int(generator.integers(1, _MUTATIONS + 1)), len(both))
-                    changed = {n: other[n] for n in generator.choice(both, count, replace=False)}
-                    # What only the other has may be asked for by what is changed.
-                    values = {**other, **parent, **changed}
-                    try:
-                        child = deactivate_inactive_hyperparameters(values, scenario.configspace)
-                    except ForbiddenValueError:
-                        continue
+                    child = _child(parent, other, scenario.configspace, generator)
                     # As it would be tried: a configuration keeps more digits than a trial.
-                    if plain(space, child) not in tried:
+                    if child is not None and plain(space, child) not in tried:
                         found.append(child)
             if not found:
                 return None
@@ -171,6 +182,22 @@ def _vary(space: Space, known: Sequence[Known], seed: int, number: int) -> Propo
             lowest = np.flatnonzero(cost[:, 0] == cost.min())
             chosen = found[int(generator.choice(lowest))]
     return Proposal(plain(space, chosen), "variation")
+
+
+def _child(parent: Any, other: Any, configspace: Any, generator: np.random.Generator) -> Any | None:
+    """The parent with a few values of another configuration; None if they do not go together."""
+    from ConfigSpace.exceptions import ForbiddenValueError
+    from ConfigSpace.util import deactivate_inactive_hyperparameters
+
+    both = [name for name in parent if name in other]
+    count = min(int(generator.integers(1, MUTATIONS + 1)), len(both))
+    changed = {n: other[n] for n in generator.choice(both, count, replace=False)}
+    # What only the other has may be asked for by what is changed.
+    values = {**other, **parent, **changed}
+    try:
+        return deactivate_inactive_hyperparameters(values, configspace)
+    except ForbiddenValueError:
+        return None
 
 
 def _told(space: Space, known: Sequence[Known], configspace: Any) -> dict[Any, float]:
@@ -184,22 +211,6 @@ def _told(space: Space, known: Sequence[Known], configspace: Any) -> dict[Any, f
         configuration = ConfigSpace.Configuration(configspace, values=values)
         told.setdefault(configuration, mean if one.cost is None else one.cost)
     return told
-
-
-def _forest(scenario: Any) -> Any:
-    from smac.model.random_forest.random_forest import RandomForest
-
-    return RandomForest(
-        scenario.configspace,
-        n_trees=_TREES,
-        ratio_features=_FEATURES,
-        min_samples_split=2,
-        min_samples_leaf=1,
-        max_leaf_nodes=_LEAVES,
-        log_y=False,
-        seed=scenario.seed,
-        n_jobs=1,  # more would wait for threads longer than the forest takes
-    )
 
 
 @contextlib.contextmanager
@@ -218,7 +229,7 @@ def _scenario(space: Space, seed: int) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep remarks of SMAC, which are about its own files and warnings, from the user."""
     logger = logging.getLogger("smac")
     before = logger.level
@@ -231,6 +242,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _small(seed: int) -> int:
+def small_seed(seed: int) -> int:
     """A seed as numpy's older generators take it."""
     return seed % (2**31 - 1)

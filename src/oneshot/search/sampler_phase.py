@@ -61,7 +61,7 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
         # The same for two in a row: one is a variation, the other is looked for everywhere.
         price = _PRICES[number // 2 % len(_PRICES)]
         known = [known_budget(t, trials[0], price) for t in trials[1:]]
-        return propose(space, known, settings.seed, number)
+        return propose(space, known, settings.seed, number, settings.surrogate)
 
     def make_task(values: dict[str, Any], _: list[Trial]) -> dict[str, Any]:
         return {

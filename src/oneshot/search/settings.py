@@ -10,6 +10,8 @@ from oneshot.search.space import Space
 
 Target = Literal["mrr", "hits@1", "hits@3", "hits@10"]
 Goal = Literal["smaller", "better"]
+Surrogate = Literal["forest", "gaussian", "mlp"]
+"""What predicts a trial: a random forest, a Gaussian process, or an ensemble of perceptrons."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class SearchSettings:
     `sampler_queries`: how many validation queries a trial of phase 2 answers. `seconds`: when a
     trial is stopped, 0 for never; of the processor's own time, or on a GPU since the first step.
     `keep`: share of the trials that go on at each halving. `initial`: trials before the surrogate
-    is asked. `tries_base`: the user's own configuration is the first trial. `base`: all options
-    that are not searched, and how the winner is trained. `test_space`: what the user gave for
-    phase 2.
+    is asked. `surrogate`: by what the others are proposed, in both phases. `tries_base`: the user's
+    own configuration is the first trial. `base`: all options that are not searched, and how the
+    winner is trained. `test_space`: what the user gave for phase 2.
     """
 
     target: Target = "mrr"
@@ -55,6 +57,7 @@ class SearchSettings:
     seconds: float = 60.0
     keep: float = 0.5
     initial: int = 10
+    surrogate: Surrogate = "forest"
     seed: int = 0
     tries_base: bool = False
     base: Config = field(default_factory=Config)
@@ -66,6 +69,8 @@ class SearchSettings:
             raise InputError(f"target must be one of {', '.join(get_args(Target))}")
         if self.goal not in get_args(Goal):
             raise InputError(f"goal must be one of {', '.join(get_args(Goal))}")
+        if self.surrogate not in get_args(Surrogate):
+            raise InputError(f"surrogate must be one of {', '.join(get_args(Surrogate))}")
         for name in ("queries", "validations", "valid_queries", "sampler_queries", "initial"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
