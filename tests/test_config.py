@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 import subprocess
 import sys
 import tomllib
@@ -39,7 +40,7 @@ CHANGED = Config(
 
 @pytest.mark.parametrize("config", [Config(), CHANGED])
 def test_what_is_written_is_read_again(tmp_path: Path, config: Config) -> None:
-    (tmp_path / "config.toml").write_text(to_toml(config))
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
     assert read_config(tmp_path / "config.toml") == config
     table = tomllib.loads(to_toml(config))
     assert table["format"] == 1
@@ -52,6 +53,23 @@ def test_what_is_written_is_read_again(tmp_path: Path, config: Config) -> None:
 def test_any_name_of_a_relation_can_be_written(name: str, ratio: float) -> None:
     config = Config(SamplerConfig(entity_ratio={name: ratio}))
     assert tomllib.loads(to_toml(config))["sampler"]["entity_ratio"] == {name: ratio}
+
+
+def test_files_are_in_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    config = Config(SamplerConfig(entity_ratio={"default": 0.1, "größer": 0.25}))
+    (tmp_path / "config.toml").write_text(to_toml(config), encoding="utf-8")
+    code = (
+        "from pathlib import Path; from oneshot.config import read_config\n"
+        "print(ascii(read_config(Path('config.toml')).sampler.entity_ratio))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout.strip(), done.stderr) == (ascii(config.sampler.entity_ratio), "")
 
 
 def test_settings_change_a_file(tmp_path: Path) -> None:

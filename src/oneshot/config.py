@@ -109,6 +109,9 @@ class TrainingConfig:
     """How the predictor is trained; see `oneshot.training`."""
 
     epochs: int = 20
+    # time budget in minutes for the whole training, validation and the final evaluation of both
+    # splits included; 0: none, the epochs decide
+    minutes: float = 0.0
     # queries of a step, at most 1,000,000
     batch_size: int = 32
     # of Adam; learning_rate and weight_decay are at most 1,000
@@ -157,10 +160,10 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _at_least(self, epochs=1, batch_size=1, accumulate=1, plateau_patience=1, valid_every=1)
         _at_least(self, weight_decay=0, warmup_epochs=0, clip=0, patience=0, valid_limit=0)
-        _at_least(self, valid_batch_size=0, seed=0)
+        _at_least(self, valid_batch_size=0, seed=0, minutes=0)
         _at_most(self, epochs=10**9, patience=10**9, valid_every=10**9, warmup_epochs=10**9)
         _at_most(self, batch_size=10**6, valid_batch_size=10**6, accumulate=10**6)
-        _at_most(self, weight_decay=1000, learning_rate=1000, seed=2**63 - 1)
+        _at_most(self, weight_decay=1000, learning_rate=1000, seed=2**63 - 1, minutes=10**6)
         if self.entity_ratio is not None and not 0 < self.entity_ratio <= 1:
             raise InputError(f"entity_ratio must be above 0 and at most 1, not {self.entity_ratio}")
         for name in ("fact_ratio", "query_share"):

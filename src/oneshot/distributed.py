@@ -46,6 +46,10 @@ class Team:
             values = values.cpu()
         return values
 
+    def from_first(self, value: float) -> float:
+        """What the first process has as `value`, in all of them."""
+        return float(self.sum(torch.tensor([value if self.is_first else 0.0]).double()))
+
     def dealt(self, count: int) -> Tensor:
         """The places of `count` things that fall to this process, one in turn, int64 [m]."""
         return torch.arange(self.rank, count, self.size)

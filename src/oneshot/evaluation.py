@@ -31,8 +31,8 @@ class Report:
     """What an evaluation found; ranks are realistic unless said otherwise.
 
     `coverage`: share of queries whose answer was sampled. `no_path`: share whose answer cannot be
-    reached by any path. `interval`: bootstrap 95 % interval of the MRR. `per_relation`: by name,
-    inverse directions apart (⁻¹).
+    reached by any path. `interval`: bootstrap 95 % interval of the MRR. `queries`: how many were
+    asked, out of `of`. `per_relation`: by name, inverse directions apart (⁻¹).
     """
 
     metrics: Metrics
@@ -42,6 +42,7 @@ class Report:
     no_path: float
     interval: tuple[float, float]
     queries: int
+    of: int
     seconds: float
     per_relation: dict[str, dict[str, float]] = field(repr=False)
     per_direction: dict[str, dict[str, float]] = field(repr=False)
@@ -60,6 +61,7 @@ class Report:
             "coverage": self.coverage,
             "no_path": self.no_path,
             "queries": self.queries,
+            "of": self.of,
             "seconds": self.seconds,
             "per_direction": self.per_direction,
             "per_relation": self.per_relation,
@@ -84,6 +86,7 @@ def evaluate(
     seed: int = 0,
     uncovered: Uncovered = "below",
     progress: Callable[[int], None] | None = None,
+    until: Callable[[], bool] | None = None,
     team: Team | None = None,
 ) -> Report:
     """Filtered ranking of `facts` int64 [n, 3], each asked in both directions.
@@ -91,14 +94,18 @@ def evaluate(
     `known`: the facts to filter by, [m, 3], of all splits; the graph's if not given.
     `batch_size`: queries answered at once; on a GPU as many as it is good for if not given.
     `limit`: ask only so many queries, drawn with the seed. `progress` is called with queries done.
-    `team`: processes that share the work; each gets the whole report.
+    `until`: asked after each batch; once it is true no more queries are asked. They are asked in
+    the order in which they are drawn, so that the first n are those that a limit of n draws.
+    `team`: processes that share the work; each gets the whole report. Not with `until`.
     """
     graph = reasoner.graph
-    queries, answers = both_directions(facts.to(graph.device), graph.num_relations)
-    if limit is not None and limit < len(queries):
-        order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
-        chosen = order[:limit].sort().values.to(graph.device)
-        queries, answers = queries[chosen], answers[chosen]
+    facts = facts.to(graph.device)
+    if until is None:
+        queries, answers = drawn_queries(facts, graph.num_relations, limit, seed)
+    else:
+        queries, answers = both_directions(facts, graph.num_relations)
+        order = _draw(len(queries), limit, seed).to(graph.device)
+        queries, answers = queries[order], answers[order]
     if not len(queries):
         raise InputError("there are no facts to evaluate on")
     if not isinstance(known, KnownFacts):
@@ -126,6 +133,9 @@ def evaluate(
         done += len(step)
         if progress is not None:
             progress(len(step))
+        if until is not None and until():
+            found, queries, answers = found[:done], queries[:done], answers[:done]
+            break
     if team is not None:
         found = team.gathered(found, total)
     best, worst, covered = found.unbind(dim=1)
@@ -138,9 +148,29 @@ def evaluate(
         worst,
         covered.bool(),
         no_path,
+        2 * len(facts),
         seed,
         time.perf_counter() - started,
     )
+
+
+def drawn_queries(
+    facts: Tensor, num_relations: int, limit: int | None = None, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The queries that `evaluate` asks about `facts` [n, 3], and their answers: [m, 2], [m].
+
+    Both directions of all facts, or `limit` of these, drawn with the seed.
+    """
+    queries, answers = both_directions(facts, num_relations)
+    if limit is None or limit >= len(queries):
+        return queries, answers
+    chosen = _draw(len(queries), limit, seed).sort().values.to(facts.device)
+    return queries[chosen], answers[chosen]
+
+
+def _draw(count: int, limit: int | None, seed: int) -> Tensor:
+    """At most `limit` of `count` rows in random order; fewer are the first of more."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:limit]
 
 
 def evaluate_candidates(
@@ -187,6 +217,7 @@ def _report(
     worst: Tensor,
     covered: Tensor,
     no_path: Tensor,
+    of: int,
     seed: int,
     seconds: float,
 ) -> Report:
@@ -211,6 +242,7 @@ def _report(
         no_path=float(no_path.double().mean()),
         interval=(low, high),
         queries=len(ranks),
+        of=of,
         seconds=seconds,
         per_relation={
             graph.relation_name(r): part(relation == r) for r in relation.unique().tolist()

@@ -1,8 +1,9 @@
 """Jobs: whole tasks on disk, as the command line and scripts run them."""
 
+import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,28 @@ import torch
 
 from oneshot import console
 from oneshot.building import build_reasoner
-from oneshot.calibrating import calibrate
-from oneshot.checksums import write_sealed_json
+from oneshot.checksums import write_sealed_json, write_sealed_text
 from oneshot.config import Config, to_toml
 from oneshot.dataset import Dataset
+from oneshot.diagnosis import Diagnosis
 from oneshot.distributed import Team
 from oneshot.errors import DivergedError, InputError
-from oneshot.evaluation import Report, evaluate
 from oneshot.files import json_text, remove_leftovers, write_text
+from oneshot.final_evaluation import FinalEvaluation, final_queries
 from oneshot.progress import ProgressDisplay
-from oneshot.reasoner import Reasoner
 from oneshot.recording import RunWriter, begun_run, holds_training, remove_staged
-from oneshot.resuming import Checkpoint, mend_run, read_checkpoint, restore
+from oneshot.resuming import (
+    Checkpoint,
+    goes_on,
+    mend_run,
+    read_checkpoint,
+    reopen,
+    restore,
+)
 from oneshot.runs import (
     CALIBRATION,
     CHECKPOINT,
+    CONFIG,
     CONTENTS,
     GRAPH,
     RESULT,
@@ -38,10 +46,14 @@ from oneshot.runs import (
     run_config,
 )
 from oneshot.stopping import StopTraining
+from oneshot.time_budget import Clock, TimeBudget
 from oneshot.training import Observer, Trainer
 
 REPORTED = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "coverage", "queries", "seconds")
 """The figures of an evaluation that are shown in a table."""
+
+INTERRUPTED_SECONDS = 30
+"""How long a training that was interrupted is evaluated."""
 
 
 def train_run(
@@ -52,14 +64,22 @@ def train_run(
     resume: bool = False,
     observers: Sequence[Observer] = (),
     should_stop: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], bool] = lambda: False,
+    started: float | None = None,
+    clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
     """Train into a run directory, choose by validation, evaluate once on test.
 
     `resume` goes on from the checkpoint in `path`; without one it starts afresh. An older run in
-    `path` that is not resumed is replaced when the first epoch is done. Of several processes
-    under `torchrun` the first one writes and reports; the others return nothing. When `should_stop`
-    says so, the step is finished, a checkpoint is written, and the result has `stopped`.
+    `path` that is not resumed is replaced when the first epoch is done, or its first minute. Of
+    several processes under `torchrun` the first one writes and reports; the others return nothing.
+
+    When `should_stop` says so, the step is finished, a checkpoint is written, and the result has
+    `stopped`. When `interrupted` says so, likewise, and the best parameters so far are evaluated
+    for half a minute. `started`: when the time budget began to run by `clock`; now if not given.
     """
+    budget = TimeBudget(config.training.minutes, clock, clock() if started is None else started)
+    budget.final_queries = final_queries(data)
     team = Team(device)
     check_run_place(path, data.graph)
     with ExitStack() as writing:
@@ -72,84 +92,160 @@ def train_run(
                 _make_place(path)
                 writing.enter_context(only_writer(path))
 
-        return _train_run(data, path, config, team, device, resume, observers, should_stop, hold)
+        job = _Job(data, path, config, device, team, budget, observers, should_stop, interrupted)
+        return job.run(resume, hold)
 
 
-def _train_run(
-    data: Dataset,
-    path: Path,
-    config: Config,
-    team: Team,
-    device: torch.device,
-    resume: bool,
-    observers: Sequence[Observer],
-    should_stop: Callable[[], bool],
-    hold: Callable[[], None],
-) -> dict[str, Any]:
-    checkpoint = _resumable(data, path, config) if resume else None
-    if resume and checkpoint is None and (path / CALIBRATION).is_file():
-        # Finished, as the calibration comes last: not to be replaced by who wants to go on.
-        return _finished(data, path, config) if team.is_first else {}
-    if checkpoint is None:
-        check_no_changes(path)
-    if checkpoint is not None and checkpoint.state.finished:
-        result = _saved_result(path)
-        if result is not None:
-            if team.is_first:
-                _mend(path, checkpoint, data)
-            return {**result, "already_finished": True} if team.is_first else {}
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    reasoner = build_reasoner(data.graph, config, device)
-    display = ProgressDisplay(team.is_first)
-    trainer = Trainer(reasoner, data, config.training, [display, *observers])
-    trainer.should_stop = should_stop
-    if checkpoint is not None:
-        restore(checkpoint, trainer)
-    writer = None
-    with display, ExitStack() as stack:
-        # Nothing was written so far: wrong use leaves an older run as it was.
-        if team.is_first:
-            trainer.messages = console.note
-            hold()
-            _tell(data, path, resume, checkpoint)
-            _clean(path)
-            if checkpoint is None:
-                writer = stack.enter_context(begun_run(path, config, data.graph))
-            else:
-                _mend(path, checkpoint, data)
-                writer = RunWriter(path)
-            trainer.observers.insert(0, writer)
-        try:
-            state = trainer.run()
-            reports = {
-                split: _evaluated(reasoner, data, split, config, display, trainer)
-                for split in ("valid", "test")
-            }
-        except StopTraining:
-            return {} if writer is None else _stopped(writer, trainer, data)
-        except DivergedError as error:
-            kept = trainer.state.epoch
-            what = f"{path} keeps epoch {kept}, the last good one" if kept else "nothing was saved"
-            raise DivergedError(f"{error}; {what}") from error
-        if not team.is_first:
-            return {}
-        reasoner.calibration = calibrate(reasoner, data, seed=config.training.seed)
-        write_sealed_json(path / CALIBRATION, asdict(reasoner.calibration))
-        result = {
-            "run": str(path),
-            "data": data.name,
+@dataclass(frozen=True)
+class _Job:
+    """A training into a run directory; see `train_run`."""
+
+    data: Dataset
+    path: Path
+    config: Config
+    device: torch.device
+    team: Team
+    budget: TimeBudget
+    observers: Sequence[Observer]
+    should_stop: Callable[[], bool]
+    interrupted: Callable[[], bool]
+
+    def run(self, resume: bool, hold: Callable[[], None]) -> dict[str, Any]:
+        """Train, or go on, and evaluate; `hold` is called before anything is written."""
+        path, data, config, is_first = self.path, self.data, self.config, self.team.is_first
+        checkpoint = _resumable(data, path, config) if resume else None
+        if resume and checkpoint is None and (path / CALIBRATION).is_file():
+            # Finished, as the calibration comes last: not to be replaced by who wants to go on.
+            return _finished(data, path, config) if is_first else {}
+        if checkpoint is None:
+            check_no_changes(path)
+        is_reopened = checkpoint is not None and goes_on(checkpoint.state, config.training.minutes)
+        if checkpoint is not None and checkpoint.state.finished and not is_reopened:
+            result = _saved_result(path)
+            if result is not None:
+                if is_first:
+                    _mend(path, checkpoint, data)
+                return {**result, "already_finished": True} if is_first else {}
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        reasoner = build_reasoner(data.graph, config, self.device)
+        display = ProgressDisplay(is_first)
+        watching: list[Observer] = [display, Diagnosis(), *self.observers]
+        trainer = Trainer(reasoner, data, config.training, watching, self.budget)
+        trainer.should_stop = lambda: self.should_stop() or self.interrupted()
+        if checkpoint is not None:
+            restore(checkpoint, trainer)
+        if is_reopened:
+            reopen(trainer)
+        writer = None
+        with display, ExitStack() as stack:
+            # Nothing was written so far: wrong use leaves an older run as it was.
+            if is_first:
+                trainer.messages = console.note
+                hold()
+                _tell(data, path, resume, checkpoint)
+                _clean(path)
+                if checkpoint is None:
+                    writer = stack.enter_context(begun_run(path, config, data.graph))
+                else:
+                    _mend(path, checkpoint, data)
+                    _prepare(path, config, trainer)
+                    writer = RunWriter(path)
+                trainer.observers.insert(0, writer)
+            try:
+                trainer.run()
+                evaluation = FinalEvaluation(trainer, self.budget, display.evaluating)
+                evaluation.run()
+            except StopTraining:
+                return {} if writer is None else self._stopped(writer, trainer, display)
+            except DivergedError as error:
+                kept = trainer.state.epoch
+                what = "nothing was saved"
+                if kept:
+                    what = f"{path} keeps epoch {kept}, the last good one"
+                elif checkpoint is not None or (writer is not None and writer.has_saved):
+                    what = f"{path} keeps its last checkpoint"
+                raise DivergedError(f"{error}; {what}") from error
+            if not is_first:
+                return {}
+            result = {**self._about(trainer), **self._finish(evaluation)}
+        text = json_text(result)
+        list_file(path, RESULT, text.encode())
+        write_text(path / RESULT, text)
+        return {**result, "already_finished": False}
+
+    def _about(self, trainer: Trainer) -> dict[str, Any]:
+        """What a result tells of the training."""
+        state = trainer.state
+        return {
+            "run": str(self.path),
+            "data": self.data.name,
             "epochs": state.epoch,
             "best_epoch": state.best_epoch,
             "seconds": state.seconds,
-            "peak_gpu_megabytes": _peak_gpu_megabytes(device),
-            "parameters": reasoner.predictor.num_parameters,
-            **reports,
+            "peak_gpu_megabytes": _peak_gpu_megabytes(self.device),
+            "parameters": trainer.predictor.num_parameters,
         }
-    text = json_text(result)
-    list_file(path, RESULT, text.encode())
-    write_text(path / RESULT, text)
-    return {**result, "already_finished": False}
+
+    def _finish(self, evaluation: FinalEvaluation) -> dict[str, Any]:
+        """Calibrate what was evaluated, and say what was not asked. → what the result tells"""
+        reasoner = evaluation.trainer.reasoner
+        reasoner.calibration = evaluation.calibrated()
+        write_sealed_json(self.path / CALIBRATION, asdict(reasoner.calibration))
+        if evaluation.cut:
+            console.note(
+                f"there was time for {evaluation.cut}, drawn with the seed; to ask all of them: "
+                f"oneshot evaluate {self.path}"
+            )
+        return {**evaluation.reports, "baseline_mrr": evaluation.baseline_mrr()}
+
+    def _stopped(
+        self, writer: RunWriter, trainer: Trainer, display: ProgressDisplay
+    ) -> dict[str, Any]:
+        """Keep where a training stands that was told to stop, and say so. → its result so far"""
+        state = trainer.state
+        is_saved = writer.stopped(trainer)
+        if not is_saved:
+            console.note(
+                f"{self.path}: stopped before its first epoch was done; nothing was saved, and "
+                "nothing was changed"
+            )
+        elif state.finished:
+            console.note(f"{self.path}: stopped after the training, before its evaluation")
+        else:
+            console.note(
+                f"{self.path}: stopped in epoch {state.epoch + 1} after {state.asked:,} of "
+                f"{trainer.queries_per_epoch:,} queries"
+            )
+        result = {
+            **self._about(trainer),
+            "valid": None,
+            "test": None,
+            "baseline_mrr": None,
+            "stopped": True,
+            "saved": is_saved,
+            "already_finished": False,
+        }
+        # Who sends SIGTERM gives little time, and of several processes none may go on alone.
+        if is_saved and self.team.size == 1 and self.interrupted() and not self.should_stop():
+            with suppress(StopTraining):
+                result |= self._evaluated_shortly(trainer, display)
+        return result
+
+    def _evaluated_shortly(self, trainer: Trainer, display: ProgressDisplay) -> dict[str, Any]:
+        """Evaluate the best parameters so far for a short time. → what the result tells"""
+        console.note(
+            f"evaluating what was learnt so far, for at most {INTERRUPTED_SECONDS} seconds; Ctrl-C "
+            "again ends at once"
+        )
+        if trainer.state.best_epoch:
+            trainer.predictor.load_state_dict(trainer.best)
+        trainer.should_stop = self.should_stop
+        budget = TimeBudget(INTERRUPTED_SECONDS / 60, self.budget.clock)
+        budget.seconds_per_query = self.budget.seconds_per_query
+        evaluation = FinalEvaluation(trainer, budget, display.evaluating)
+        evaluation.run()
+        return self._finish(evaluation)
 
 
 def _make_place(path: Path) -> None:
@@ -160,36 +256,6 @@ def _make_place(path: Path) -> None:
         raise InputError(
             f"{path}: another process has begun a run there; wait for it, or choose another place"
         ) from None
-
-
-def _stopped(writer: RunWriter, trainer: Trainer, data: Dataset) -> dict[str, Any]:
-    """Keep where a training stands that was told to stop, and say so. → its result so far"""
-    state = trainer.state
-    is_saved = writer.stopped(trainer)
-    if not is_saved:
-        console.note(
-            f"{writer.path}: stopped before its first epoch was done; nothing was saved, and "
-            "nothing was changed"
-        )
-    elif state.finished:
-        console.note(f"{writer.path}: stopped after the training, before its evaluation")
-    else:
-        console.note(
-            f"{writer.path}: stopped in epoch {state.epoch + 1} after {state.asked:,} of "
-            f"{trainer.queries_per_epoch:,} queries"
-        )
-    return {
-        "run": str(writer.path),
-        "data": data.name,
-        "epochs": state.epoch,
-        "best_epoch": state.best_epoch,
-        "seconds": state.seconds,
-        "valid": None,
-        "test": None,
-        "stopped": True,
-        "saved": is_saved,
-        "already_finished": False,
-    }
 
 
 def _resumable(data: Dataset, path: Path, config: Config) -> Checkpoint | None:
@@ -213,14 +279,19 @@ def _finished(data: Dataset, path: Path, config: Config) -> dict[str, Any]:
 
 
 def _check_same(data: Dataset, path: Path, config: Config) -> None:
-    """Raise unless the run in `path` has this configuration and this graph."""
-    if to_toml(run_config(path)) != to_toml(config):
+    """Raise unless the run in `path` has this configuration, but for its time, and this graph."""
+    if _without_time(run_config(path)) != _without_time(config):
         raise InputError(
             f"{path}: was started with another configuration; resume it without --config and "
-            "--set, or with the same ones, or train into another directory"
+            "--set, or with the same ones (only training.minutes may differ), or train into "
+            "another directory"
         )
     if read_json(path / GRAPH).get("fingerprint") != data.graph.fingerprint:
         raise InputError(f"{path}: the graph has changed since this run was started")
+
+
+def _without_time(config: Config) -> str:
+    return to_toml(replace(config, training=replace(config.training, minutes=0.0)))
 
 
 def _saved_result(path: Path) -> dict[str, Any] | None:
@@ -250,7 +321,8 @@ def _tell(data: Dataset, path: Path, resume: bool, checkpoint: Checkpoint | None
     if checkpoint is None and holds_training(path):
         advice = "" if resume else "; to go on with a run, use --resume"
         console.note(
-            f"{path}: holds an older run, which is replaced when the first epoch is done{advice}"
+            f"{path}: holds an older run, which is replaced when the first epoch is done, or its "
+            f"first minute{advice}"
         )
 
 
@@ -259,33 +331,13 @@ def _mend(path: Path, checkpoint: Checkpoint, data: Dataset) -> None:
         console.note(f"{path / name}: was missing or damaged; restored from the checkpoint")
 
 
-def _evaluated(
-    reasoner: Reasoner,
-    data: Dataset,
-    split: str,
-    config: Config,
-    display: ProgressDisplay,
-    trainer: Trainer,
-) -> dict[str, Any] | None:
-    """The evaluation of a split as JSON, or None if it is empty."""
-    facts, team = data.facts(split), trainer.team
-    if not len(facts):
-        return None
-    shown = display.evaluating(split, len(team.dealt(2 * len(facts))))
-
-    def progress(done: int) -> None:
-        shown(done)
-        trainer.check_going_on_alone()
-
-    report: Report = evaluate(
-        reasoner,
-        facts,
-        data.known,
-        batch_size=config.training.valid_batch_size or None,
-        progress=progress,
-        team=team,
-    )
-    return report.as_dict()
+def _prepare(path: Path, config: Config, trainer: Trainer) -> None:
+    """Make a run ready to be gone on with, in the time that it now has."""
+    if to_toml(run_config(path)) != to_toml(config):  # only in `minutes`, as was checked
+        write_sealed_text(path / CONFIG, to_toml(config))
+    if not trainer.state.finished:  # of an earlier state of the predictor
+        for name in (RESULT, CALIBRATION):
+            (path / name).unlink(missing_ok=True)
 
 
 def _peak_gpu_megabytes(device: torch.device) -> float | None:

@@ -14,7 +14,6 @@ class ProgressDisplay:
     """A line an epoch, and a bar for the epoch that runs; all on stderr."""
 
     def __init__(self, is_shown: bool = True) -> None:
-        self._warned = False
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
@@ -36,9 +35,11 @@ class ProgressDisplay:
     def started(self, trainer: Trainer) -> None:
         self._trainer = trainer
         if trainer.team.is_first:
+            minutes = trainer.config.minutes
             console.note(
                 f"{trainer.predictor.num_parameters:,} parameters, "
                 f"{trainer.queries_per_epoch:,} queries an epoch, on {trainer.reasoner.device}"
+                + (f", {minutes:g} minutes at most" if minutes else "")
             )
         self._task = self._bar.add_task(
             f"epoch {trainer.state.epoch + 1}/{trainer.config.epochs}",
@@ -60,19 +61,19 @@ class ProgressDisplay:
     def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         if not trainer.team.is_first:
             return
-        state, valid = trainer.state, record.get("valid")
-        left = (trainer.config.epochs - state.epoch) * state.seconds / state.epoch
-        quality = f"valid MRR {valid['mrr']:.4f}{' best' if is_best else ''}, " if valid else ""
+        state, epochs = trainer.state, trainer.config.epochs
+        left = (epochs - state.epoch) * state.seconds / state.epoch
+        left = max(min(left, trainer.budget.left), 0.0)
         console.note(
-            f"epoch {state.epoch}/{trainer.config.epochs}: loss {record['loss']:.4f}, "
-            f"covered {record['covered']:.3f}, {quality}"
+            f"epoch {state.epoch}/{epochs}: loss {record['loss']:.4f}, "
+            f"covered {record['covered']:.3f}, {_quality(trainer, record, is_best)}"
             f"{record['queries_per_second']:,.0f} queries/s, {_duration(left)} left"
         )
-        if not record["covered"] and not self._warned:
-            self._warned = True
+        if state.out_of_time:
             console.note(
-                "no answer was among the sampled entities, so that nothing could be learnt: raise "
-                "sampler.entity_ratio (`oneshot coverage` shows how far)"
+                f"the time is used up, in epoch {state.epoch} of {epochs} after "
+                f"{record['queries']:,} of {trainer.queries_per_epoch:,} queries; to go on, use "
+                "--resume with more --minutes"
             )
         self._bar.reset(
             self._task,
@@ -87,6 +88,15 @@ class ProgressDisplay:
         """A bar for the evaluation of a split. → what to call with the queries done"""
         task = self._bar.add_task(f"evaluating {split}", total=queries, detail="")
         return lambda done: self._bar.advance(task, done)
+
+
+def _quality(trainer: Trainer, record: dict[str, Any], is_best: bool) -> str:
+    """What a validation found, beside the frequency baseline on the same queries."""
+    if "valid" not in record:
+        return ""
+    baseline = trainer.baseline_mrr
+    beside = "" if baseline is None else f" (frequency {baseline:.4f})"
+    return f"valid MRR {record['valid']['mrr']:.4f}{beside}{' best' if is_best else ''}, "
 
 
 def _duration(seconds: float) -> str:

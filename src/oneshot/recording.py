@@ -41,15 +41,17 @@ _TRAINED = (str(CHECKPOINT), RESULT, CALIBRATION, PREDICTOR, METRICS)
 class RunWriter:
     """Keeps a run directory up to date during training.
 
-    `staged`: where the first epoch is written to, if it is to replace an older run in `path`.
+    `staged`: where the first checkpoint is written to, if it is to replace an older run in `path`.
+    `has_saved`: whether a checkpoint was written.
     """
 
     def __init__(self, path: Path, staged: Path | None = None) -> None:
         self.path = path
+        self.has_saved = False
         self._staged = staged
 
     def started(self, trainer: Trainer) -> None:
-        pass
+        trainer.keep = lambda: self.keep(trainer)
 
     def stepped(self, queries: int, loss: float) -> None:
         pass
@@ -65,14 +67,13 @@ class RunWriter:
         if is_best:
             save_tensors(path / PREDICTOR, trainer.best, {"epoch": record["epoch"]})
         write_text(path / METRICS, metrics_lines(trainer.state.history))
-        _save_checkpoint(path, trainer)
-        if self._staged is not None:
-            check_no_changes(self.path)  # facts that came while the first epoch was trained
-            for directory in ((self._staged / CHECKPOINT).parent, self._staged):
-                sync(directory)
-            self._staged.chmod(self.path.stat().st_mode)
-            _replace_run(self.path, self._staged)
-            self._staged = None
+        self._save(path, trainer)
+
+    def keep(self, trainer: Trainer) -> None:
+        """Write a checkpoint within an epoch."""
+        if trainer.team.is_first:
+            trainer.check_parameters(trainer.state.epoch + 1)
+            self._save(self._staged or self.path, trainer)
 
     def stopped(self, trainer: Trainer) -> bool:
         """Keep where a training stands that ends within an epoch. → whether it can be resumed
@@ -82,9 +83,24 @@ class RunWriter:
         if self._staged is not None:
             return False
         if trainer.state.asked:
-            trainer.check_parameters(trainer.state.epoch + 1)
-            _save_checkpoint(self.path, trainer)
+            self.keep(trainer)
         return trainer.state.asked > 0 or trainer.state.epoch > 0
+
+    def _save(self, path: Path, trainer: Trainer) -> None:
+        """Write a checkpoint to `path`; a run that was staged there takes its place."""
+        state = trainer.state
+        if not state.best_epoch:  # until the first validation the newest parameters are the best
+            about = {"epoch": state.epoch + (state.asked > 0)}
+            save_tensors(path / PREDICTOR, trainer.predictor.state_dict(), about)
+        _save_checkpoint(path, trainer)
+        self.has_saved = True
+        if self._staged is not None:
+            check_no_changes(self.path)  # facts that came while the first epoch was trained
+            for directory in ((self._staged / CHECKPOINT).parent, self._staged):
+                sync(directory)
+            self._staged.chmod(self.path.stat().st_mode)
+            _replace_run(self.path, self._staged)
+            self._staged = None
 
 
 def _save_checkpoint(path: Path, trainer: Trainer) -> None:
@@ -108,9 +124,10 @@ def _save_checkpoint(path: Path, trainer: Trainer) -> None:
 def begun_run(path: Path, config: Config, graph: KnowledgeGraph) -> Iterator[RunWriter]:
     """A writer for a training from its start; the block ends with the training.
 
-    An older run in `path` stays whole until the first epoch of the new one is done, which is
-    written beside it and then takes its place. Where there is none, what the run is about is
-    written at once: a process killed in its first epoch can be resumed without telling it again.
+    An older run in `path` stays whole until the new one has trained an epoch or a minute: its first
+    checkpoint is written beside it and then takes its place. Where there is none, what the run is
+    about is written at once: a process killed in its first epoch can be resumed without telling it
+    again.
     """
     if not holds_training(path):
         start_run(path, config, graph)

@@ -16,8 +16,8 @@ from oneshot.runs import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, relation_lin
 from oneshot.training import Trainer, TrainingState
 
 _PREFIXES = ("predictor.", "best.", "optimizer.")
-_BETWEEN = {"asked": 0, "loss": 0.0, "covered": 0.0}
-"""What earlier versions, which wrote between two epochs only, left out of a state."""
+_LATER = {"asked": 0, "loss": 0.0, "covered": 0.0, "out_of_time": 0.0, "valid_limit": 0}
+"""What a state of earlier versions lacks, which wrote between two epochs and knew no budget."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,40 @@ def restore(checkpoint: Checkpoint, trainer: Trainer) -> None:
         trainer.state.loss = trainer.state.covered = 0.0
 
 
+def goes_on(state: TrainingState, minutes: float) -> bool:
+    """Whether a training that has finished goes on with a budget of so many minutes (0: none)."""
+    return state.out_of_time > 0 and (not minutes or minutes > state.out_of_time)
+
+
+def reopen(trainer: Trainer) -> None:
+    """Let a training go on that has finished as its time was used up.
+
+    An epoch that was broken off is taken up where it was.
+    """
+    state = trainer.state
+    state.finished, state.out_of_time = False, 0.0
+    record = state.history[-1]
+    asked = record.get("queries", trainer.queries_per_epoch)
+    if asked < trainer.queries_per_epoch:
+        state.history.pop()
+        state.epoch -= 1
+        state.asked = asked
+        if trainer.team.is_first:
+            state.loss, state.covered = record["loss"] * asked, record["covered"] * asked
+
+
 def mend_run(path: Path, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[str]:
     """Write again what is missing or unreadable in a run and follows from its checkpoint.
 
     → the names of those files
     """
     mended = []
-    if checkpoint.state.best_epoch and not _is_whole(path / PREDICTOR, checkpoint.best):
-        about = {"epoch": checkpoint.state.best_epoch}
-        save_tensors(path / PREDICTOR, checkpoint.best, about)
+    state = checkpoint.state
+    is_validated = state.best_epoch > 0
+    wanted = checkpoint.best if is_validated else checkpoint.predictor
+    if not _is_whole(path / PREDICTOR, wanted):
+        about = {"epoch": state.best_epoch if is_validated else state.epoch + (state.asked > 0)}
+        save_tensors(path / PREDICTOR, wanted, about)
         mended.append(PREDICTOR)
     if not _lists(path, graph):
         write_text(path / RELATIONS, relation_lines(graph))
@@ -125,7 +150,7 @@ def _state(file: Path, about: Any) -> TrainingState:
     if not isinstance(about, dict):
         raise _damaged(file, "state")
     kinds = {part.name: part.type for part in dataclasses.fields(TrainingState)}
-    about = _BETWEEN | about
+    about = _LATER | about
     for name in kinds.keys() ^ about.keys():
         raise _damaged(file, f"state.{name}")
     values = {n: _value(file, kind, about[n], f"state.{n}") for n, kind in kinds.items()}
@@ -135,7 +160,7 @@ def _state(file: Path, about: Any) -> TrainingState:
         raise _damaged(file, "state.history")
     if state.epoch != len(epochs) or not (state.epoch or state.asked):
         raise _damaged(file, "state.epoch")
-    if state.best_epoch > state.epoch:
+    if state.best_epoch > state.epoch + (state.asked > 0):
         raise _damaged(file, "state.best_epoch")
     return state
 

@@ -15,15 +15,20 @@ class Schedule:
     "cosine" falls from 1 to 0 over all epochs; "plateau" is halved at the third epoch in a row
     without a better validation MRR (`plateau_patience`), down to 1/20; "constant" stays. Before
     any of them the factor may rise from 0 over `warmup_epochs`.
+
+    `time_share`: share of the time budget that is used. The epochs count as done to that share at
+    least, so that a training with less time than its epochs take goes through the whole schedule.
     """
 
     config: TrainingConfig
     plateau_factor: float = 1.0
     bad_epochs: int = 0
+    time_share: float = 0.0
 
     def factor(self, epochs_done: float) -> float:
         """The factor after so many epochs, of which the last may be a fraction."""
         config = self.config
+        epochs_done = max(epochs_done, self.time_share * config.epochs)
         warm = min(1.0, epochs_done / config.warmup_epochs) if config.warmup_epochs else 1.0
         if config.schedule == "cosine":
             left = max(config.epochs - config.warmup_epochs, 1e-9)

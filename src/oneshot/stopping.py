@@ -1,10 +1,11 @@
-"""Stopping: a training that is asked to end (SIGTERM) ends well instead of dying."""
+"""Stopping: a training that is asked to end (SIGTERM, Ctrl-C) ends well instead of dying."""
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 
 class StopTraining(BaseException):
@@ -38,17 +39,38 @@ def told_to_stop() -> Iterator[Callable[[], bool]]:
     A second one ends the process at once. Outside of the main thread, which alone can listen to
     signals, nothing is changed.
     """
+    with _noted(signal.SIGTERM, signal.SIG_DFL) as came:
+        yield lambda: bool(came)
+
+
+@contextmanager
+def interrupted() -> Iterator[Callable[[], bool]]:
+    """Take note of Ctrl-C (SIGINT). → whether it came
+
+    A second one raises KeyboardInterrupt, as the first does elsewhere. Where it is ignored, as in
+    a job that a shell has put into the background, it stays so.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield lambda: False
+        return
+    with _noted(signal.SIGINT, signal.default_int_handler) as came:
+        yield lambda: bool(came)
+
+
+@contextmanager
+def _noted(number: signal.Signals, later: Any) -> Iterator[list[int]]:
+    """Take note of a signal; `later` handles it when it comes again. → grows when it comes"""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield came
         return
 
     def note(number: int, _: FrameType | None) -> None:
         came.append(number)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(number, later)
 
-    before = signal.signal(signal.SIGTERM, note)
+    before = signal.signal(number, note)
     try:
-        yield lambda: bool(came)
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)

@@ -4,25 +4,38 @@ Each epoch splits the training facts afresh into observation facts, which are se
 facts, which are asked in both directions on the graph of the former. Everything random is drawn
 from generators seeded by (seed, epoch, step), so that a run which was killed and resumed ends with
 the same parameters as one that was not.
+
+With a time budget (`TrainingConfig.minutes`) a training ends when its time is used up, within an
+epoch if need be, and the learning rate follows the clock. A resumed training then makes the same
+random draws, and with a constant learning rate also the same steps.
 """
 
-import time
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from oneshot.baselines.frequency import Frequency
 from oneshot.config import TrainingConfig
 from oneshot.dataset import Dataset
+from oneshot.diagnosis import Diagnosis
 from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError
-from oneshot.evaluation import evaluate
+from oneshot.evaluation import Report, drawn_queries, evaluate
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner import Reasoner
 from oneshot.stepping import Stepper
 from oneshot.stopping import StopTraining
+from oneshot.time_budget import TimeBudget
+
+CHECKPOINT_SECONDS = 60.0
+"""Time between two checkpoints within an epoch."""
+
+_PROBED_QUERIES = 48
 
 
 @dataclass
@@ -30,7 +43,10 @@ class TrainingState:
     """Where a training stands; what a checkpoint holds beside tensors.
 
     `asked`, `loss`, `covered`: of the epoch that has begun, the queries so far, the sum of their
-    losses, and how many answers were sampled; 0 between two epochs.
+    losses, and how many answers were sampled; 0 between two epochs. `out_of_time`: the time
+    budget in minutes that was used up, if that is why the training has finished. `valid_limit`:
+    queries of a validation if there is no time for all of them; it stays the same throughout a
+    training, as the best epoch is chosen by them.
     """
 
     epoch: int = 0
@@ -42,6 +58,8 @@ class TrainingState:
     asked: int = 0
     loss: float = 0.0
     covered: float = 0.0
+    out_of_time: float = 0.0
+    valid_limit: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -65,8 +83,10 @@ def fit(
 
     The best epoch is chosen by MRR on `data.valid`; the test split is never looked at. The
     history has one record an epoch. `restore` puts the trainer where an earlier training stood.
+    What seems to go wrong is logged as a warning (see `oneshot.diagnosis`).
     """
-    trainer = Trainer(reasoner, data, config or TrainingConfig(), observers or [])
+    watching: list[Observer] = [Diagnosis(), *(observers or [])]
+    trainer = Trainer(reasoner, data, config or TrainingConfig(), watching)
     if restore is not None:
         restore(trainer)
     return trainer.run()
@@ -75,8 +95,10 @@ def fit(
 class Trainer(Stepper):
     """One training, epoch by epoch.
 
+    `budget`: the time it may take; that of the configuration, from now on, if not given.
     `should_stop` is asked after each step; if it says so, `run` ends with `StopTraining`, and
-    `state` tells where.
+    `state` tells where. `keep` is called once a minute within an epoch, to write a checkpoint.
+    `baseline_mrr`: of `frequency` on the queries of a validation, for who shows it.
     """
 
     def __init__(
@@ -85,6 +107,7 @@ class Trainer(Stepper):
         data: Dataset,
         config: TrainingConfig,
         observers: list[Observer],
+        budget: TimeBudget | None = None,
     ) -> None:
         if data.graph.num_facts < 2:
             raise InputError("training needs at least two facts")
@@ -94,13 +117,38 @@ class Trainer(Stepper):
             raise InputError("the data set has other relations than the reasoner's graph")
         super().__init__(reasoner, data, config)
         self.data, self.observers = data, observers
+        self.budget = budget or TimeBudget(config.minutes)
         self.state = TrainingState()
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
         self.best = self._parameters()
         self.should_stop: Callable[[], bool] = lambda: False
+        self.keep: Callable[[], None] = lambda: None
+        self.baseline_mrr: float | None = None
+        self._is_over, self._step_seconds = False, 0.0
+        # When the last checkpoint was written, and up to when `state.seconds` counts.
+        self._kept = self._counted = self.budget.clock()
+
+    @cached_property
+    def frequency(self) -> Frequency:
+        """The frequency baseline."""
+        return Frequency(self.data.train, self.graph.num_entities, self.graph.num_relations)
+
+    @property
+    def validation_queries(self) -> int:
+        """How many queries a validation asks."""
+        every = 2 * len(self.data.valid)
+        return min(every, self.config.valid_limit or every, self.state.valid_limit or every)
+
+    def drawn_for_validation(self) -> tuple[Tensor, Tensor]:
+        """The queries of a validation and their answers: [n, 2], [n]."""
+        count, relations = self.validation_queries, self.graph.num_relations
+        return drawn_queries(self.data.valid, relations, count, self.config.seed)
 
     def run(self) -> TrainingState:
-        """Train until all epochs are done or patience has run out."""
+        """Train until all epochs are done, patience has run out or the time is used up."""
+        self.budget.spent_before = self.state.seconds
+        if self.budget.is_limited:
+            self._probe()
         for observer in self.observers:
             observer.started(self)
         device = self.reasoner.device
@@ -108,32 +156,36 @@ class Trainer(Stepper):
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             while not self.state.finished:
                 self._check_going_on()
-                begun = time.perf_counter()
                 try:
                     self.run_epoch()
                 except StopTraining:
-                    self.state.seconds += time.perf_counter() - begun
+                    self._count_seconds()
                     raise
         self.predictor.load_state_dict(self.best)
         return self.state
 
     def run_epoch(self) -> None:
-        """Train one epoch, or the rest of one, validate, and tell the observers."""
-        state, config = self.state, self.config
-        started, before = time.perf_counter(), state.asked
+        """Train one epoch, or the rest of one, validate, and tell the observers.
+
+        It ends early if the time is used up, but not before its first step is done.
+        """
+        state, config, clock = self.state, self.config, self.budget.clock
+        started, before = clock(), state.asked
+        self._kept = self._counted = started
         epoch = state.epoch + 1
-        loss, covered, asked = self._train_epoch(epoch)
-        trained = time.perf_counter()
-        last = epoch >= config.epochs
+        loss, covered = self._train_epoch(epoch)
+        trained = clock()
+        is_last = epoch >= config.epochs and state.asked == self.queries_per_epoch
         record: dict[str, Any] = {
             "epoch": epoch,
             "loss": loss,
             "covered": covered,
+            "queries": state.asked,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "queries_per_second": (asked - before) / (trained - started),
+            "queries_per_second": (state.asked - before) / max(trained - started, 1e-9),
         }
         is_best = False
-        if last or epoch % config.valid_every == 0:
+        if is_last or self._is_over or self._is_validation_due(epoch):
             mrr = self._validate(record)
             is_best = mrr > state.best_mrr
             state.bad_validations = 0 if is_best else state.bad_validations + 1
@@ -141,70 +193,147 @@ class Trainer(Stepper):
             if is_best:
                 state.best_mrr, state.best_epoch = mrr, epoch
                 self.best = self._parameters()
+            if self.budget.is_limited and not self._is_over:
+                self._look_at_clock()  # there may be no time left for another epoch
         self.check_parameters(epoch)
         state.epoch, state.asked, state.loss, state.covered = epoch, 0, 0.0, 0.0
-        state.finished = last or 0 < config.patience <= state.bad_validations
-        state.seconds += time.perf_counter() - started
-        record["seconds"] = time.perf_counter() - started
+        state.finished = is_last or 0 < config.patience <= state.bad_validations
+        if self._is_over and not state.finished:
+            state.finished, state.out_of_time = True, self.budget.minutes
+        self._count_seconds()
+        record["seconds"] = clock() - started
         state.history.append(record)
         for observer in self.observers:
             observer.epoch_done(self, record, is_best)
 
-    def _train_epoch(self, epoch: int) -> tuple[float, float, int]:
-        """→ (mean loss of a query, share of queries whose answer was sampled, queries asked)"""
-        facts = draw_epoch(self.graph, self.config, epoch)
-        asked, state = len(facts.queries), self.state
+    def _train_epoch(self, epoch: int) -> tuple[float, float]:
+        """→ (mean loss of a query, share of queries whose answer was sampled)"""
+        facts, state = draw_epoch(self.graph, self.config, epoch), self.state
         self.predictor.train()
         if state.asked:  # the rate is that of the last step also if there are no more
             self._begin_step(epoch, (state.asked - 1) // (self.config.batch_size * self.team.size))
+        stepped = self.budget.clock()
         for queries, ours, loss, covered in self.steps(facts, epoch, state.asked):
             state.asked += queries
             state.loss, state.covered = state.loss + loss, state.covered + covered
             for observer in self.observers:
                 observer.stepped(queries, loss / max(ours, 1))
+            before, stepped = stepped, self.budget.clock()
+            self._step_seconds = stepped - before
             self._check_going_on()
+            if self._is_over:
+                break
         total, hits = self._totals()
-        return total / asked, hits / asked, asked
+        return total / state.asked, hits / state.asked
 
     def _totals(self) -> tuple[float, float]:
         """Of the epoch that runs, over all processes: sum of the losses, covered queries."""
-        mine = torch.tensor([self.state.loss, self.state.covered], dtype=torch.float64)
-        loss, covered = self.team.sum(mine).tolist()
+        ours = torch.tensor([self.state.loss, self.state.covered], dtype=torch.float64)
+        loss, covered = self.team.sum(ours).tolist()
         return loss, covered
 
     def _check_going_on(self) -> None:
-        """End the training here if one of its processes was told to."""
-        told = torch.tensor([float(self.should_stop())])
-        if bool(self.team.sum(told)):
+        """End the training here if one of its processes was told to; keep what is due."""
+        is_stopped, is_due = self._look_at_clock(self.should_stop())
+        if is_stopped:
             self.state.loss, self.state.covered = self._totals()
             raise StopTraining
+        if is_due and self.state.asked and not self._is_over:
+            loss, covered = self._totals()
+            # What the epoch has come to so far is now with the first process alone.
+            first = self.team.is_first
+            self.state.loss, self.state.covered = (loss, covered) if first else (0.0, 0.0)
+            self._count_seconds()
+            self.keep()
+            self._kept = self.budget.clock()
+
+    def _look_at_clock(self, should_stop: bool = False) -> tuple[bool, bool]:
+        """Agree with the other processes on what the time is.
+
+        All go by the clock of the first one: they need the same learning rate, which follows it,
+        and must end at the same step. → (whether one of them `should_stop`, whether it is time for
+        a checkpoint)
+        """
+        budget = self.budget
+        is_due = budget.clock() - self._kept >= CHECKPOINT_SECONDS
+        seen = (budget.share, budget.is_over(self._step_seconds), is_due)
+        values = [float(value) for value in seen] if self.team.is_first else [0.0, 0.0, 0.0]
+        agreed = self.team.sum(torch.tensor([float(should_stop), *values], dtype=torch.float64))
+        stopped, share, over, due = agreed.tolist()
+        # Never back, though the estimate of what the end of the training needs may change.
+        self.schedule.time_share = max(self.schedule.time_share, share)
+        self._is_over = bool(over)
+        return bool(stopped), bool(due)
+
+    def _count_seconds(self) -> None:
+        """Let `state.seconds` count up to now."""
+        now = self.budget.clock()
+        self.state.seconds += now - self._counted
+        self._counted = now
 
     def check_going_on_alone(self) -> None:
         """End the training within an evaluation, if it was told to stop.
 
         Not with several processes: they wait for each other at its end, and none may leave alone.
         """
-        if self.team.size == 1:
-            self._check_going_on()
+        if self.team.size == 1 and self.should_stop():
+            raise StopTraining
+
+    def _probe(self) -> None:
+        """Measure what a query costs, and so how many there is time for in a validation."""
+        budget, state = self.budget, self.state
+        times = [(0, budget.clock())]
+        end = times[0][1] + budget.probe_seconds
+        self._evaluate(
+            _PROBED_QUERIES,
+            lambda count: times.append((count, budget.clock())),
+            (lambda: budget.clock() >= end) if self.team.size == 1 else None,
+        )
+        # The first batch takes longer than others. The processes of a team share the queries.
+        rates = [(done - begun) / count for (_, begun), (count, done) in itertools.pairwise(times)]
+        budget.seconds_per_query = self.team.from_first(min(rates, default=0.0) / self.team.size)
+        affordable = budget.valid_limit(self.validation_queries)
+        if affordable < self.validation_queries and not state.best_epoch:
+            state.valid_limit = affordable
+        budget.validation_queries = self.validation_queries
+
+    def _is_validation_due(self, epoch: int) -> bool:
+        """Whether the epoch is followed by a validation, even if it is not the last."""
+        if epoch % self.config.valid_every:
+            return False
+        if not self.budget.is_limited or not self.state.best_epoch:
+            return True
+        return bool(self.team.from_first(self.budget.affords_validation))
 
     def _validate(self, record: dict[str, Any]) -> float:
         """MRR on the validation split, with the whole training graph to look at."""
-        limit = self.config.valid_limit or None
-        asked = min(2 * len(self.data.valid), limit or 2 * len(self.data.valid))
+        asked = self.validation_queries
         for observer in self.observers:
             observer.validating(asked)
-        report = evaluate(
+        begun = self.budget.clock()
+        report = self._evaluate(asked, lambda _: self.check_going_on_alone())
+        self.budget.learn(asked, self.budget.clock() - begun)
+        record["valid"] = report.metrics.as_dict() | {"coverage": report.coverage}
+        return report.mrr
+
+    def _evaluate(
+        self,
+        limit: int,
+        progress: Callable[[int], None],
+        until: Callable[[], bool] | None = None,
+    ) -> Report:
+        """Evaluate the current parameters on some validation queries (see `evaluate`)."""
+        return evaluate(
             self.reasoner,
             self.data.valid,
             self.known,
             batch_size=self.config.valid_batch_size or None,
             limit=limit,
             seed=self.config.seed,
-            progress=lambda _: self.check_going_on_alone(),
+            progress=progress,
+            until=until,
             team=self.team,
         )
-        record["valid"] = report.metrics.as_dict() | {"coverage": report.coverage}
-        return report.mrr
 
     def _parameters(self) -> dict[str, Tensor]:
         return {name: t.detach().clone() for name, t in self.predictor.state_dict().items()}

@@ -1,7 +1,9 @@
 """The commands that make and judge reasoners: train, evaluate, import-official."""
 
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +22,11 @@ from oneshot.cli.options import (
 )
 from oneshot.errors import InputError
 
+if TYPE_CHECKING:
+    from oneshot.config import Config
+
+_MINUTES = "training.minutes"
+
 
 def train(
     source: DataArgument,
@@ -28,12 +35,20 @@ def train(
         Path | None, typer.Option(metavar="FILE", help="Configuration in TOML.")
     ] = None,
     settings: SetOption = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M",
+            help="Time budget in minutes, evaluation included; sets training.minutes.",
+            show_default="none: the epochs decide",
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
             help="Go on where the run in --out left off, with its own configuration if neither "
-            "--config nor --set is given.",
+            "--config nor --set is given; --minutes may be others than before.",
         ),
     ] = False,
     tensorboard: Annotated[
@@ -47,42 +62,63 @@ def train(
     ] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train a reasoner, keep the best epoch by validation MRR, evaluate it once on test."""
-    from oneshot.config import from_table, read_config
+    """Train a reasoner, keep the best epoch by validation MRR, evaluate it once on test.
+
+    Ctrl-C ends the training and evaluates what was learnt so far; a second one ends at once.
+    """
+    started = time.perf_counter()  # what is read and built before training counts, too
     from oneshot.devices import find_device
     from oneshot.jobs import train_run
-    from oneshot.runs import CONFIG, run_config
-    from oneshot.stopping import told_to_stop
+    from oneshot.stopping import interrupted, told_to_stop
     from oneshot.tensorboard import TensorBoard
 
     place = find_device(device)
+    if minutes is not None and not 0 < minutes <= 10**6:
+        raise InputError(f"--minutes must be above 0 and at most 1,000,000, not {minutes:g}")
     changes = list(settings or []) + ([] if seed is None else [f"training.seed={seed}"])
+    changes += [] if minutes is None else [f"{_MINUTES}={minutes!r}"]
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{tensorboard}: lies in the run; choose a place outside of {out}")
-    if resume and config is None and not changes and (out / CONFIG).is_file():
-        chosen = run_config(out)
-    else:
-        chosen = from_table({}, changes) if config is None else read_config(config, changes)
+    chosen = _configuration(config, changes, out if resume else None)
     dataset = load_data(source, chosen.training.seed)
     observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
-    with told_to_stop() as should_stop:
-        result = train_run(dataset, out, chosen, place, resume, observers, should_stop)
+    with told_to_stop() as should_stop, interrupted() as is_interrupted:
+        result = train_run(
+            dataset, out, chosen, place, resume, observers, should_stop, is_interrupted, started
+        )
     if not result:  # the first of several processes reports
         return
     if json:
         console.print_json(result)
+    elif result["valid"] is not None:
+        if result["already_finished"]:
+            console.note(f"{out}: this run is finished; nothing was left to do")
+        split = "valid" if result["test"] is None else "test"
+        _print_report(f"{dataset.name}, {split} split", result[split], result.get("baseline_mrr"))
+        console.note(f"run: {out}")
     if result.get("stopped"):
         if not result["saved"]:
             raise typer.Exit(1)  # so that nobody takes an older run in its place for this one
         console.note(f"go on with: oneshot train {source} --out {out} --resume")
-        return
-    if json:
-        return
-    if result["already_finished"]:
-        console.note(f"{out}: this run is finished; nothing was left to do")
-    split = "valid" if result["test"] is None else "test"
-    _print_report(f"{dataset.name}, {split} split", result[split])
-    console.note(f"run: {out}")
+
+
+def _configuration(file: Path | None, changes: list[str], resumed: Path | None) -> "Config":
+    """What to train with: a file and changes, or what the run that is resumed has been begun with.
+
+    The time of a resumed run stays as it was unless another one is given.
+    """
+    from oneshot.config import from_table, read_config
+    from oneshot.runs import CONFIG, run_config
+
+    of_time = [change for change in changes if change.partition("=")[0].strip() == _MINUTES]
+    run = resumed if resumed is not None and (resumed / CONFIG).is_file() else None
+    if run is not None and file is None and of_time == changes:
+        return run_config(run, changes)
+    chosen = from_table({}, changes) if file is None else read_config(file, changes)
+    if run is None or of_time or chosen.training.minutes:
+        return chosen
+    training = replace(chosen.training, minutes=run_config(run).training.minutes)
+    return replace(chosen, training=training)
 
 
 def evaluate(
@@ -170,17 +206,13 @@ def import_official(
     )
 
 
-def _print_report(title: str, report: dict[str, Any]) -> None:
+def _print_report(title: str, report: dict[str, Any], baseline_mrr: float | None = None) -> None:
     from oneshot.jobs import REPORTED
 
-    console.print_table(
-        title,
-        ("", "value"),
-        [
-            (
-                name.replace("_", " "),
-                f"{report[name]:,}" if name == "queries" else f"{report[name]:.4f}",
-            )
-            for name in REPORTED
-        ],
-    )
+    rows = {name.replace("_", " "): f"{report[name]:.4f}" for name in REPORTED}
+    rows["queries"] = f"{report['queries']:,}"
+    if report.get("of", 0) > report["queries"]:
+        rows["queries"] += f" of {report['of']:,}"
+    if baseline_mrr is not None:
+        rows["mrr of the frequency baseline"] = f"{baseline_mrr:.4f}"
+    console.print_table(title, ("", "value"), list(rows.items()))

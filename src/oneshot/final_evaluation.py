@@ -1,0 +1,146 @@
+"""Final evaluation: how good a reasoner has become, found out in the time that is left."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from oneshot.answers import Calibration
+from oneshot.calibrating import calibrate
+from oneshot.dataset import Dataset
+from oneshot.evaluation import drawn_queries, evaluate
+from oneshot.time_budget import TimeBudget
+from oneshot.training import Trainer
+
+SPLITS = ("valid", "test")
+
+_CALIBRATION_QUERIES = 1000
+_LEAST_CALIBRATION = 16
+# What of the time left is kept at most for all that comes after a split.
+_KEPT = {"valid": 0.7, "test": 0.15}
+_MARGIN = 1.1
+# What of a budget there is at least, if training has used it all, and what is kept for writing.
+_LEAST_LEFT = 0.05
+_SAVING = 0.01
+
+
+def final_queries(data: Dataset) -> int:
+    """How many queries are asked after a training: both splits, and for the calibration."""
+    valid = 2 * len(data.valid)
+    return valid + 2 * len(data.test) + min(valid, _CALIBRATION_QUERIES)
+
+
+class FinalEvaluation:
+    """Evaluates what a trainer has trained on both splits, and calibrates it.
+
+    `budget`: its time; with little left, a sample of the queries is asked, drawn with the seed.
+    `display`: called with a split and the number of queries; what it returns, with queries done.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        budget: TimeBudget,
+        display: Callable[[str, int], Callable[[int], None]],
+    ) -> None:
+        self.trainer, self.budget, self.display = trainer, budget, display
+        self.reports: dict[str, dict[str, Any] | None] = {}
+
+    def run(self) -> dict[str, dict[str, Any] | None]:
+        """The evaluation of each split as JSON, or None if it is empty."""
+        for split in SPLITS:
+            self.reports[split] = self._evaluated(split)
+        return self.reports
+
+    @property
+    def cut(self) -> str:
+        """Which splits were not asked in full, in words; empty if all were."""
+        short = [
+            f"{report['queries']:,} of {report['of']:,} {split} queries"
+            for split, report in self.reports.items()
+            if report is not None and report["queries"] < report["of"]
+        ]
+        return " and ".join(short)
+
+    def baseline_mrr(self) -> float | None:
+        """MRR of the frequency baseline on the test queries that were asked; else on valid."""
+        split = next((name for name in reversed(SPLITS) if self.reports.get(name)), None)
+        report = self.reports[split] if split else None
+        if split is None or report is None:
+            return None
+        trainer = self.trainer
+        facts, relations = trainer.data.facts(split), trainer.graph.num_relations
+        asked = drawn_queries(facts, relations, report["queries"], trainer.config.seed)
+        return trainer.frequency.metrics(*asked, trainer.known).mrr
+
+    def calibrated(self) -> Calibration:
+        """From scores to probabilities, by the questions there is time for."""
+        limit, trainer = _CALIBRATION_QUERIES, self.trainer
+        if self.budget.is_limited and self.budget.seconds_per_query:
+            # One process calibrates; the rate is that of all of them together.
+            rate = self.budget.seconds_per_query * trainer.team.size
+            limit = min(limit, max(int(self._left / _MARGIN / rate), _LEAST_CALIBRATION))
+        return calibrate(trainer.reasoner, trainer.data, limit, trainer.config.seed)
+
+    @property
+    def _left(self) -> float:
+        """Seconds that may still be used."""
+        limit = self.budget.limit
+        return max(self.budget.left - _SAVING * limit, _LEAST_LEFT * limit)
+
+    def _evaluated(self, split: str) -> dict[str, Any] | None:
+        trainer, budget = self.trainer, self.budget
+        facts, team = trainer.data.facts(split), trainer.team
+        count = 2 * len(facts)
+        if not count:
+            return None
+        until, limit, seed, expected = None, None, 0, count
+        if budget.is_limited:
+            seconds, seed = self._seconds(split), trainer.config.seed
+            expected = min(count, max(int(seconds / (budget.seconds_per_query or math.inf)), 1))
+            if team.size == 1:
+                until = _Deadline(budget, seconds)
+            else:  # who would have to stop together
+                limit = expected = int(team.from_first(expected))
+        shown = self.display(split, len(team.dealt(expected)))
+
+        def progress(done: int) -> None:
+            shown(done)
+            trainer.check_going_on_alone()
+
+        begun = budget.clock()
+        report = evaluate(
+            trainer.reasoner,
+            facts,
+            trainer.known,
+            batch_size=trainer.config.valid_batch_size or None,
+            limit=limit,
+            seed=seed,
+            progress=progress,
+            until=until,
+            team=team,
+        )
+        budget.learn(report.queries, budget.clock() - begun)
+        return report.as_dict()
+
+    def _seconds(self, split: str) -> float:
+        """How long the evaluation of a split may take, so that there is time for what follows."""
+        data, left = self.trainer.data, self._left
+        following = min(2 * len(data.valid), _CALIBRATION_QUERIES)
+        following += 2 * len(data.test) if split == "valid" else 0
+        kept, rate = _KEPT[split] * left, self.budget.seconds_per_query
+        if rate:
+            kept = min(kept, _MARGIN * rate * following)
+            kept = max(kept, min(rate * _LEAST_CALIBRATION, left / 2))
+        return left - kept
+
+
+class _Deadline:
+    """Says, asked after each batch, whether there is no time for another one of its length."""
+
+    def __init__(self, budget: TimeBudget, seconds: float) -> None:
+        self._budget, self._asked = budget, budget.used
+        self._end = self._asked + seconds
+
+    def __call__(self) -> bool:
+        before, self._asked = self._asked, self._budget.used
+        return self._asked + (self._asked - before) / 2 >= self._end

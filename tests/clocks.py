@@ -1,0 +1,62 @@
+"""A clock that the tests advance, and trainings that take a given time by it."""
+
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from oneshot.reasoner import Reasoner
+from oneshot.training import Trainer
+
+
+class FakeClock:
+    """Seconds that pass only when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Steps:
+    """An observer: each step of a training takes `seconds`. It counts them.
+
+    `ends_at`: the step at which the process dies.
+    """
+
+    def __init__(self, clock: FakeClock, seconds: float = 1.0, ends_at: int = 0) -> None:
+        self.clock, self.seconds, self.ends_at = clock, seconds, ends_at
+        self.count = 0
+        self.rates: list[float] = []
+
+    def started(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def stepped(self, queries: int, loss: float) -> None:
+        self.count += 1
+        self.rates.append(self.trainer.optimizer.param_groups[0]["lr"])
+        self.clock.now += self.seconds
+        if self.count == self.ends_at:
+            raise KilledError
+
+    def validating(self, queries: int) -> None:
+        pass
+
+    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+        pass
+
+
+class KilledError(Exception):
+    """The end of a process, without a chance to write anything."""
+
+
+def answer_slowly(monkeypatch: pytest.MonkeyPatch, clock: FakeClock, seconds: float) -> None:
+    """Let every query of an evaluation, and of a calibration, take so long."""
+    reason = Reasoner.reason
+
+    def slow(self: Reasoner, queries: Tensor, include: Tensor | None = None) -> Any:
+        clock.now += seconds * len(queries)
+        return reason(self, queries, include)
+
+    monkeypatch.setattr(Reasoner, "reason", slow)
