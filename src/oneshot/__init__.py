@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oneshot.evaluation import Report, evaluate
     from oneshot.explanation import Explanation
     from oneshot.graph import KnowledgeGraph
+    from oneshot.plan import plan
     from oneshot.ppr import pagerank, ppr
     from oneshot.predictor import Predictor
     from oneshot.reasoner import Reasoner
@@ -55,6 +56,7 @@ _HOME = {
     "evaluate": "evaluation",
     "Explanation": "explanation",
     "KnowledgeGraph": "graph",
+    "plan": "plan",
     "pagerank": "ppr",
     "ppr": "ppr",
     "Predictor": "predictor",
@@ -106,6 +108,7 @@ __all__ = [
     "fit",
     "load",
     "pagerank",
+    "plan",
     "ppr",
 ]
 
@@ -123,7 +126,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Keeps `oneshot.ppr` and `oneshot.coverage` the functions, not the modules they live in."""
+    """Keeps `oneshot.ppr` and others the functions, not the modules that they live in."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         # The import system binds each submodule to its package after loading it.

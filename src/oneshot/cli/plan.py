@@ -1,0 +1,90 @@
+"""The command that shows what `oneshot train` would choose, and how a plan is displayed."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oneshot import console
+from oneshot.cli.options import (
+    DataArgument,
+    DeviceOption,
+    JsonOption,
+    SeedOption,
+    SetOption,
+    load_data,
+)
+
+if TYPE_CHECKING:
+    from oneshot.plan import Plan
+
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="M",
+        help="Time budget in minutes for training and evaluation.",
+        show_default="10 on a CPU, 5 on a GPU",
+    ),
+]
+
+
+def plan(
+    source: DataArgument,
+    minutes: MinutesOption = None,
+    settings: SetOption = None,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Show the configuration that `oneshot train` would choose for a data set, and why."""
+    from oneshot.config import from_table
+    from oneshot.devices import find_device
+    from oneshot.plan import check_minutes, make_plan
+
+    check_minutes(minutes)
+    place = find_device(device)
+    from_table({}, list(settings or []))  # wrong settings, before anything is read
+    dataset = load_data(source, seed)
+    with console.status("planning"):
+        found = make_plan(dataset, minutes, place, list(settings or []), seed)
+    if json:
+        console.print_json(as_json(found))
+        return
+    print_plan(dataset.name, found)
+    console.stdout.print(expectation(found), soft_wrap=True)
+
+
+def as_json(plan: "Plan") -> dict[str, Any]:
+    """A plan as a JSON value."""
+    return {
+        "config": dataclasses.asdict(plan.config),
+        "seconds": plan.seconds,
+        "coverage": plan.coverage,
+        "memory": plan.memory,
+        "queries": plan.queries,
+        "reasons": {choice.option: choice.reason for choice in plan.choices},
+    }
+
+
+def print_plan(name: str, plan: "Plan") -> None:
+    """What was chosen and why, as a table on stdout."""
+    rows = [
+        (choice.option, _shown(choice.value), choice.reason)
+        for choice in plan.choices
+        if choice.reason
+    ]
+    console.print_table(f"{name}: what was chosen", ("option", "value", "why"), rows)
+
+
+def expectation(plan: "Plan") -> str:
+    """What is expected of a plan, in one line."""
+    return (
+        f"expected: {plan.seconds / 60:.1f} minutes, coverage {plan.coverage:.3f}, "
+        f"{max(plan.memory / 2**20, 1):,.0f} MB per step, {plan.queries:,} training queries"
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:g}" if isinstance(value, float) else str(value)

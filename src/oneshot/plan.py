@@ -1,0 +1,488 @@
+"""Plan: a configuration that suits a data set and a machine, from a look at both.
+
+In seconds: how many entities a subgraph needs is read off the coverage of held-out facts, the
+number of layers off the distances of their answers, and what the machine can do in the time off a
+few timed steps. From the largest predictor and the best coverage on, both are made smaller until
+enough training queries can be asked in the time.
+"""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from oneshot.building import build_reasoner
+from oneshot.config import Config, from_table
+from oneshot.coverage import components
+from oneshot.dataset import Dataset, both_directions
+from oneshot.devices import find_device
+from oneshot.epoch import draw_epoch
+from oneshot.errors import InputError, is_out_of_memory
+from oneshot.graph import KnowledgeGraph
+from oneshot.reasoner import Reasoner
+from oneshot.samplers import BFSSampler, PPRSampler
+from oneshot.training import Trainer
+
+CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
+"""The time that a training takes if none is given."""
+
+# Held-out queries that coverage and distances are read off, and the seconds they may take.
+_QUERIES, _FEW_QUERIES = 1024, 128
+_LOOK_SECONDS = 8.0
+# The part of the time that validations and the final evaluation may take.
+_EVALUATION_SHARE = 1 / 3
+# Validations in a training, about.
+_VALIDATIONS = 12
+_BATCH, _BATCH_GPU = 32, 64
+# About the seconds that one edge, layer and channel takes, forward and backward pass together, and
+# one row, layer and pair of channels; and by how much such a guess may be off.
+_EDGE_SECONDS, _ROW_SECONDS = 1e-9, 1e-9
+_GPU_EDGE_SECONDS = 3e-11
+_HOPELESS = 3.0
+_GUESS_QUERIES = 4
+
+
+class Choice(NamedTuple):
+    """One thing that was chosen: the option, its value, and why."""
+
+    option: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration with what is expected of it.
+
+    `choices`: what was chosen and why, in the order in which it was; an empty reason means that it
+    is so on every graph. Options that were given are not among them. `seconds`: of the whole
+    training, evaluation included. `coverage`: share of the validation queries whose answer is
+    sampled. `memory`: bytes that a training step takes, about. `queries`: training queries that the
+    time is enough for.
+    """
+
+    config: Config
+    choices: Sequence[Choice]
+    seconds: float
+    coverage: float
+    memory: int
+    queries: int
+
+
+def plan(
+    data: Dataset,
+    minutes: float | None = None,
+    *,
+    device: str = "auto",
+    settings: Sequence[str] = (),
+    seed: int = 0,
+) -> Config:
+    """The configuration that `oneshot train` would choose for a data set.
+
+    `minutes`: the time of the whole training; 10 on a CPU, 5 on a GPU if not given. `settings`,
+    such as `predictor.dim=32`, stay as they are, and the rest is chosen to go with them.
+    """
+    return make_plan(data, minutes, find_device(device), settings, seed).config
+
+
+def make_plan(
+    data: Dataset,
+    minutes: float | None = None,
+    device: torch.device | str = "cpu",
+    settings: Sequence[str] = (),
+    seed: int = 0,
+) -> Plan:
+    """See `plan`; → with reasons and expectations."""
+    return _Planner(data, minutes, torch.device(device), settings, seed).run()
+
+
+def check_minutes(minutes: float | None) -> None:
+    """Raise unless a time budget is one, or not given."""
+    if minutes is not None and not 0 < minutes <= 10**6:
+        raise InputError(f"minutes must be above 0 and at most 1,000,000, not {minutes:g}")
+
+
+class _Size(NamedTuple):
+    """How large everything is: width and depth of the predictor, entities of a subgraph."""
+
+    dim: int
+    layers: int
+    entities: int
+
+
+class _Pace(NamedTuple):
+    """What a probe of some steps found: seconds per query in training and in evaluation, edges and
+    entities of a subgraph."""
+
+    training: float
+    evaluation: float
+    edges: float
+    entities: float
+
+
+class _Planner:
+    """Looks at data and machine, and chooses; one instance makes one plan."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        minutes: float | None,
+        device: torch.device,
+        settings: Sequence[str],
+        seed: int,
+    ) -> None:
+        check_minutes(minutes)
+        if data.graph.num_facts < 2:
+            raise InputError("training needs at least two facts")
+        if not len(data.valid):
+            raise InputError("training needs a validation split, to choose the best epoch by")
+        self.started = time.perf_counter()
+        self.data, self.device, self.seed = data, device, seed
+        self.is_gpu = device.type == "cuda"
+        self.given = _given(settings)
+        self.settings = [*settings, f"training.seed={seed}"]
+        set_minutes = self.given.get("training.minutes")
+        self.minutes = minutes or set_minutes or (GPU_MINUTES if self.is_gpu else CPU_MINUTES)
+        self.choices: list[Choice] = []
+        self.table: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> Plan:
+        graph = self.data.graph
+        self._choose("training.minutes", self.minutes, "time for everything, evaluation included")
+        queries, answers = self._held_out()
+        self._choose_shape()
+        deepest = self._layers(graph, queries, answers)
+        places = self._places(graph, queries, answers)
+        size, pace, enough = self._size(deepest, places)
+        self._choose_budget(size, places)
+        self._choose_course(pace, enough)
+        config = from_table(self.table, self.settings)
+        entities = size.entities
+        coverage = float((places < entities).double().mean()) if len(places) else 0.0
+        seconds, asked = self._expected(config, pace)
+        return Plan(config, tuple(self.choices), seconds, coverage, _memory(config, pace), asked)
+
+    # what is looked at --------------------------------------------------------------------------
+
+    def _held_out(self) -> tuple[Tensor, Tensor]:
+        """Validation queries [n, 2] and answers [n], some of them in random order."""
+        graph = self.data.graph
+        queries, answers = both_directions(self.data.valid, graph.num_relations)
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(len(queries), generator=generator)[:_QUERIES]
+        return queries[order], answers[order]
+
+    def _layers(self, graph: KnowledgeGraph, queries: Tensor, answers: Tensor) -> int:
+        """Layers that reach the answers, and see longer paths to them, too."""
+        if "predictor.num_layers" in self.given:
+            return int(self.given["predictor.num_layers"])
+        few = max(min(_FEW_QUERIES, 2 * 10**8 // max(graph.num_entities, 1) // 4), 1)
+        score = BFSSampler(1.0).scores(graph, queries[:few, 0])
+        score = score[torch.arange(len(score)), answers[:few]]
+        hops = (1 / score[score > 0] - 1).round()  # see `BFSSampler`
+        hops = hops[hops > 0]
+        far = float(hops.quantile(0.9)) if len(hops) else 1.0
+        layers = int(min(max(far + 2, 3), 8 if self.is_gpu else 6))
+        reason = f"nine of ten answers are within {far:.0f} hops, and longer paths tell more"
+        self._choose("predictor.num_layers", layers, reason)
+        return layers
+
+    def _places(self, graph: KnowledgeGraph, queries: Tensor, answers: Tensor) -> Tensor:
+        """Place of the answers in the sampler's order of entities, as many as the time allows.
+
+        The number of entities where no path leads to the answer: no budget is good for those.
+        """
+        sampler, found = PPRSampler(1.0, method="chebyshev"), []
+        for part in torch.arange(len(queries)).split(64):
+            found.append(sampler.ranks(graph, queries[part], answers[part]))
+            if time.perf_counter() - self.started > _LOOK_SECONDS:
+                break
+        places = torch.cat(found)
+        part_of = components(graph)
+        count = len(places)
+        apart = part_of[queries[:count, 0]] != part_of[answers[:count]]
+        return places.masked_fill(apart, graph.num_entities)
+
+    # what is chosen -----------------------------------------------------------------------------
+
+    def _choose(self, option: str, value: Any, reason: str) -> None:
+        if option in self.given:
+            return
+        section, key = option.split(".")
+        self.table.setdefault(section, {})[key] = value
+        self.choices = [choice for choice in self.choices if choice.option != option]
+        self.choices.append(Choice(option, value, reason))
+
+    def _choose_shape(self) -> None:
+        """What turned out well on graphs of all kinds."""
+        aggregate = "mean, extremes and deviation of the messages: best on graphs of all kinds"
+        self._choose("predictor.aggregate", "pna", aggregate)
+        for option, value in (("norm", True), ("shortcut", True), ("gate", False)):
+            self._choose(f"predictor.{option}", value, "")
+        valid, train = _direct_shares(self.data, self.seed)
+        if train > 0.05 and valid < 0.2 * train:
+            reason = (
+                f"{valid:.0%} of the validation pairs have other facts between them, {train:.0%} "
+                "of those in training"
+            )
+            self._choose("training.hide_direct", True, reason)
+        self._choose("training.mask_known", True, "")
+        self._choose("training.clip", 1.0, "")
+        self._choose("training.batch_size", _BATCH_GPU if self.is_gpu else _BATCH, "")
+        if self.is_gpu:
+            self._choose("training.precision", "auto", "")
+        facts = self.data.graph.num_facts
+        ratio = 0.95 if facts >= 50_000 else 0.9 if facts >= 10_000 else 0.8
+        self._choose("training.fact_ratio", ratio, f"{facts:,} facts")
+
+    def _size(self, deepest: int, places: Tensor) -> tuple[_Size, _Pace, int]:
+        """The first of ever smaller sizes with which enough queries can be asked in the time."""
+        facts = self.data.graph.num_facts
+        if self.is_gpu:
+            enough = min(max(3 * facts, 100_000), 600_000)
+            ladder = _LADDER_GPU
+        else:
+            enough = min(max(20 * facts, 1_000), 60_000)
+            ladder = _LADDER
+        sizes = list(
+            dict.fromkeys(
+                _Size(
+                    int(self.given.get("predictor.dim", dim)),
+                    min(deepest, layers),
+                    self._entities(places, lost),
+                )
+                for dim, lost, layers in ladder
+            )
+        )
+        pace = None
+        for number, size in enumerate(sizes):
+            is_last = number == len(sizes) - 1
+            if not is_last and self._guess(size) > _HOPELESS * self._seconds_a_query(enough):
+                continue
+            try:
+                pace = self._probe(size)
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or is_last:
+                    raise
+                continue
+            if is_last or self._asked(pace) >= enough:
+                break
+        assert pace is not None
+        reason = f"the largest with which {enough:,} training queries fit the time"
+        if self._asked(pace) < enough:
+            reason = "the smallest of those tried; the time is short"
+        self._choose("predictor.dim", size.dim, reason)
+        if size.layers < deepest:
+            self._choose("predictor.num_layers", size.layers, "fewer than wanted; time is short")
+        return size, pace, enough
+
+    def _entities(self, places: Tensor, lost: float) -> int:
+        """The fewest entities whose coverage is `lost` below that of the whole graph at most."""
+        count = self.data.graph.num_entities
+        for option in ("entity_ratio", "max_entities"):
+            value = self.given.get(f"sampler.{option}")
+            if isinstance(value, int | float):
+                return max(int(value * count) if option == "entity_ratio" else int(value), 1)
+        reachable = places[places < count].sort().values
+        if not len(reachable):
+            return count
+        kept = min(int((1 - lost) * len(reachable)), len(reachable) - 1)
+        wanted = int(reachable[kept]) + 1
+        # Nearly all of a small graph is all of it.
+        return count if wanted > 0.7 * count else wanted
+
+    def _choose_budget(self, size: _Size, places: Tensor) -> None:
+        count = self.data.graph.num_entities
+        if any(f"sampler.{o}" in self.given for o in ("entity_ratio", "max_entities")):
+            return
+        covered = float((places < size.entities).double().mean())
+        reachable = float((places < count).double().mean())
+        reason = f"{covered:.1%} of the answers are covered, {reachable:.1%} can be reached"
+        ratio = 1.0 if size.entities >= count else round(size.entities / count, 4)
+        self._choose("sampler.entity_ratio", max(ratio, 1 / count), reason)
+
+    def _choose_course(self, pace: _Pace, enough: int) -> None:
+        """Epochs, and what is asked and validated in each."""
+        facts = self.data.graph.num_facts
+        config = from_table(self.table, self.settings)
+        fit_in = self._asked(pace)
+        most = max(min(30 * 2 * facts, 2_000_000 if self.is_gpu else 400_000), 40_000)
+        asked = max(min(fit_in, most), 2 * _BATCH)
+        per_split = 2 * max(int((1 - config.training.fact_ratio) * facts), 1)
+        share = min(asked / _VALIDATIONS / per_split, 1.0)
+        share = min(max(round(share, 4), 2 / per_split), 1.0)
+        each = max(int(share * per_split), 2)
+        epochs = max(round(asked / each), 1)
+        if fit_in < most:  # the clock decides
+            reason = "more than the time is likely to be enough for"
+            epochs = max(int(1.3 * epochs), epochs + 1)
+        else:
+            reason = f"{asked:,} training queries are enough for {facts:,} facts"
+        self._choose("training.epochs", epochs, reason)
+        self._choose(
+            "training.query_share", share, f"an epoch, with a fresh split, asks {each:,} queries"
+        )
+        every = max(round(epochs / (2 * _VALIDATIONS)), 1)
+        self._choose("training.valid_every", every, f"about {epochs // every} validations")
+        rate = 0.15 * 60 * self.minutes / max(epochs // every, 1) / pace.evaluation
+        limit = min(max(int(rate), 200), 2 * len(self.data.valid))
+        if limit < 2 * len(self.data.valid):
+            self._choose("training.valid_limit", limit, "validations take a seventh of the time")
+        rate = 0.003 if config.predictor.dim >= 64 else 0.005
+        self._choose("training.learning_rate", rate, f"suits dimension {config.predictor.dim}")
+
+    # what is measured ---------------------------------------------------------------------------
+
+    def _probe(self, size: _Size) -> _Pace:
+        """Time a few steps of training and evaluation with predictors and subgraphs of a size."""
+        table = {section: dict(values) for section, values in self.table.items()}
+        table.setdefault("predictor", {}).update(dim=size.dim, num_layers=size.layers)
+        if not any(f"sampler.{o}" in self.given for o in ("entity_ratio", "max_entities")):
+            table.setdefault("sampler", {})["max_entities"] = size.entities
+        settings = [s for s in self.settings if not s.strip().startswith("training.minutes")]
+        config = from_table(table, settings)
+        training = dataclasses.replace(
+            config.training,
+            minutes=0.0,
+        )
+        reasoner = build_reasoner(self.data.graph, config, self.device)
+        trainer = Trainer(reasoner, self.data, training, [])
+        facts = draw_epoch(trainer.graph, training, 1)
+        steps = trainer.steps(facts, 1)
+        next(steps, None)  # compiles, allocates
+        self._wait()
+        begun, asked = time.perf_counter(), 0
+        for count, *_ in itertools.islice(steps, 12):
+            asked += count
+            self._wait()
+            if time.perf_counter() - begun > 1.0:
+                break
+        training_seconds = (time.perf_counter() - begun) / asked if asked else 1e-3
+        evaluation, batch_edges, batch_entities = self._time_evaluation(reasoner, facts.queries)
+        return _Pace(training_seconds, evaluation, batch_edges, batch_entities)
+
+    def _time_evaluation(self, reasoner: Reasoner, queries: Tensor) -> tuple[float, float, float]:
+        """→ (seconds, edges, entities) per query"""
+        some = queries[: 256 if self.is_gpu else 16]
+        reasoner.reason(some[:2])
+        self._wait()
+        begun = time.perf_counter()
+        batch, _ = reasoner.reason(some)
+        self._wait()
+        seconds = (time.perf_counter() - begun) / len(some)
+        return seconds, batch.num_edges / len(some), batch.num_entities / len(some)
+
+    def _wait(self) -> None:
+        if self.is_gpu:
+            torch.cuda.synchronize(self.device)
+
+    def _asked(self, pace: _Pace) -> int:
+        """Training queries that the time is enough for."""
+        return int(self._training_seconds(pace) / pace.training)
+
+    def _training_seconds(self, pace: _Pace) -> float:
+        budget = 60 * self.minutes
+        spent = time.perf_counter() - self.started
+        return max(0.97 * budget - spent - self._evaluation_seconds(pace), 0.1 * budget)
+
+    def _evaluation_seconds(self, pace: _Pace) -> float:
+        """Validations, and the evaluation of both splits at the end, cut to their share."""
+        budget = 60 * self.minutes
+        final = 2 * (len(self.data.valid) + len(self.data.test)) * pace.evaluation
+        return min(final, _EVALUATION_SHARE * budget) + 0.12 * budget
+
+    def _seconds_a_query(self, queries: int) -> float:
+        """The time that a training query may take if so many are to be asked."""
+        return 0.6 * 60 * self.minutes / queries
+
+    def _guess(self, size: _Size) -> float:
+        """Seconds of a training query, from the size of some subgraphs alone: a rough guess.
+
+        What it is for: not to try what would take many times as long as there is time.
+        """
+        graph = self.data.graph
+        queries, _ = both_directions(graph.facts[:_GUESS_QUERIES].long(), graph.num_relations)
+        sampler = PPRSampler(max_entities=size.entities, keep_unreachable=False)
+        batch = sampler.sample(graph, queries[:_GUESS_QUERIES])
+        edges, rows = (n / _GUESS_QUERIES for n in (batch.num_edges, batch.num_entities))
+        if self.is_gpu:
+            return edges * size.layers * size.dim * _GPU_EDGE_SECONDS
+        work = edges * size.layers * size.dim * _EDGE_SECONDS
+        work += rows * size.layers * size.dim**2 * _ROW_SECONDS
+        return work / torch.get_num_threads()
+
+    def _expected(self, config: Config, pace: _Pace) -> tuple[float, int]:
+        """→ (seconds of the whole training, training queries)"""
+        training = config.training
+        facts = self.data.graph.num_facts
+        per_split = 2 * max(int((1 - training.fact_ratio) * facts), 1)
+        wanted = training.epochs * max(int(training.query_share * per_split), 2)
+        asked = min(wanted, self._asked(pace))
+        seconds = asked * pace.training + self._evaluation_seconds(pace)
+        seconds += time.perf_counter() - self.started
+        return min(seconds, 60 * self.minutes), asked
+
+
+# Dimension, share of the reachable answers that may be lost, most layers; from best to cheapest.
+_LADDER: Sequence[tuple[int, float, int]] = (
+    (64, 0.01, 8),
+    (32, 0.01, 8),
+    (32, 0.03, 8),
+    (32, 0.06, 6),
+    (32, 0.10, 5),
+    (32, 0.15, 5),
+    (32, 0.25, 4),
+    (16, 0.35, 4),
+)
+_LADDER_GPU: Sequence[tuple[int, float, int]] = (
+    (128, 0.03, 8),
+    (64, 0.03, 8),
+    (64, 0.06, 8),
+    (64, 0.10, 6),
+    (32, 0.15, 6),
+    (32, 0.25, 5),
+    (32, 0.35, 4),
+)
+
+
+def _given(settings: Sequence[str]) -> dict[str, Any]:
+    """What settings `section.key=value` set, by "section.key"; wrong ones are errors."""
+    whole = from_table({}, settings)
+    found = {}
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        section, _, key = name.partition(".")
+        found[name] = getattr(getattr(whole, section), key)
+    return found
+
+
+def _direct_shares(data: Dataset, seed: int, most: int = 5000) -> tuple[float, float]:
+    """The share of facts between whose entities the graph has other facts: validation, training."""
+    graph = data.graph
+    generator = torch.Generator().manual_seed(seed)
+
+    def share(facts: Tensor, own: int) -> float:
+        chosen = torch.randperm(len(facts), generator=generator)[:most]
+        some = facts[chosen].long()
+        low, high = some[:, [0, 2]].amin(1), some[:, [0, 2]].amax(1)
+        key = low * graph.num_entities + high
+        place = torch.searchsorted(pairs, key).clamp(max=len(pairs) - 1)
+        between = torch.where(pairs[place] == key, counts[place], 0)
+        return float((between > own).double().mean())
+
+    head, tail = graph.facts[:, 0].long().cpu(), graph.facts[:, 2].long().cpu()
+    ends = torch.minimum(head, tail) * graph.num_entities + torch.maximum(head, tail)
+    pairs, counts = ends.unique(return_counts=True)
+    return share(data.valid.cpu(), 0), share(graph.facts.cpu(), 1)
+
+
+def _memory(config: Config, pace: _Pace) -> int:
+    """Bytes that a training step takes, about: states and aggregates of all layers, and edges."""
+    width = 10 if config.predictor.aggregate == "pna" else 5
+    rows = pace.entities * config.predictor.dim * width * config.predictor.num_layers
+    return int(config.training.batch_size * 4 * (rows + 20 * pace.edges))
