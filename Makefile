@@ -2,9 +2,21 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+LOWEST := .venv-lowest
+NEWEST := .venv-newest
+# What an installation is made from, beside the Python code, which is used in its place.
+SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/oneshot/compiled/*.c)
 
-.PHONY: install demo test test-slow lint types bench clean
+# $(call install,VENV,ARGUMENTS) makes the environment and installs; pip is heard only if it fails.
+define install
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@echo "installing into $(1) ..."
+	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \
+	if ! $(1)/bin/python -m pip install --progress-bar off --disable-pip-version-check \
+		--constraint constraints.txt $(2) >"$$log" 2>&1; then tail -n 60 "$$log" >&2; exit 1; fi
+endef
+
+.PHONY: install demo test test-slow test-lowest test-newest test-matrix lint types bench clean
 
 install: $(VENV)/.all  ## the package with all extras, in .venv
 demo: $(VENV)/.demo    ## the main job on the bundled graph
@@ -15,6 +27,18 @@ test: lint types       ## lint, types and tests
 
 test-slow: $(VENV)/.test  ## the checks that take minutes
 	$(BIN)/python -m pytest -m slow -n 0
+
+# Old packages warn about newer Python and newer packages, which is no fault of ours.
+test-lowest: $(LOWEST)/.test  ## the tests with the oldest dependencies that pyproject.toml allows
+	PYTEST_ADDOPTS="-W default::DeprecationWarning -W default::PendingDeprecationWarning \
+		-W default::FutureWarning" $(LOWEST)/bin/python -m pytest
+
+test-newest:           ## the tests with today's newest dependencies; torch is as in constraints.txt
+	$(call install,$(NEWEST),--upgrade --upgrade-strategy eager --editable ".[test]")
+	$(NEWEST)/bin/python -m pytest
+
+test-matrix: $(VENV)/.test  ## the tests under many settings of the machine; SETTINGS="name ..."
+	BIN=$(BIN) scripts/test_matrix.sh $(SETTINGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -29,14 +53,20 @@ bench: $(VENV)/.all    ## the benchmarks, into benchmarks/results
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) build dist demo src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) build dist demo src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find src -name '*.so' -delete
 
-# One stamp a set of extras, renewed when the requirements change.
+# One stamp a set of extras, renewed when the requirements or the kernels change.
 $(VENV)/.all: EXTRAS := [all]
-$(VENV)/.test: EXTRAS := [test]
+$(VENV)/.test: EXTRAS := [lint,test]
 $(VENV)/.demo: EXTRAS := [plot]
-$(VENV)/.all $(VENV)/.test $(VENV)/.demo: pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing the package$(EXTRAS) into $(VENV) ..."
-	@$(PIP) --editable ".$(EXTRAS)"
+$(VENV)/.all $(VENV)/.test $(VENV)/.demo: $(SOURCES)
+	$(call install,$(VENV),--editable ".$(EXTRAS)")
+	@touch $@
+
+# The oldest versions; but torch as pinned, whose older ones have no CPU build on every index.
+$(LOWEST)/.test: $(SOURCES) scripts/lowest_versions.py
+	@mkdir -p $(LOWEST)
+	@$(PYTHON) scripts/lowest_versions.py test > $(LOWEST)/constraints.txt
+	$(call install,$(LOWEST),--constraint $(LOWEST)/constraints.txt --editable ".[test]")
 	@touch $@

@@ -47,7 +47,7 @@ def request(
     given = {"Content-Type": "application/json"} if data is not None else {}
     asked = urllib.request.Request(url, data, given | (headers or {}), method=method)
     try:
-        with urllib.request.urlopen(asked, timeout=30) as reply:
+        with urllib.request.urlopen(asked, timeout=120) as reply:
             return Reply(reply.status, reply.headers, reply.read())
     except urllib.error.HTTPError as error:
         with error:

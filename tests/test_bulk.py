@@ -335,7 +335,7 @@ def test_a_killed_workers_partition_is_given_to_another(run: Run, place: Path) -
     seen: dict[str, Any] = {}
 
     def kill(pid: int) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while len(list(out.glob("part-*"))) < 4 and time.monotonic() < deadline:
             time.sleep(0.005)
         os.kill(pid, signal.SIGSTOP)
@@ -364,11 +364,8 @@ def test_a_killed_call_goes_on_where_it_was(run: Run, place: Path) -> None:
     write_questions(place / "q.parquet", asked)
     out = place / "answers"
     words = command(place, "--partition", 8, "--top", 4)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "oneshot", *map(str, words)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 60
+    process = subprocess.Popen([sys.executable, "-m", "oneshot", *map(str, words)])
+    deadline = time.monotonic() + 300
     while len(list(out.glob("part-*"))) < 4 and time.monotonic() < deadline:
         time.sleep(0.005)
     process.kill()
@@ -389,17 +386,14 @@ def test_the_workers_of_a_killed_call_die_with_it(run: Run, place: Path) -> None
     write_questions(place / "q.parquet", asked)
     out = place / "answers"
     words = command(place, "--partition", 8, "--workers", 2)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "oneshot", *map(str, words)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 60
+    process = subprocess.Popen([sys.executable, "-m", "oneshot", *map(str, words)])
+    deadline = time.monotonic() + 300
     while len(list(out.glob("part-*"))) < 4 and time.monotonic() < deadline:
         time.sleep(0.005)
     children = psutil.Process(process.pid).children()
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
     before = stamps(out)
     assert 4 <= len(before) < 320

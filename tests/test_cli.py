@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 from commands import Result, Run, listing
+from serving import saved_run
 
 import oneshot
 from oneshot.datasets import load
+from oneshot.live import LiveGraph
+from oneshot.runs import run_fingerprint, run_graph
 
 FACTS = "".join(f"n {i % 13}\tr{i % 3}\tn {i * i % 11}\n" for i in range(120))
 
@@ -75,6 +78,28 @@ def test_json_is_in_ascii_where_the_terminal_is(
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"}
     done = subprocess.run(command, cwd=facts.parent, env=environment, capture_output=True)
     assert json.loads(done.stdout.decode("ascii"))["name"] == "ü.tsv"
+
+
+def in_latin_1(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command where terminals and pipes are not in UTF-8, nor is text in files."""
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "oneshot", *arguments]
+    return subprocess.run(
+        command, cwd=place, env=environment, capture_output=True, encoding="latin-1"
+    )
+
+
+def test_letters_that_a_terminal_lacks_are_escaped(tmp_path: Path) -> None:
+    saved = saved_run(tmp_path / "run", 8)
+    shown = in_latin_1(tmp_path, "predict", "run", "link 1", "next", "--inverse", "--explain")
+    assert (shown.returncode, shown.stderr.count("Traceback")) == (0, 0), shown.stderr
+    assert "(link 1, next\\u207b¹, ?)" in shown.stdout
+    # Data are never changed: they are written as they are, or not at all.
+    LiveGraph(run_graph(saved), saved, run_fingerprint(saved)).add([("ü →", "next", "link 1")])
+    refused = in_latin_1(tmp_path, "facts", "run", "export")
+    assert refused.returncode == 2
+    assert "error: a name cannot be written here, where text is in " in refused.stderr
+    assert "\\u2192" not in refused.stdout
 
 
 def test_data_is_saved_and_opened_again(run: Run, facts: Path, tmp_path: Path) -> None:

@@ -1,12 +1,21 @@
 """Tests of bad input on the command line: one line that says what and where, exit code 2."""
 
 import gzip
+import inspect
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import typer
 from commands import Run, listing
+from typer.models import OptionInfo
+
+from oneshot import cli
+from oneshot.cli import bench
 
 FACTS = "a\tr\tb\nb\tr\tc\n"
 
@@ -117,15 +126,96 @@ def test_a_missing_gpu_is_named(run: Run, facts: Path, monkeypatch: pytest.Monke
     assert "there is no device 'cuda:7'" in run("data", facts, "--device", "cuda:7").err
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["dota", "data", "data x --no-such-option", "data x --seed -1", "coverage x --limit 0"],
-)
-def test_wrong_use_is_exit_code_2(run: Run, command: str) -> None:
-    result = run(*command.split())
+WRONG_USE = [
+    ("dota", "unknown command 'dota'; did you mean 'data'? (see `oneshot --help`)"),
+    ("xyzzy", "unknown command 'xyzzy' (see `oneshot --help`)"),
+    ("--no-such-option", "unknown option '--no-such-option' (see `oneshot --help`)"),
+    ("data", "missing argument DATA (see `oneshot data --help`)"),
+    ("train world", "missing option --out (see `oneshot train --help`)"),
+    (
+        "data x --sed 1",
+        "unknown option '--sed'; did you mean '--seed' or '--save'? (see `oneshot data --help`)",
+    ),
+    ("data x --seed", "option '--seed' requires an argument (see `oneshot data --help`)"),
+    ("bench preditcor", "unknown command 'preditcor'; did you mean 'predictor'? (see `oneshot be"),
+    ("bench sampler x --no", "unknown option '--no'"),
+    # How these go on is up to typer.
+    ("data x --seed -1", "--seed: "),
+    ("data x --seed one", "--seed: "),
+    ("coverage x --limit 0", "--limit: "),
+    ("data x y", "got unexpected extra argument"),
+    # Nothing of this reaches the terminal as it is.
+    ("data x --\x1b[2J", "unknown option '--\\x1b[2J'"),
+    ("data x \x1b[2J", "got unexpected extra argument"),
+]
+
+
+@pytest.mark.parametrize("width", ["40", "200"])
+@pytest.mark.parametrize(("command", "message"), WRONG_USE)
+def test_wrong_use_is_one_line_and_exit_code_2(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, message: str, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    result = run(*command.split(" "))
     assert (result.code, result.out) == (2, "")
-    assert "Usage" in result.err
-    assert "Traceback" not in result.err
+    assert result.err.startswith(f"error: {message}")
+    assert result.err.endswith(" --help`)\n")
+    assert result.err.count("\n") == 1
+    assert result.err.strip("\n").isprintable()
+
+
+@pytest.mark.parametrize("module", [True, False], ids=["module", "command"])
+@pytest.mark.parametrize("number", [0, 3, 5])
+def test_wrong_use_in_a_process_of_its_own(number: int, module: bool) -> None:
+    script = [str(Path(sys.executable).with_name("oneshot"))]
+    command, message = WRONG_USE[number]
+    started = [sys.executable, "-m", "oneshot"] if module else script
+    # Where typer would draw boxes and colours.
+    environment = os.environ | {"COLUMNS": "40", "FORCE_COLOR": "1", "GITHUB_ACTIONS": "true"}
+    done = subprocess.run([*started, *command.split()], capture_output=True, env=environment)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().splitlines() == [f"error: {message}"]
+
+
+def test_a_bad_value_found_by_a_command_is_told_alike(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise typer.BadParameter("no good,\nfor two reasons.", param_hint="--device")
+
+    monkeypatch.setattr("oneshot.devices.find_device", fail)
+    message = "invalid value for --device: no good, for two reasons (see `oneshot data --help`)"
+    assert run("data", "world") == (2, "", f"error: {message}\n")
+
+
+@pytest.mark.parametrize("command", [(), ("bench",)])
+def test_nothing_asked_shows_the_help(run: Run, command: tuple[str, ...]) -> None:
+    result = run(*command)
+    assert (result.code, result.err) == (2, "")
+    assert "Usage: oneshot" in result.out
+    assert "--help" in result.out
+
+
+def test_ctrl_c_is_exit_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oneshot.devices.find_device", interrupt)
+    result = run("data", "world")
+    assert (result.code, result.out, result.err.strip()) == (130, "", "")
+
+
+def test_an_option_named_like_its_value_is_named_in_full() -> None:
+    """Some versions of typer would else call `file`, shown as FILE, `--FILE`."""
+    functions = [*cli.COMMANDS, bench.sampler, bench.predictor, bench.end_to_end, bench.scale]
+    seen = 0
+    for function in functions:
+        for name, parameter in inspect.signature(function).parameters.items():
+            for info in getattr(parameter.annotation, "__metadata__", ()):
+                if isinstance(info, OptionInfo) and (info.metavar or "").lower() == name:
+                    seen += 1
+                    assert info.default == f"--{name}", (function.__name__, name)
+    assert seen
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,21 @@ def test_names_are_looked_for_in_the_data_directories(
     assert len(load("friends").train) == 3
 
 
+def test_a_user_without_a_home_is_told_where_data_sets_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user is but a number."""
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert len(load("umls").train) > 0
+    with pytest.raises(InputError, match=r"no data set 'nothing': .* not in \$ONESHOT_DATA$"):
+        load("nothing")
+    with pytest.raises(InputError, match="set HOME or XDG_CACHE_HOME"):
+        load("WN18RR")
+
+
 @pytest.mark.parametrize("name", ["no/such/place", "~no_such_user/x", "x" * 5000, "a\0b", "nö"])
 def test_what_is_not_there_is_named(name: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -1,6 +1,7 @@
 """Faults of files and disks: flipped bits, truncation, links and pipes, full, read-only."""
 
 import json
+import mmap
 import os
 import random
 import shutil
@@ -243,8 +244,10 @@ def commands(base: Path, out: Path) -> dict[str, list[object]]:
     }
 
 
-def mounted(path: Path, options: str) -> None:
+def mounted(path: Path, pages: int) -> None:
+    """Mount a file system of so many pages, which are of 4 KiB on most machines."""
     path.mkdir(exist_ok=True)
+    options = f"size={pages * mmap.PAGESIZE}"
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
     if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("only root can mount a small file system")
@@ -254,7 +257,7 @@ def mounted(path: Path, options: str) -> None:
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system without a free byte that holds an older file of each name."""
     path = tmp_path / "disk"
-    mounted(path, "size=2m")
+    mounted(path, 512)
     yield path
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
@@ -307,7 +310,7 @@ def test_a_read_only_disk_is_told_by_every_command_and_can_be_read(
     base: Path, tmp_path: Path, run: Run
 ) -> None:
     disk = tmp_path / "disk"
-    mounted(disk, "size=8m")
+    mounted(disk, 2048)
     try:
         older_files(base, disk)
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)

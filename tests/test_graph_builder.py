@@ -171,7 +171,9 @@ facts = st.lists(st.tuples(name, name, name), min_size=2, max_size=40)
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(facts, st.integers(0, 100), st.floats(0, 0.5), st.floats(0, 0.4))
 def test_any_facts_and_options(

@@ -135,18 +135,24 @@ def test_an_imported_run_can_be_saved_and_asked(tmp_path, data, run):
 
 
 class Evil:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
     def __reduce__(self):
-        return (Path.touch, (Path("/tmp/oneshot-code-ran"),))
+        return (Path.touch, (self.mark,))
 
 
 def test_code_in_a_file_is_not_run(tmp_path, data):
-    marker = Path("/tmp/oneshot-code-ran")
-    marker.unlink(missing_ok=True)
+    marker = tmp_path / "ran"
     for name, write in (("torch.pt", torch.save), ("plain.pt", _dump)):
-        write({"model_state_dict": Evil()}, tmp_path / name)
+        write({"model_state_dict": Evil(marker)}, tmp_path / name)
         with pytest.raises(InputError, match=r"nothing in it was run|not a readable"):
             import_official(tmp_path / name, data, from_table({}))
         assert not marker.exists()
+    pickle.loads((tmp_path / "plain.pt").read_bytes())  # the mark would have been left
+    assert marker.exists()
 
 
 def _dump(value: object, path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import mmap
 import os
 import subprocess
 from collections.abc import Iterator
@@ -271,10 +272,10 @@ def test_a_graph_that_is_gone_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 96 KiB."""
+    """A file system of 24 pages: 96 KiB on most machines."""
     path = tmp_path / "disk"
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(path)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={24 * mmap.PAGESIZE}", "tmpfs", str(path)]
     if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("only root can mount a small file system")
     yield path

@@ -48,7 +48,7 @@ def test_the_examples_of_the_docs(url: str) -> None:
     outputs = {}
     for example in EXAMPLES:
         command = example.replace("http://127.0.0.1:8000", url)
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, (example, done.stderr)
         outputs[example] = done.stdout
         if "/metrics" not in example and "Bolivai" not in example:
@@ -81,7 +81,7 @@ def test_the_unit_runs_a_command_that_there_is() -> None:
     options = options_of(words)
     assert options["host"] == "127.0.0.1"
     # Changed facts are written beside the run.
-    assert options["run"].is_relative_to(unit["Service"]["ReadWritePaths"])
+    assert Path(options["run"]).is_relative_to(unit["Service"]["ReadWritePaths"])
 
 
 def test_the_container_runs_a_command_that_there_is() -> None:

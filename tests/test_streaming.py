@@ -38,8 +38,12 @@ def test_a_query_may_say_that_it_is_inverse(reasoner: Reasoner) -> None:
         ("link 1", "next⁻¹"),
         ("link 1", "next"),
     ]
-    assert found[0].answers == found[2].answers
-    assert found[1].answers == found[3].answers != found[0].answers
+    # The same question twice in a batch: its place there may change the last bits.
+    for one, other in ((found[0], found[2]), (found[1], found[3])):
+        assert [a.entity for a in one] == [a.entity for a in other]
+        scores = [a.score for a in other]
+        assert [a.score for a in one] == pytest.approx(scores, rel=1e-5, abs=1e-7)
+    assert [a.score for a in found[0]] != pytest.approx([a.score for a in found[1]], rel=1e-5)
 
 
 def test_rows_of_arrays_are_queries(reasoner: Reasoner) -> None:

@@ -1,6 +1,8 @@
 """What the command line prints: JSON or tables on stdout, progress and messages on stderr."""
 
+import io
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +21,8 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from oneshot.errors import InputError
+
 # Names of files and entities are printed as they are: [x] is no markup, :x: no emoji.
 _plain = partial(Console, highlight=False, markup=False, emoji=False)
 stdout = _plain()
@@ -26,6 +30,27 @@ stderr = _plain(stderr=True)
 
 _BEGINS_NUMBER = frozenset("0123456789+-−–<≤≥>~.∞")
 _WIDE = 10_000  # for lines of any length
+
+
+def accept_all_letters() -> None:
+    """Print letters that the terminal or pipe cannot show as escapes; by default they are an error.
+
+    A locale may have any encoding, and the names of entities are in all scripts.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def print_line(text: str) -> None:
+    """A line of data on stdout: as it is, or not at all."""
+    try:
+        text.encode(stdout.encoding)
+    except UnicodeEncodeError:
+        raise InputError(
+            f"a name cannot be written here, where text is in {stdout.encoding}: {text!a}; "
+            "write to a file, or set PYTHONUTF8=1"
+        ) from None
+    stdout.file.write(text)
 
 
 def print_json(value: Any) -> None:

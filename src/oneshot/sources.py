@@ -39,13 +39,21 @@ def bundled_names() -> list[str]:
 
 def cache_directory() -> Path:
     """Where downloaded data sets are kept, in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oneshot"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oneshot"
+    except RuntimeError:  # in a container, say, whose user is but a number
+        raise InputError(
+            "there is no home directory to keep data sets in; set HOME or XDG_CACHE_HOME"
+        ) from None
 
 
 def data_directories() -> list[Path]:
     """Where named data sets are looked for: `$ONESHOT_DATA`, then the user's cache."""
     chosen = os.environ.get("ONESHOT_DATA")
-    return [Path(chosen), cache_directory()] if chosen else [cache_directory()]
+    directories = [Path(chosen)] if chosen else []
+    with contextlib.suppress(InputError):  # without a home there is nothing in it
+        directories.append(cache_directory())
+    return directories
 
 
 def locate(path: Path, name: str | None = None) -> SourceFiles:
@@ -90,7 +98,7 @@ def find(name: str) -> Path:
     raise InputError(
         f"no data set {name!r}: it is no file or directory, not bundled "
         f"({', '.join(bundled_names())}) and not in "
-        f"{' or '.join(map(str, data_directories()))}{hint}"
+        f"{' or '.join(map(str, data_directories())) or '$ONESHOT_DATA'}{hint}"
     )
 
 

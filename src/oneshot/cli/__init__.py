@@ -1,13 +1,14 @@
 """The command line: parse, call the library, print."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from oneshot import console
 from oneshot._version import __version__
-from oneshot.cli import bench, compare, data, demo, paper, predict, reason, search, serve
+from oneshot.cli import bench, compare, data, demo, paper, plan, predict, reason, search, serve
+from oneshot.cli.wrong_use import WrongUse, describe, is_call_for_help
 from oneshot.errors import OneshotError, is_out_of_memory
 from oneshot.process import prepare_process
 
@@ -29,6 +30,7 @@ COMMANDS = (
     demo.demo,
     data.data,
     data.coverage,
+    plan.plan,
     reason.train,
     reason.evaluate,
     predict.predict,
@@ -48,11 +50,21 @@ benches.command("end-to-end")(bench.end_to_end)
 benches.command()(bench.scale)
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run the command line; bad input ends with a message and exit code 2, not a traceback."""
     prepare_process()
+    console.accept_all_letters()
     try:
-        app()
+        # Not standalone: the messages and exit codes are ours, not those of a version of typer.
+        sys.exit(app(prog_name="oneshot", standalone_mode=False))
+    except WrongUse as error:
+        if is_call_for_help(error):
+            if str(error):  # otherwise typer has printed the help itself
+                console.stdout.file.write(f"{error}\n")
+            sys.exit(2)
+        _fail(describe(error, app, sys.argv[1:]))
+    except (KeyboardInterrupt, typer.Abort):  # which of both depends on the version of typer
+        sys.exit(130)
     except OneshotError as error:
         _fail(str(error))
     except OSError as error:
@@ -63,7 +75,7 @@ def main() -> None:
         _fail(_NO_MEMORY)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     console.stderr.print(f"error: {message}", soft_wrap=True)
     sys.exit(2)
 

@@ -82,7 +82,9 @@ def facts(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Facts to add or remove: .tsv, .csv, .parquet, .nt, …"),
+        typer.Option(
+            "--file", metavar="FILE", help="Facts to add or remove: .tsv, .csv, .parquet, .nt, …"
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where exported facts go, as .tsv.")
@@ -194,4 +196,4 @@ def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> N
         console.print_json({"facts": list(rows()), "version": live.version})
     else:
         for row in rows():
-            console.stdout.file.write(as_line(row))
+            console.print_line(as_line(row))

@@ -45,7 +45,7 @@ def read_space(path: Path) -> tuple[dict[str, Dimension], dict[str, Value]]:
     """The dimensions and fixed options in a TOML file; names, types and ranges are checked."""
     check_readable(path)
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
