@@ -1,6 +1,8 @@
 """The plan before training: what is chosen from data and machine."""
 
 import dataclasses
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,14 +10,21 @@ from commands import Run
 from reasoning import chain_world
 
 import oneshot
-from oneshot.config import Config
+from oneshot.config import Config, from_table
 from oneshot.coverage import coverage
 from oneshot.dataset import Dataset, both_directions
 from oneshot.datasets import load
 from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
 from oneshot.plan import Plan, _direct_shares, make_plan
+from oneshot.runs import run_config
 from oneshot.samplers import PPRSampler
+
+
+@pytest.fixture(autouse=True)
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured need not be exact here."""
+    monkeypatch.setattr(sys.modules["oneshot.plan"], "_PROBE_SECONDS", 0.02)
 
 
 def value_of(plan: Plan, option: str) -> object:
@@ -141,3 +150,58 @@ def test_a_chain_is_planned_and_trained() -> None:
     data = chain_world(30)
     config = oneshot.plan(data, minutes=0.2, device="cpu")
     assert config.training.epochs >= 1
+
+
+def test_training_plans_what_is_not_set(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    small = ["--set", "predictor.dim=8", "--set", "predictor.num_layers=2"]
+    command = ["train", "umls", "--out", str(out), *small, "--device", "cpu", "--plan"]
+    found = run(*command, "--minutes", "0.1", "--json").json
+    assert found["plan"]["config"]["predictor"]["dim"] == 8
+    assert found["plan"]["reasons"].keys() >= {"sampler.entity_ratio", "training.epochs"}
+    assert 0 < found["baseline_mrr"] < 1
+    kept = run_config(out)
+    assert kept.training.minutes == 0.1
+    assert dataclasses.asdict(kept) == found["plan"]["config"]
+    again = run(*command, "--resume", "--json").json
+    assert again["already_finished"]
+    assert again["plan"] is None
+
+
+def test_epochs_that_are_set_decide(run: Run, tmp_path: Path) -> None:
+    command = [
+        "train",
+        "umls",
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+        "--json",
+        "--plan",
+    ]
+    tiny = [
+        "--set",
+        "predictor.dim=8",
+        "--set",
+        "training.epochs=1",
+        "--set",
+        "predictor.num_layers=2",
+    ]
+    found = run(*command, *tiny, "--set", "sampler.max_entities=10").json
+    assert found["epochs"] == 1
+    assert found["plan"]["config"]["training"]["minutes"] == 0
+    assert found["plan"]["config"]["training"]["query_share"] == 1.0
+
+
+def test_without_a_plan_the_defaults_are_taken(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    tiny = [
+        "predictor.dim=4",
+        "training.epochs=1",
+        "predictor.num_layers=1",
+        "sampler.max_entities=5",
+    ]
+    settings = [part for setting in tiny for part in ("--set", setting)]
+    found = run("train", "umls", "--out", str(out), "--no-plan", *settings, "--json").json
+    assert found["plan"] is None
+    assert run_config(out) == from_table({}, tiny)

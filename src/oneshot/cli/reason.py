@@ -1,5 +1,6 @@
 """The commands that make and judge reasoners: train, evaluate, import-official."""
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from oneshot.cli.options import (
     SplitOption,
     load_data,
 )
+from oneshot.cli.plan import MinutesOption, as_json, expectation, print_plan
 from oneshot.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,14 +37,15 @@ def train(
         Path | None, typer.Option(metavar="FILE", help="Configuration in TOML.")
     ] = None,
     settings: SetOption = None,
-    minutes: Annotated[
-        float | None,
+    minutes: MinutesOption = None,
+    plan: Annotated[
+        bool,
         typer.Option(
-            metavar="M",
-            help="Time budget in minutes, evaluation included; sets training.minutes.",
-            show_default="none: the epochs decide",
+            "--plan/--no-plan",
+            help="Choose what is not set from data and machine, or take the fixed defaults. A "
+            "configuration file is taken as it is.",
         ),
-    ] = None,
+    ] = False,
     resume: Annotated[
         bool,
         typer.Option(
@@ -64,11 +67,17 @@ def train(
 ) -> None:
     """Train a reasoner, keep the best epoch by validation MRR, evaluate it once on test.
 
-    Ctrl-C ends the training and evaluates what was learnt so far; a second one ends at once.
+    With --plan, what is not set is chosen first, so that training and evaluation fit the time
+    (`oneshot plan` shows the choice alone). With training.epochs set and no --minutes, the epochs
+    decide. Ctrl-C ends the training and evaluates what was learnt so far; a second one ends it at
+    once.
     """
     started = time.perf_counter()  # what is read and built before training counts, too
+    from oneshot.config import from_table
     from oneshot.devices import find_device
     from oneshot.jobs import train_run
+    from oneshot.plan import make_plan
+    from oneshot.runs import CONFIG, check_run_place
     from oneshot.stopping import interrupted, told_to_stop
     from oneshot.tensorboard import TensorBoard
 
@@ -79,8 +88,21 @@ def train(
     changes += [] if minutes is None else [f"{_MINUTES}={minutes!r}"]
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{tensorboard}: lies in the run; choose a place outside of {out}")
-    chosen = _configuration(config, changes, out if resume else None)
-    dataset = load_data(source, chosen.training.seed)
+    is_resumed = resume and (out / CONFIG).is_file()
+    found = None
+    if config is None and not is_resumed and plan and not _has_company():
+        given = from_table({}, changes)  # wrong settings, before anything is read
+        dataset = load_data(source, given.training.seed)
+        check_run_place(out, dataset.graph)
+        with console.status("planning"):
+            found = make_plan(dataset, None, place, changes, given.training.seed)
+        chosen = found.config
+        if not json:
+            print_plan(dataset.name, found)
+        console.note(expectation(found))
+    else:
+        chosen = _configuration(config, changes, out if is_resumed else None)
+        dataset = load_data(source, chosen.training.seed)
     observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
     with told_to_stop() as should_stop, interrupted() as is_interrupted:
         result = train_run(
@@ -89,7 +111,7 @@ def train(
     if not result:  # the first of several processes reports
         return
     if json:
-        console.print_json(result)
+        console.print_json(result | {"plan": None if found is None else as_json(found)})
     elif result["valid"] is not None:
         if result["already_finished"]:
             console.note(f"{out}: this run is finished; nothing was left to do")
@@ -102,22 +124,30 @@ def train(
         console.note(f"go on with: oneshot train {source} --out {out} --resume")
 
 
+def _has_company() -> bool:
+    """Whether this is one of several processes, which could not agree on what they measure."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return False
+    if os.environ.get("RANK", "0") == "0":
+        console.note("several processes train together: what is not set is as by default")
+    return True
+
+
 def _configuration(file: Path | None, changes: list[str], resumed: Path | None) -> "Config":
     """What to train with: a file and changes, or what the run that is resumed has been begun with.
 
     The time of a resumed run stays as it was unless another one is given.
     """
     from oneshot.config import from_table, read_config
-    from oneshot.runs import CONFIG, run_config
+    from oneshot.runs import run_config
 
-    of_time = [change for change in changes if change.partition("=")[0].strip() == _MINUTES]
-    run = resumed if resumed is not None and (resumed / CONFIG).is_file() else None
-    if run is not None and file is None and of_time == changes:
-        return run_config(run, changes)
+    if resumed is not None and file is None:
+        return run_config(resumed, changes)
     chosen = from_table({}, changes) if file is None else read_config(file, changes)
-    if run is None or of_time or chosen.training.minutes:
+    has_time = any(change.partition("=")[0].strip() == _MINUTES for change in changes)
+    if resumed is None or has_time or chosen.training.minutes:
         return chosen
-    training = replace(chosen.training, minutes=run_config(run).training.minutes)
+    training = replace(chosen.training, minutes=run_config(resumed).training.minutes)
     return replace(chosen, training=training)
 
 
