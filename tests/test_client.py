@@ -48,7 +48,15 @@ def test_a_client_answers_like_a_reasoner(client: oneshot.Client, run_path: Path
     assert why["drawing"].startswith("<svg")
 
 
-def test_a_client_finds_and_changes(client: oneshot.Client) -> None:
+@pytest.fixture
+def changing(tmp_path: Path) -> Iterator[oneshot.Client]:
+    """A client of a service of its own: entities stay there, also when their facts are removed."""
+    with serving(Service(saved_run(tmp_path / "run", 20))) as url:
+        yield oneshot.Client(url)
+
+
+def test_a_client_finds_and_changes(changing: oneshot.Client) -> None:
+    client = changing
     assert client.relations() == ["next", "after", "before"]
     assert client.search("link 1", 2) == ["link 1", "link 10"]
     facts = [("we/ird ?", "next", "link 1"), ("we/ird ?", "after", "link 2")]
