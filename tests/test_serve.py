@@ -296,11 +296,10 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
 def test_questions_that_come_together_are_answered_together(
     url: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, go = service.reasoner.scores, threading.Event()
-    begun: list[int] = []
+    original, begun, go = service.reasoner.scores, threading.Event(), threading.Event()
 
     def held(batch: Any) -> Any:
-        begun.append(batch.num_queries)
+        begun.set()
         assert go.wait(60)
         return original(batch)
 
@@ -312,11 +311,12 @@ def test_questions_that_come_together_are_answered_together(
         return int(result["milliseconds"]["batch"])
 
     with ThreadPoolExecutor(4) as pool:
-        sizes = pool.map(ask, range(4))
-        # Some may be there already when the first is taken up.
-        wait_for(lambda: service.engine.waiting >= 2 or max(begun, default=0) > 1)
+        first = pool.submit(ask, 0)
+        assert begun.wait(60)
+        others = pool.map(ask, range(1, 4))  # which come while the first is answered
+        wait_for(lambda: service.engine.waiting == 3)
         go.set()
-        assert max(sizes) > 1
+        assert (first.result(), *others) == (1, 3, 3, 3)
 
 
 def test_a_token_a_host_and_read_only(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ class SparseMatrix:
         """The product with a dense block: [num_columns, n] → [rows, n]."""
         if self.device.type != "cpu":
             return self._csr(block.dtype) @ block
+        if not block.shape[1]:  # which the kernel of the product does not expect
+            return block.new_zeros(self.shape[0], 0)
         return torch.nn.functional.embedding_bag(
             self.index,
             block,
