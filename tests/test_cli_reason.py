@@ -43,7 +43,7 @@ def test_training_reports_what_it_did(run: Run, place: Path, tmp_path: Path) -> 
     assert (result["epochs"], result["run"]) == (2, str(tmp_path / "run"))
     assert result["valid"]["queries"] == 6
     saved = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert {**saved, "already_finished": False} == result
+    assert {**saved, "already_finished": False, "plan": None} == result
     assert "seed = 3\n" in (tmp_path / "run" / "config.toml").read_text()
     told = run(*command, "--seed", 3)
     assert "data, test split" in told.out
