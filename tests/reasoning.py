@@ -101,8 +101,8 @@ SMALL = (
 
 
 def settings(*changes: str) -> list[str]:
-    """`SMALL` with changes, as arguments of the command line."""
-    return [part for setting in (*SMALL, *changes) for part in ("--set", setting)]
+    """`SMALL` with changes, as arguments of `oneshot train`, and else the fixed defaults."""
+    return ["--no-plan", *(part for setting in (*SMALL, *changes) for part in ("--set", setting))]
 
 
 def write_world(path: Path, data: Dataset) -> Path:

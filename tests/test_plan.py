@@ -155,7 +155,7 @@ def test_a_chain_is_planned_and_trained() -> None:
 def test_training_plans_what_is_not_set(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "run"
     small = ["--set", "predictor.dim=8", "--set", "predictor.num_layers=2"]
-    command = ["train", "umls", "--out", str(out), *small, "--device", "cpu", "--plan"]
+    command = ["train", "umls", "--out", str(out), *small, "--device", "cpu"]
     found = run(*command, "--minutes", "0.1", "--json").json
     assert found["plan"]["config"]["predictor"]["dim"] == 8
     assert found["plan"]["reasons"].keys() >= {"sampler.entity_ratio", "training.epochs"}
@@ -177,7 +177,6 @@ def test_epochs_that_are_set_decide(run: Run, tmp_path: Path) -> None:
         "--device",
         "cpu",
         "--json",
-        "--plan",
     ]
     tiny = [
         "--set",

@@ -45,7 +45,7 @@ def train(
             help="Choose what is not set from data and machine, or take the fixed defaults. A "
             "configuration file is taken as it is.",
         ),
-    ] = False,
+    ] = True,
     resume: Annotated[
         bool,
         typer.Option(
@@ -67,9 +67,8 @@ def train(
 ) -> None:
     """Train a reasoner, keep the best epoch by validation MRR, evaluate it once on test.
 
-    With --plan, what is not set is chosen first, so that training and evaluation fit the time
-    (`oneshot plan` shows the choice alone). With training.epochs set and no --minutes, the epochs
-    decide. Ctrl-C ends the training and evaluates what was learnt so far; a second one ends it at
+    What is not set is chosen first, so that training and evaluation fit the time (`oneshot plan`
+    shows the choice alone). With training.epochs set and no --minutes, the epochs decide. Ctrl-C ends the training and evaluates what was learnt so far; a second one ends it at
     once.
     """
     started = time.perf_counter()  # what is read and built before training counts, too
