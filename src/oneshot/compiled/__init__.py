@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import importlib.util
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -62,3 +63,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 def pointer(tensor: torch.Tensor | None) -> ctypes.c_void_p:
     """The address of a contiguous tensor's numbers."""
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+if hasattr(os, "register_at_fork"):  # threads do not follow into a child process
+    os.register_at_fork(after_in_child=_pool.cache_clear)
