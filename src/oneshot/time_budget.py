@@ -33,6 +33,7 @@ class TimeBudget:
     `final_queries`: queries that are asked after the last validation.
     `spent_before`: time that earlier sessions of the same training have trained.
     `validation_queries`: queries of one validation. `seconds_per_query`: as measured last.
+    `saving`: what writing the last files takes.
     """
 
     minutes: float = 0.0
@@ -42,6 +43,7 @@ class TimeBudget:
     spent_before: float = 0.0
     validation_queries: int = 0
     seconds_per_query: float = 0.0
+    saving: float = _SAVING
     _validated: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class TimeBudget:
     def reserve(self) -> float:
         """What the end of the training will need."""
         queries = self.validation_queries + self.final_queries
-        wanted = _MARGIN * self.seconds_per_query * queries + _SAVING
+        wanted = _MARGIN * self.seconds_per_query * queries + self.saving
         return min(wanted, _EVALUATION * self.limit)
 
     @property
@@ -102,3 +104,7 @@ class TimeBudget:
         """Whether a validation now leaves most of the time to training."""
         expected = self.seconds_per_query * self.validation_queries
         return self._validated + expected <= _VALIDATIONS * (self.used - self.spent_before)
+
+    def is_validation_due(self, is_first: bool) -> bool:
+        """Whether an epoch that has ended is to be validated; the first validation always is."""
+        return is_first or self.affords_validation

@@ -307,9 +307,10 @@ class Trainer(Stepper):
         """Whether the epoch is followed by a validation, even if it is not the last."""
         if epoch % self.config.valid_every:
             return False
-        if not self.budget.is_limited or not self.state.best_epoch:
+        if not self.budget.is_limited:
             return True
-        return bool(self.team.from_first(self.budget.affords_validation))
+        is_first = not self.state.best_epoch
+        return bool(self.team.from_first(self.budget.is_validation_due(is_first)))
 
     def _validate(self, record: dict[str, Any]) -> float:
         """MRR on the validation split, with the whole training graph to look at."""

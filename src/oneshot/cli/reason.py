@@ -68,8 +68,8 @@ def train(
     """Train a reasoner, keep the best epoch by validation MRR, evaluate it once on test.
 
     What is not set is chosen first, so that training and evaluation fit the time (`oneshot plan`
-    shows the choice alone). With training.epochs set and no --minutes, the epochs decide. Ctrl-C ends the training and evaluates what was learnt so far; a second one ends it at
-    once.
+    shows the choice alone). With training.epochs set and no --minutes, the epochs decide. Ctrl-C
+    ends the training and evaluates what was learnt so far; a second one ends it at once.
     """
     started = time.perf_counter()  # what is read and built before training counts, too
     from oneshot.config import from_table
