@@ -34,6 +34,7 @@ _FIGURES = {
     "reference": float,
     "bad": int,
     "seconds": float,
+    "descent": float,
 }
 
 
@@ -45,7 +46,8 @@ class Course:
     file that says something else is of another training. `tell` is called with a line for people.
     `epoch`: the last one done. `best_epoch`, `mrr`, `best`: which epoch has been the best on
     validation, how good it was, and the model's state then. `reference`: the last MRR that counted
-    as better; `bad`: validations since. `seconds`: spent by earlier processes.
+    as better; `bad`: validations since. `seconds`: spent by earlier processes. `descent`: the share
+    of its time after which a training with a time budget had stopped improving; 0 until then.
     """
 
     path: Path | None = None
@@ -57,6 +59,7 @@ class Course:
     reference: float = -1.0
     bad: int = 0
     seconds: float = 0.0
+    descent: float = 0.0
     best: dict[str, Tensor] = field(default_factory=dict)
     _started: float = field(default_factory=time.perf_counter)
     _written: float = field(default_factory=time.perf_counter)

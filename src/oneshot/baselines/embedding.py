@@ -1,20 +1,24 @@
 """Embedding models: PyKEEN's implementations trained on our data sets, under our ranking."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from oneshot.baselines.course import Course
+from oneshot.baselines.interactions import is_fast, speed_up
 from oneshot.baselines.package import guest, load_pykeen
 from oneshot.baselines.recipes import DIM, Recipe
-from oneshot.baselines.scoring import QUERIES_PER_STEP, Scorer, rank_split
+from oneshot.baselines.scoring import QUERIES_PER_STEP, Ranked, Scorer, rank_split
+from oneshot.baselines.timetable import Timetable
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.ranking import KnownFacts
+from oneshot.time_budget import TimeBudget
 
 PATIENCE = 5
 """Validations without a better MRR after which a training ends."""
@@ -26,6 +30,8 @@ MAX_EPOCHS = 2000
 # on a GPU at most this share of its free memory, as several of them live at the same time.
 _NUMBERS_AT_ONCE = 2**25
 _SHARE_OF_GPU = 1 / 16
+# Queries that are asked at first to find out how long one takes.
+_PROBE_QUERIES = 32
 
 
 class Watcher(Protocol):
@@ -42,7 +48,7 @@ class Trained:
     """A trained model, with the parameters of its best epoch by validation MRR.
 
     `model`: PyKEEN's. `queries_per_step`: how many queries the scorer takes at once.
-    `stopped`: "patience" if it had stopped improving, "epochs" if it ran into the limit.
+    `stopped`: "patience" if it had stopped improving, "epochs" or "time" if it ran into a limit.
     `seconds`: of all processes that took part; `resumed_after`: the last epoch of an earlier one.
     """
 
@@ -53,7 +59,7 @@ class Trained:
     epochs: int
     best_epoch: int
     valid_mrr: float
-    stopped: Literal["patience", "epochs"]
+    stopped: Literal["patience", "epochs", "time"]
     seconds: float
     resumed_after: int | None
 
@@ -74,7 +80,9 @@ def build_model(recipe: Recipe, factory: Any, dim: int = DIM, seed: int = 0) -> 
     loss = getattr(pykeen.losses, recipe.loss)(**recipe.loss_options)
     options = recipe.arguments(dim, factory.num_entities)
     kind = getattr(pykeen.models, recipe.model)
-    return kind(triples_factory=factory, loss=loss, random_seed=seed % 2**32, **options)
+    model = kind(triples_factory=factory, loss=loss, random_seed=seed % 2**32, **options)
+    speed_up(model)
+    return model
 
 
 def scorer_of(model: Any, num_relations: int) -> Scorer:
@@ -111,10 +119,13 @@ def train_embedding(
     patience: int = PATIENCE,
     watcher: Watcher | None = None,
     kept: Path | None = None,
+    budget: TimeBudget | None = None,
 ) -> Trained:
     """Train until the MRR on `data.valid` has not become better for `patience` validations.
 
     `kept`: a file for where the training stands; if it is there, the training goes on from it.
+    `budget`: its time, if limited. Then the learning rate falls towards the end, validations may
+    ask a sample of the queries, and time is left to rank the test split.
     """
     if not len(data.valid):
         raise InputError("training needs a validation split, to choose the best epoch by")
@@ -122,19 +133,24 @@ def train_embedding(
     with guest(seed, device):
         factory = triples_factory(data, recipe.inverse)
         model = build_model(recipe, factory, dim, seed).to(device)
-        size = _queries_per_step(data, dim, device)
+        # What a fast model builds is as large as the scores.
+        size = _queries_per_step(data, 1 if is_fast(model) else dim, device)
         scorer = scorer_of(model, data.graph.num_relations)
         known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
         known = known.to(device)
 
-        def validate() -> float:
-            found = rank_split(scorer, data, "valid", known=known, device=device, step=size)
-            return found.metrics.mrr
+        def rank(asked: int | None = None) -> Ranked:
+            options: dict[str, Any] = {"known": known, "device": device, "step": size}
+            return rank_split(scorer, data, "valid", limit=asked, seed=seed, **options)
 
         limit = epochs or MAX_EPOCHS
         loop = _loop(recipe, model, factory)
         tell = (lambda _: None) if watcher is None else watcher.told
         course = Course(kept, recipe.in_words(), tell)
+        timetable = None
+        if budget is not None and budget.is_limited:
+            course.recipe += f", minutes {budget.minutes:g}"
+            timetable = Timetable(budget, course)
         sizes: dict[str, int | None] = {"batch_size": _batch_size(recipe, factory)}
         if course.is_kept:
             sizes.update(_fitting(loop, factory, sizes["batch_size"]))
@@ -142,11 +158,30 @@ def train_embedding(
         resumed_after = course.epoch if is_resumed else None
         if is_resumed and watcher is not None:
             watcher.resumed(course.epoch, course.mrr)
-        if course.epoch < limit and course.bad < patience:
-            stopper = _stopper(loop, course, validate, recipe.every, limit, patience, watcher)
-            _run(recipe, loop, factory, stopper, limit, sizes, watcher)
+        if timetable is not None:
+            timetable.budget.spent_before = course.seconds
+            _prepare(timetable.budget, data, rank)
+
+        def validate() -> float:
+            if timetable is None:
+                return rank().metrics.mrr
+            found = rank(timetable.budget.validation_queries)
+            timetable.budget.learn(found.queries, found.seconds)
+            return found.metrics.mrr
+
+        if course.epoch < limit and (course.bad < patience or timetable is not None):
+            until = _Until(limit, patience, timetable)
+            stopper = _stopper(loop, course, validate, recipe.every, until, watcher)
+            _run(recipe, loop, factory, stopper, until, sizes, watcher)
+        if timetable is not None and not (course.best and timetable.is_validated):
+            course.validated(validate(), model)
         model.load_state_dict(course.best)
         model.eval()
+    stopped: Literal["patience", "epochs", "time"] = "epochs"
+    if timetable is not None and timetable.has_ended:
+        stopped = "time" if timetable.is_cut else "patience"
+    elif timetable is None and course.bad >= patience:
+        stopped = "patience"
     return Trained(
         model,
         scorer,
@@ -155,7 +190,7 @@ def train_embedding(
         course.epoch,
         course.best_epoch,
         course.mrr,
-        "patience" if course.bad >= patience else "epochs",
+        stopped,
         course.total_seconds,
         resumed_after,
     )
@@ -197,28 +232,59 @@ def _fitting(loop: Any, factory: Any, batch_size: int | None) -> dict[str, int |
     return {"sub_batch_size": part, "slice_size": piece}
 
 
+class _Until(NamedTuple):
+    """When a training ends: after so many epochs, validations without a better MRR, or its time."""
+
+    epochs: int
+    patience: int
+    timetable: Timetable | None
+
+
+class _OutOfTimeError(Exception):
+    """Ends PyKEEN's training loop between two steps."""
+
+
+def _prepare(budget: TimeBudget, data: Dataset, rank: Callable[[int], Ranked]) -> None:
+    """Find out how long a query takes, and with it how many a validation can ask."""
+    end, asked, queries = budget.used + budget.probe_seconds, _PROBE_QUERIES, 2 * len(data.valid)
+    rank(asked)  # the first step takes longer
+    while True:
+        found = rank(asked)
+        budget.seconds_per_query = found.seconds / found.queries
+        # Each time twice as many, so that the last are the most exact and within the time.
+        if asked >= queries or budget.used + 3 * found.seconds >= end:
+            break
+        asked *= 2
+    budget.validation_queries = budget.valid_limit(queries)
+    budget.final_queries = 2 * len(data.test)
+
+
 def _run(
     recipe: Recipe,
     loop: Any,
     factory: Any,
     stopper: Any,
-    epochs: int,
+    until: _Until,
     sizes: dict[str, int | None],
     watcher: Watcher | None,
 ) -> None:
-    loop.train(
-        factory,
-        num_epochs=epochs,
-        continue_training=stopper.course.epoch > 0,  # or it would begin with fresh parameters
-        **sizes,
-        label_smoothing=recipe.label_smoothing,
-        stopper=stopper,
-        callbacks=[] if watcher is None else [_stepping(watcher)],
-        use_tqdm=False,
-        pin_memory=loop.model.device.type == "cuda",
-        # With batch norm PyKEEN would drop the last step's facts, in each epoch.
-        drop_last=False,
-    )
+    callbacks = [] if watcher is None else [_stepping(watcher)]
+    if until.timetable is not None:
+        callbacks.append(_timing(until.timetable, recipe.learning_rate))
+    with suppress(_OutOfTimeError):
+        loop.train(
+            factory,
+            num_epochs=until.epochs,
+            continue_training=stopper.course.epoch > 0,  # or it would begin with fresh parameters
+            **sizes,
+            label_smoothing=recipe.label_smoothing,
+            stopper=stopper,
+            callbacks=callbacks,
+            use_tqdm=False,
+            pin_memory=loop.model.device.type == "cuda",
+            # With batch norm PyKEEN would drop the last step's facts, in each epoch.
+            drop_last=False,
+        )
 
 
 def _stopper(
@@ -226,8 +292,7 @@ def _stopper(
     course: Course,
     validate: Callable[[], float],
     every: int,
-    epochs: int,
-    patience: int,
+    until: _Until,
     watcher: Watcher | None,
 ) -> Any:
     """PyKEEN's stopper with our validation; the course keeps the best parameters.
@@ -242,17 +307,22 @@ def _stopper(
 
         def should_evaluate(self, epoch: int) -> bool:
             course.epoch = epoch
-            is_due = epoch % every == 0 or epoch >= epochs
+            is_due = epoch % every == 0
+            if until.timetable is not None:
+                is_due = until.timetable.is_due(epoch, every)
+            is_due = is_due or epoch >= until.epochs
             if watcher is not None and not is_due:
                 watcher.epoch_done(epoch, course.mrr if course.best else None)
             return is_due
 
         def should_stop(self, epoch: int) -> bool:
             course.validated(validate(), loop.model)
+            if until.timetable is not None:
+                until.timetable.validated(until.patience)
             course.write(loop)
             if watcher is not None:
                 watcher.epoch_done(epoch, course.mrr)
-            return course.bad >= patience
+            return until.timetable is None and course.bad >= until.patience
 
         def get_summary_dict(self) -> dict[str, Any]:
             return {}
@@ -268,6 +338,28 @@ def _stepping(watcher: Watcher) -> Any:
             watcher.stepped()
 
     return Stepping()
+
+
+def _timing(timetable: Timetable, learning_rate: float) -> Any:
+    """PyKEEN's callback that sets the learning rate of each step, and ends the training in time."""
+    clock = timetable.budget.clock
+
+    class Timing(load_pykeen().training.TrainingCallback):  # type: ignore[misc]
+        begun: float | None = None
+
+        def pre_batch(self, **_: Any) -> None:
+            now = clock()
+            if timetable.is_over(0.0 if self.begun is None else now - self.begun):
+                timetable.has_ended = True
+                raise _OutOfTimeError
+            self.begun, timetable.is_validated = now, False
+            for group in self.optimizer.param_groups:
+                group["lr"] = learning_rate * timetable.rate
+
+        def post_epoch(self, **_: Any) -> None:
+            self.begun = None  # what follows is no step
+
+    return Timing()
 
 
 def _queries_per_step(data: Dataset, dim: int, device: torch.device) -> int:

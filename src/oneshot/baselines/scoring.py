@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.dataset import Dataset
+from oneshot.evaluation import drawn_queries
 from oneshot.ranking import KnownFacts, Metrics, dense_ranks, metrics
 
 Scorer = Callable[[Tensor], Tensor]
@@ -18,10 +19,14 @@ QUERIES_PER_STEP = 256
 
 @dataclass(frozen=True)
 class Ranked:
-    """What a split's ranking found; ranks are realistic, queries asked in both directions."""
+    """What a split's ranking found; ranks are realistic, queries asked in both directions.
+
+    `queries`: how many were asked, `of` how many.
+    """
 
     metrics: Metrics
     queries: int
+    of: int
     seconds: float
 
     @property
@@ -37,25 +42,29 @@ def rank_split(
     known: KnownFacts | None = None,
     device: torch.device | str = "cpu",
     step: int = QUERIES_PER_STEP,
+    limit: int | None = None,
+    seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Ranked:
     """Filtered ranking of a split's facts, each asked in both directions.
 
     `known`: the facts to filter by; all of the data set if not given. `step`: queries scored at
     once. Queries of one direction come together, as a scorer may answer the two differently.
-    `progress` is called with queries done.
+    `limit`: at most so many queries, drawn with the seed. `progress` is called with queries done.
     """
     if known is None:
         known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
     known = known.to(device)
-    queries, answers = (tensor.to(device) for tensor in data.queries(split))
+    facts, relations = data.facts(split), data.graph.num_relations
+    queries, answers = (q.to(device) for q in drawn_queries(facts, relations, limit, seed))
     started = time.perf_counter()
     ranks = []
-    for direction in torch.arange(len(queries), device=queries.device).chunk(2):
+    for is_inverse in (False, True):
+        direction = ((queries[:, 1] >= relations) == is_inverse).nonzero()[:, 0]
         for rows in direction.split(step):
             asked = queries[rows]
             ranks.append(dense_ranks(scorer(asked), asked, answers[rows], known).realistic)
             if progress is not None:
                 progress(len(rows))
     found = metrics(torch.cat(ranks))
-    return Ranked(found, len(queries), time.perf_counter() - started)
+    return Ranked(found, len(queries), 2 * len(facts), time.perf_counter() - started)
