@@ -12,10 +12,9 @@ from commands import Run
 
 from oneshot.bench.measuring import sources
 from oneshot.errors import DivergedError, InputError
-from oneshot.paper import TABLES, Workbench, make_report, workbench
+from oneshot.paper import TABLES, Workbench, make_report, published, workbench
 from oneshot.paper.reporting import as_markdown
 from oneshot.paper.table import Column, Figures, Row, Table
-from oneshot.samplers import SAMPLERS
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
 pytest.importorskip("smac", reason="one of the tables searches (extra search)")
@@ -238,7 +237,7 @@ def test_a_table_told_to_stop_goes_on_within_the_training(
     assert not (path / "result.json").exists()
     assert run(*command).code == 0
     rows = json.loads((tmp_path / "heuristics.json").read_text())["rows"]
-    assert [row["sampler"] for row in rows] == list(SAMPLERS)
+    assert [row["sampler"] for row in rows] == list(published.SAMPLERS)
     fresh = Workbench(tmp_path / "fresh", torch.device("cpu"), quick=True, changes=command[4:5])
     assert rows[0]["mrr"] == make_report(TABLES["heuristics"], fresh)["rows"][0]["mrr"]
 

@@ -15,6 +15,7 @@ from oneshot.samplers import SAMPLERS, Sampler
 # What some samplers have beyond the options of all.
 _OWN_OPTIONS = {
     "ppr": ("restart", "method", "steps", "ball_factor", "transition"),
+    "fitted": ("restart", "method", "steps", "ball_factor", "transition", "context"),
     "random_walk": ("walks", "length"),
 }
 

@@ -27,7 +27,7 @@ ConfigT = TypeVar("ConfigT")
 class SamplerConfig:
     """How the subgraph of a question is chosen; see `oneshot.samplers`."""
 
-    # "ppr", "bfs", "random_walk", "pagerank" or "random"
+    # "ppr", "fitted", "bfs", "random_walk", "pagerank" or "random"
     name: str = "ppr"
     # share of the entities, or a table by relation name with "default"; 0.1 unless max_entities
     entity_ratio: float | dict[str, float] | None = None
@@ -49,6 +49,8 @@ class SamplerConfig:
     ball_factor: float = 3.0
     # PPR: "walk", or "paper" for scores divided by the degree
     transition: str = "walk"
+    # fitted: share of the entities that PPR chooses, the rest being likely answers
+    context: float = 0.5
     # random_walk: number of walks and their length, each at most 1,000,000
     walks: int = 100
     length: int = 10
@@ -57,7 +59,8 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         _at_least(self, walks=1, length=1, ball_factor=1)
-        _at_most(self, walks=10**6, length=10**6, ball_factor=10**6)
+        _at_least(self, context=0)
+        _at_most(self, walks=10**6, length=10**6, ball_factor=10**6, context=1)
         if self.steps is not None:
             _at_least(self, steps=1)
             _at_most(self, steps=10**5)
@@ -94,10 +97,13 @@ class PredictorConfig:
     norm: bool = False
     # let the answer also depend on the sampler's score and the degree of each entity, by relation
     priors: bool = False
+    # weight that the logarithm of the sampler's score has among these at first
+    prior_start: float = 0.0
 
     def __post_init__(self) -> None:
         _at_least(self, num_layers=1, dim=1, attention_dim=1, dropout=0)
-        _at_most(self, num_layers=1000, dim=2**16, attention_dim=2**16)
+        _at_most(self, num_layers=1000, dim=2**16, attention_dim=2**16, prior_start=1000)
+        _at_least(self, prior_start=-1000)
         if self.dropout >= 1:
             raise InputError(f"dropout must be below 1, not {self.dropout}")
         if self.compose == "rotate" and (self.message != "nbfnet" or self.dim % 2):

@@ -40,6 +40,7 @@ from oneshot.runs import (
     check_no_changes,
     check_run_place,
     list_file,
+    load_sampler,
     only_writer,
     read_calibration,
     read_json,
@@ -129,6 +130,8 @@ class _Job:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         reasoner = build_reasoner(data.graph, config, self.device)
+        if checkpoint is not None:
+            load_sampler(path, reasoner.sampler)
         display = ProgressDisplay(is_first)
         watching: list[Observer] = [display, Diagnosis(), *self.observers]
         trainer = Trainer(reasoner, data, config.training, watching, self.budget)

@@ -26,8 +26,10 @@ from oneshot.runs import (
     PREDICTOR,
     RELATIONS,
     RESULT,
+    SAMPLER,
     check_no_changes,
     only_writer,
+    save_sampler,
     start_run,
 )
 from oneshot.training import Trainer
@@ -52,6 +54,8 @@ class RunWriter:
 
     def started(self, trainer: Trainer) -> None:
         trainer.keep = lambda: self.keep(trainer)
+        if trainer.team.is_first:
+            save_sampler(self._staged or self.path, trainer.reasoner.sampler)
 
     def stepped(self, queries: int, loss: float) -> None:
         pass
@@ -185,12 +189,12 @@ def _replace_run(path: Path, staged: Path) -> None:
         sync(staged.parent)
         shutil.rmtree(staged, ignore_errors=True)
         return
-    for name in (*_TRAINED, CONFIG, *STORE_FILES):
+    for name in (*_TRAINED, SAMPLER, CONFIG, *STORE_FILES):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / "graph", ignore_errors=True)
     sync(path)
     (path / CHECKPOINT).parent.mkdir(exist_ok=True)
-    for name in (GRAPH, "graph", RELATIONS, CONFIG, PREDICTOR, METRICS, str(CHECKPOINT)):
+    for name in (GRAPH, "graph", RELATIONS, CONFIG, SAMPLER, PREDICTOR, METRICS, str(CHECKPOINT)):
         if (staged / name).exists():
             (staged / name).replace(path / name)
     sync((path / CHECKPOINT).parent)

@@ -24,9 +24,10 @@ from oneshot.vocabulary import Vocabulary
 
 CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"
 GRAPH, CALIBRATION, METRICS = "graph.json", "calibration.json", "metrics.jsonl"
+SAMPLER = "sampler.safetensors"
 RESULT, CHECKPOINT = "result.json", Path("checkpoint") / "state.safetensors"
 CONTENTS: Contents = {
-    **dict.fromkeys((CONFIG, RELATIONS, PREDICTOR, GRAPH, CALIBRATION, METRICS, RESULT)),
+    **dict.fromkeys((CONFIG, RELATIONS, PREDICTOR, SAMPLER, GRAPH, CALIBRATION, METRICS, RESULT)),
     **dict.fromkeys(STORE_FILES),
     "graph": SAVED_GRAPH,
     CHECKPOINT.parent.name: {CHECKPOINT.name: None},

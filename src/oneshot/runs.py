@@ -3,6 +3,7 @@
 config.toml              the whole configuration
 relations.txt            the relations the predictor knows, in its order, one a line
 predictor.safetensors    its parameters (of the best epoch)
+sampler.safetensors      what the sampler has learnt, if it learns
 graph.json               where the graph came from, and its fingerprint
 graph/                   the graph itself, if it came from no file
 calibration.json         from scores to probabilities
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.building import build_reasoner, sampler_config
-from oneshot.checkpoints import load_parameters, save_tensors
+from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.checksums import check_sealed_text, digest, write_sealed_json, write_sealed_text
 from oneshot.config import Config, TrainingConfig, read_config, to_toml
 from oneshot.datasets import Dataset, load, source_exists, source_files
@@ -39,6 +40,7 @@ from oneshot.run_parts import (
     PREDICTOR,
     RELATIONS,
     RESULT,
+    SAMPLER,
     check_listed,
     list_file,
     only_writer,
@@ -48,6 +50,7 @@ from oneshot.run_parts import (
     relation_lines,
     run_relations,
 )
+from oneshot.samplers import Sampler
 from oneshot.storage import is_saved_graph, open_graph, save_graph
 
 __all__ = [
@@ -60,12 +63,14 @@ __all__ = [
     "PREDICTOR",
     "RELATIONS",
     "RESULT",
+    "SAMPLER",
     "check_listed",
     "check_no_changes",
     "check_run_place",
     "current_graph",
     "list_file",
     "load_reasoner",
+    "load_sampler",
     "only_writer",
     "read_calibration",
     "read_json",
@@ -78,6 +83,7 @@ __all__ = [
     "run_graph",
     "run_relations",
     "save_reasoner",
+    "save_sampler",
     "start_run",
 ]
 
@@ -97,8 +103,26 @@ def save_reasoner(reasoner: Reasoner, path: Path) -> None:
         directory = stack.enter_context(replacing_directory(path, GRAPH, CONTENTS))
         start_run(directory, config, reasoner.graph)
         save_tensors(directory / PREDICTOR, reasoner.predictor.state_dict(), {})
+        save_sampler(directory, reasoner.sampler)
         if reasoner.calibration is not None:
             write_sealed_json(directory / CALIBRATION, asdict(reasoner.calibration))
+
+
+def save_sampler(path: Path, sampler: Sampler) -> None:
+    """Write what a sampler has learnt, if anything, into the run in `path`."""
+    parameters = sampler.parameters()
+    if parameters:
+        save_tensors(path / SAMPLER, parameters, {})
+
+
+def load_sampler(path: Path, sampler: Sampler) -> None:
+    """Let a sampler take what that of the run in `path` has learnt, if anything."""
+    if not (path / SAMPLER).is_file():
+        return
+    try:
+        sampler.take(load_tensors(path / SAMPLER)[0])
+    except InputError as error:
+        raise InputError(f"{path / SAMPLER}: {error}") from error
 
 
 def check_run_place(path: Path, graph: KnowledgeGraph) -> None:
@@ -158,6 +182,7 @@ def load_reasoner(
     if not (path / PREDICTOR).is_file():
         raise InputError(f"{path}: there is no trained predictor in this run yet")
     load_parameters(path / PREDICTOR, reasoner.predictor)
+    load_sampler(path, reasoner.sampler)
     if (path / CALIBRATION).is_file():
         reasoner.calibration = read_calibration(path / CALIBRATION)
     return reasoner

@@ -18,7 +18,7 @@ from oneshot.dataset import Dataset
 from oneshot.devices import takes_bfloat16
 from oneshot.distributed import Team
 from oneshot.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
-from oneshot.errors import DivergedError, OneshotError, is_out_of_memory
+from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
 from oneshot.losses import Targets, find_targets, query_losses
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner import Reasoner
@@ -49,6 +49,13 @@ class Stepper:
         self.seen = KnownFacts(data.train, self.graph.num_entities, self.graph.num_relations)
         self.seen = self.seen.to(reasoner.device)
         self.sampler = reasoner.sampler
+        if not self.sampler.parameters():
+            self.sampler.fit(self.graph, config.seed)
+        if config.sample_from == "train" and self.sampler.parameters():
+            raise InputError(
+                'training.sample_from = "train" would show the fitted sampler what is asked; '
+                'leave it at "observation"'
+            )
         if config.entity_ratio is not None:
             self.sampler = self.sampler.with_entity_ratio(config.entity_ratio)
         self.predictor = reasoner.predictor

@@ -12,6 +12,9 @@ Printed = Mapping[str, float]
 PAPER_SYSTEM = "one-shot subgraph"
 """The paper's own system, among its peers."""
 
+SAMPLERS = ("ppr", "bfs", "random_walk", "pagerank", "random")
+"""The samplers that the paper compares."""
+
 TIMES_NOTE = "The paper's times are those of an NVIDIA RTX 3090."
 
 

@@ -64,7 +64,7 @@ _RATIOS = (0.1, 0.2, 0.5)
 
 def _coverage(bench: Workbench) -> Iterator[Row]:
     for name in bench.data_names(*LARGE):
-        for sampler in SAMPLERS:
+        for sampler in published.SAMPLERS:
             yield Row(
                 {"data": name, "sampler": sampler},
                 partial(_covered, bench, name, sampler),

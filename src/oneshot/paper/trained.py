@@ -13,7 +13,6 @@ from oneshot.paper import published
 from oneshot.paper.pictures import draw_lines
 from oneshot.paper.table import LEAST_DIFFERENCE, Column, Figures, Row, Table, by_data, figures_by
 from oneshot.paper.workbench import Workbench, with_graph
-from oneshot.samplers import SAMPLERS
 
 ACCURACY = (
     Column("test MRR", "mrr", ".3f"),
@@ -134,7 +133,7 @@ LAYERS = Table(
 
 def _heuristics(bench: Workbench) -> Iterator[Row]:
     for data in bench.data_names("WN18RR"):
-        for name in SAMPLERS:
+        for name in published.SAMPLERS:
             papers = published.HEURISTICS.get((data, name))
             yield _row(bench, data, {"sampler": name}, {"sampler.name": name}, papers)
 

@@ -171,16 +171,18 @@ class Workbench:
             return epochs
         return max(round(epochs * share), 1)
 
-    def train(self, data: Dataset, config: Config) -> Figures:
+    def train(self, data: Dataset, config: Config, started: float | None = None) -> Figures:
         """Figures of a training, taken up where it stands.
 
         No memory left and numbers that are not finite are results, too: `failure` says which.
+        `started`: when its time budget began to run, by `time.perf_counter`; now if not given.
         """
         run = self._run(data, config)
+        options: Figures = {"resume": run.is_dir(), "started": started}
         try:
             with told_to_stop() as should_stop:
                 result = train_run(
-                    data, run, config, self.device, run.is_dir(), should_stop=should_stop
+                    data, run, config, self.device, **options, should_stop=should_stop
                 )
         except DivergedError:
             return {"failure": "not finite"}
@@ -218,24 +220,45 @@ class Workbench:
         """Whether this training was begun before."""
         return self._run(data, config).is_dir()
 
-    def measure_peer(self, name: str, data: Dataset, dim: int, epochs: int | None) -> Figures:
-        """Figures of an embedding model's training, taken up where it stands."""
-        kept = self._peer_file(name, data, dim, epochs)
+    def measure_peer(
+        self,
+        name: str,
+        data: Dataset,
+        dim: int,
+        epochs: int | None,
+        minutes: float | None = None,
+    ) -> Figures:
+        """Figures of an embedding model's training, taken up where it stands.
+
+        `minutes`: the time for all of it, if limited.
+        """
+        kept = self._peer_file(name, data, dim, epochs, minutes)
         options: Figures = {"dim": dim, "seed": self.seed, "epochs": epochs, "kept": kept}
-        return measure_shown(name, data, self.device, **options)
+        return measure_shown(name, data, self.device, **options, minutes=minutes)
 
-    def forget_peer(self, name: str, data: Dataset, dim: int, epochs: int | None) -> None:
+    def forget_peer(
+        self,
+        name: str,
+        data: Dataset,
+        dim: int,
+        epochs: int | None,
+        minutes: float | None = None,
+    ) -> None:
         """Remove where that training stands: its figures are in a report."""
-        self._peer_file(name, data, dim, epochs).unlink(missing_ok=True)
+        self._peer_file(name, data, dim, epochs, minutes).unlink(missing_ok=True)
 
-    def _peer_file(self, name: str, data: Dataset, dim: int, epochs: int | None) -> Path:
-        place = self._kept(data, f"{name} {dim} {self.seed} {epochs} {self.device.type}")
+    def _peer_file(
+        self, name: str, data: Dataset, dim: int, epochs: int | None, minutes: float | None
+    ) -> Path:
+        asked = f"{name} {dim} {self.seed} {epochs} {self.device.type}"
+        place = self.kept(data, asked if minutes is None else f"{asked} {minutes:g}")
         return place.with_name(f"{place.name}.safetensors")
 
     def _run(self, data: Dataset, config: Config) -> Path:
-        return self._kept(data, to_toml(config))
+        return self.kept(data, to_toml(config))
 
-    def _kept(self, data: Dataset, told: str) -> Path:
+    def kept(self, data: Dataset, told: str) -> Path:
+        """A place for what belongs to a data set and something told of it."""
         # Only what its figures depend on: another name of the same facts is the same.
         digest = hashlib.sha256(f"{facts_digest(data)}\n{told}".encode()).hexdigest()[:12]
         return self.out / "runs" / f"{file_name(data.name)}-{digest}"

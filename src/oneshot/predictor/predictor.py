@@ -15,7 +15,7 @@ from oneshot.errors import InputError
 from oneshot.predictor.fused import fused_plan, fused_scores, why_not_fused
 from oneshot.predictor.layer import Gate, Layer, reached_next
 from oneshot.predictor.messages import MESSAGES, DRUMWeights, Query
-from oneshot.predictor.priors import NUM_PRIORS, prior_features
+from oneshot.predictor.priors import NUM_PRIORS, SCALE, prior_features
 from oneshot.predictor.rows import EdgePlan, Rows
 from oneshot.subgraph import SubgraphBatch
 
@@ -60,6 +60,7 @@ class Predictor(nn.Module):
         self.priors = nn.Embedding(kinds, NUM_PRIORS) if config.priors else None
         if self.priors is not None:
             nn.init.zeros_(self.priors.weight)
+            nn.init.constant_(self.priors.weight[:, 0], SCALE * config.prior_start)
 
     @property
     def num_parameters(self) -> int:

@@ -40,9 +40,10 @@ class Sampler(ABC):
     """Chooses, for each query `(u, q, ?)`, the entities and edges of its subgraph.
 
     A sampler scores all entities as seen from `u`; the `K` highest are taken, `u` always
-    among them, ties by lower id; then all edges between them, within the edge budget. It has
-    no learned parameters: the same call gives the same subgraphs, whatever was asked before and
-    whatever else is in the batch. A new sampler implements `scores`.
+    among them, ties by lower id; then all edges between them, within the edge budget. The same
+    call gives the same subgraphs, whatever was asked before and whatever else is in the batch. A
+    new sampler implements `scores`; one that learns from a graph first also `fit`, `parameters`
+    and `take`.
 
     `entity_ratio`, `edge_ratio`, `max_entities`, `max_edges`,
     `mass`: see `Budget`.
@@ -82,6 +83,18 @@ class Sampler(ABC):
             self.budget, entity_ratio=entity_ratio, max_entities=None
         )
         return other
+
+    def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:  # noqa: B027
+        """Learn from the facts of a graph what there is to learn; most samplers learn nothing."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """What was learnt, by names; empty if nothing."""
+        return {}
+
+    def take(self, parameters: dict[str, Tensor]) -> None:
+        """Take over what another sampler of this kind has learnt."""
+        if parameters:
+            raise InputError(f"the sampler {self.name!r} has nothing to learn")
 
     @abstractmethod
     def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:

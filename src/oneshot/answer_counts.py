@@ -1,0 +1,98 @@
+"""Answer counts: how often each entity is the answer of each relation in a graph.
+
+What can be said of an entity as an answer to a relation without looking at the question's entity:
+whether it was one before, how often, and what the other relations that it is an answer of tell. All
+of it is structural, so that it holds for entities and graphs that were never seen.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from oneshot.graph import KnowledgeGraph
+
+NUM_FEATURES = 5
+"""Features that `AnswerCounts.features` gives an entity."""
+
+# Added to shares before their logarithm is taken: below it they tell nothing more.
+_LEAST_MEAN, _LEAST_MOST = 1e-4, 1e-3
+# Numbers in a table that is computed at once.
+_BLOCK = 1 << 24
+
+
+class AnswerCounts:
+    """For each entity the relations that it is an answer of, with counts; inverses included.
+
+    An entity `v` is an answer of `r` if a fact `(x, r, v)` is in the graph. With `I` distinct pairs
+    of entity and relation and `V` entities:
+
+    `entity`, `relation`, `count` [I]: the pairs, sorted by (entity, relation), and how many facts
+    each has.
+    """
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        self.num_entities, self.kinds = graph.num_entities, 2 * graph.num_relations
+        edges, degree = graph.edges, graph.degree.long()
+        every = torch.arange(self.num_entities, device=graph.device)
+        target = every.repeat_interleave(degree, output_size=2 * graph.num_facts)
+        pairs, self.count = torch.unique(
+            target * self.kinds + edges.relation.long(), return_counts=True
+        )
+        self.entity, self.relation = pairs // self.kinds, pairs % self.kinds
+        self._by_entity = torch.searchsorted(self.entity, every)
+        order = self.relation.argsort(stable=True)
+        self._entity_by_relation, self._order = self.entity[order], order
+        kinds = torch.arange(self.kinds + 1, device=graph.device)
+        self._by_relation = torch.searchsorted(self.relation[order], kinds)
+        self._answers = self._by_relation.diff().clamp(min=1).float()
+        self._degree = degree.float().log1p()
+
+    def features(self, relations: Tensor) -> Tensor:
+        """What speaks for each entity as an answer of each relation: [b] → [b, V, 5].
+
+        Whether it is one; log(1 + how often); of the shares of answers of the other relations it
+        is an answer of that are answers of this one, the logarithm of mean and maximum; and
+        log(1 + degree).
+        """
+        return torch.cat([torch.stack(self._columns(part), -1) for part in self._split(relations)])
+
+    def weighted(self, relations: Tensor, weights: Tensor) -> Tensor:
+        """The sums of the features by weights [b, 5]: [b] → [b, V]."""
+        sums = []
+        for part, weight in zip(self._split(relations), weights.split(self._block), strict=True):
+            columns = self._columns(part)
+            total = columns[0] * weight[:, :1]
+            for column, factor in zip(columns[1:], weight.unbind(1)[1:], strict=True):
+                total.addcmul_(column, factor[:, None])
+            sums.append(total)
+        return torch.cat(sums)
+
+    @property
+    def _block(self) -> int:
+        return max(_BLOCK // max(self.num_entities, 1), 1)
+
+    def _split(self, relations: Tensor) -> tuple[Tensor, ...]:
+        return tuple(relations.split(self._block))
+
+    def _columns(self, relations: Tensor) -> list[Tensor]:
+        """The features, each [b, V]."""
+        block = torch.arange(len(relations), device=relations.device)
+        count = torch.zeros(self.num_entities, len(relations), device=relations.device)
+        first, end = self._by_relation[relations], self._by_relation[relations + 1]
+        column = block.repeat_interleave(end - first)
+        shift = first - (end - first).cumsum(0) + (end - first)
+        place = torch.arange(len(column), device=relations.device) + shift[column]
+        entity = self._entity_by_relation[place]
+        count[entity, column] = self.count[self._order[place]].float()
+        occurs = (count > 0).float()
+        # How many answers of every relation are answers of these, [2R, b].
+        joint = embedding_bag(self._entity_by_relation, occurs, self._by_relation[:-1], mode="sum")
+        share = joint / self._answers[:, None]
+        share[relations, block] = 0  # of the relation itself it is told already
+        mean = embedding_bag(self.relation, share, self._by_entity, mode="mean")
+        most = embedding_bag(self.relation, share, self._by_entity, mode="max")
+        columns = (occurs, count.log1p(), (mean + _LEAST_MEAN).log(), (most + _LEAST_MOST).log())
+        return [
+            *(column.t().contiguous() for column in columns),
+            self._degree.expand(len(relations), -1),
+        ]

@@ -1,0 +1,322 @@
+"""FittedSampler: entities on the way to answers by PPR, and likely answers by a fitted score."""
+
+import math
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from oneshot.answer_counts import NUM_FEATURES, AnswerCounts
+from oneshot.dataset import both_directions
+from oneshot.errors import InputError
+from oneshot.graph import KnowledgeGraph
+from oneshot.samplers.base import Selection, joined
+from oneshot.samplers.choice import choose_highest, counts_of_mass
+from oneshot.samplers.ppr import PPRSampler
+
+# Added to PPR scores before their logarithm is taken: below those of any entity that matters.
+_FLOOR = 1e-7
+# Weights where nothing was fitted: those of graphs of several kinds, about.
+_DEFAULT = (1.0, 0.4, 1.0, 0.3, 0.8, -0.8, 5.0)
+# Training facts that are taken out of the graph to be asked, and the share of them at most.
+_FACTS, _FACT_SHARE = 2000, 0.1
+# Entities that an answer is compared with: the highest by PPR, the likeliest of the relation, and
+# some at random, which stand for all others.
+_NEAR, _LIKELY, _RANDOM = 128, 128, 128
+# How strongly the weights of a relation are held to those of all relations, and those to 0.
+_HELD, _HELD_ALL = 1.0, 0.1
+_ITERATIONS = 60
+# Numbers in a table over relations and entities that is kept for a graph.
+_TABLE = 1 << 27
+_BIG = 1e30
+_WEIGHTS = "weights"
+# Facts below which nothing is fitted.
+_LEAST_FACTS = 10
+# What was fitted last in this process: trials and probes of one graph ask for the same.
+_FITS = 8
+_fits: dict[tuple[Any, ...], Tensor] = {}
+
+
+class _Examples(NamedTuple):
+    """Queries with what an answer is compared with, as features.
+
+    `features` [n, c, f], the answer in the first column; `offset` [n, c]: the logarithm of how many
+    entities each one stands for, -∞ for none; `relation` [n].
+    """
+
+    features: Tensor
+    offset: Tensor
+    relation: Tensor
+
+
+class FittedSampler(PPRSampler):
+    """A share of the budget by PPR, the rest by a score of how likely an entity is the answer.
+
+    PPR knows the question's entity and nothing of its relation. The score is linear in features of
+    question, relation and entity: log PPR, and how often the entity and others like it are answers
+    of the relation (see `oneshot.answer_counts`). `fit` learns its weights in seconds, by asking
+    for facts that it takes out of the graph: those of all relations, and how each one differs.
+
+    In the subgraphs `score` is how many times as likely an entity is the answer as one drawn at
+    random, the exponential of the fitted score over its mean.
+
+    `context`: share of the budget that PPR chooses, for the paths between question and answer. An
+    entity that no path leads to can be among the likely answers, whatever `keep_unreachable` says.
+    `weights` [2R, 7]: for each relation, in the order of the features; None before `fit`, when
+    weights that suit graphs of several kinds are taken.
+    """
+
+    name = "fitted"
+
+    def __init__(self, *arguments: Any, context: float = 0.5, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if not 0 <= context <= 1:
+            raise InputError(f"context must be from 0 to 1, not {context}")
+        self.context = context
+        self.weights: Tensor | None = None
+        self._tables: WeakKeyDictionary[KnowledgeGraph, Tensor] = WeakKeyDictionary()
+        self._counts: WeakKeyDictionary[KnowledgeGraph, AnswerCounts] = WeakKeyDictionary()
+
+    def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:
+        """Learn the weights from facts of the graph. The same graph and seed give the same."""
+        graph = graph.host or graph
+        options = (self.restart, self.steps, self.method, self.transition, graph.device.type)
+        key = (graph.fingerprint, seed, *options)
+        if key not in _fits:
+            weights = None
+            if graph.num_facts >= _LEAST_FACTS:
+                weights = _fitted(self._examples(graph, seed), 2 * graph.num_relations)
+            while len(_fits) >= _FITS:
+                del _fits[next(iter(_fits))]
+            _fits[key] = self._default(graph) if weights is None else weights
+        self.take({_WEIGHTS: _fits[key]})
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {} if self.weights is None else {_WEIGHTS: self.weights}
+
+    def take(self, parameters: dict[str, Tensor]) -> None:
+        weights = parameters.get(_WEIGHTS)
+        wrong = weights is None or weights.dim() != 2 or weights.shape[1] != len(_DEFAULT)
+        if weights is None or wrong or len(parameters) > 1 or not bool(weights.isfinite().all()):
+            raise InputError("these are not the weights of a fitted sampler")
+        self.weights = weights.float()
+        self._tables = WeakKeyDictionary()
+
+    def select(
+        self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
+    ) -> Selection:
+        counts = self.budget.entity_counts(graph, queries[:, 1])
+        masses = self.budget.masses(graph, queries[:, 1])
+        forced = queries[:, :1]
+        if include is not None:
+            forced = torch.cat([forced, include], dim=1)
+        parts = []
+        for rows, near in self._score_blocks(graph, queries[:, 0]):
+            limits = counts[rows]
+            if masses is not None:
+                limits = counts_of_mass(near, queries[rows, 0], limits, masses[rows])
+            likely = self._likelihood(graph, queries[rows, 1], near)
+            # What PPR chooses comes before all others.
+            context, row, _ = choose_highest(near, self._share(limits), forced[rows, :1], False)
+            wanted = likely.clone()
+            wanted[row, context] = _BIG
+            entities, query, _ = choose_highest(wanted, limits, forced[rows], True)
+            whole = len(rows) == len(queries)  # then the rows are all, in their order
+            score = likely[query, entities]
+            parts.append((entities, query if whole else rows[query], score))
+        return joined(parts, queries)
+
+    def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
+        places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
+        for rows, near in self._score_blocks(graph, queries[:, 0]):
+            likely = self._likelihood(graph, queries[rows, 1], near)
+            places[rows] = self._places(near, likely, queries[rows, 0], targets[rows])
+        return places
+
+    def _places(self, near: Tensor, likely: Tensor, first: Tensor, targets: Tensor) -> Tensor:
+        """The smallest budget that each target is sampled with, less one: [b].
+
+        `near`, `likely` [b, V]: PPR and likelihood; `first`, `targets` [b]. An entity that is
+        sampled stays so with a larger budget, so that halving finds the smallest.
+        """
+        rows = torch.arange(len(near), device=near.device)
+        near[rows, first] = torch.inf
+        order = near.argsort(dim=1, descending=True, stable=True)
+        place = torch.empty_like(order)
+        place.scatter_(1, order, torch.arange(near.shape[1], device=near.device).expand_as(order))
+        reachable = (near > 0).sum(1)
+        place[near == 0] = near.shape[1]  # PPR never chooses those
+        own = place[rows, targets]
+        value = likely[rows, targets][:, None]
+        ids = torch.arange(near.shape[1], device=near.device)
+        better = (likely > value) | ((likely == value) & (ids < targets[:, None]))
+        low, high = torch.ones_like(own), torch.full_like(own, near.shape[1])
+        while bool((low < high).any()):
+            budget = (low + high) // 2
+            share = self._share(budget)
+            ahead = (better & (place >= share[:, None])).sum(1) + torch.minimum(share, reachable)
+            is_sampled = (own < share) | (ahead < budget)
+            low = torch.where(is_sampled, low, budget + 1).clamp(max=near.shape[1])
+            high = torch.where(is_sampled, budget, high)
+        return low - 1
+
+    def _share(self, budget: Tensor) -> Tensor:
+        """How many entities PPR chooses of each budget."""
+        return (budget.double() * self.context).ceil().long().clamp(min=1)
+
+    def _likelihood(self, graph: KnowledgeGraph, relations: Tensor, near: Tensor) -> Tensor:
+        """How many times as likely each entity is as one at random: PPR [b, V] → [b, V]."""
+        weights = self._weights(graph)[relations]
+        z = (near + _FLOOR).log_().mul_(weights[:, :1])
+        z += self._table(graph, relations)
+        z += weights[:, -1:] * (near == 0)
+        return z.softmax(1).mul_(graph.num_entities)
+
+    def _weights(self, graph: KnowledgeGraph) -> Tensor:
+        if self.weights is None:
+            return self._default(graph)
+        if len(self.weights) != 2 * graph.num_relations:
+            raise InputError(
+                f"the sampler was fitted to {len(self.weights) // 2} relations, the graph has "
+                f"{graph.num_relations}"
+            )
+        return self.weights.to(graph.device)
+
+    @staticmethod
+    def _default(graph: KnowledgeGraph) -> Tensor:
+        default = torch.tensor(_DEFAULT, device=graph.device)
+        return default.repeat(2 * graph.num_relations, 1)
+
+    def _table(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor:
+        """The part of the score that does not depend on the question's entity: [b] → [b, V]."""
+        if graph not in self._counts:
+            self._counts[graph] = AnswerCounts(graph)
+        counts = self._counts[graph]
+        if counts.kinds * counts.num_entities > _TABLE:
+            distinct, which = relations.unique(return_inverse=True)
+            return self._static(graph, counts, distinct)[which]
+        if graph not in self._tables:
+            every = torch.arange(counts.kinds, device=graph.device)
+            self._tables[graph] = self._static(graph, counts, every)
+        return self._tables[graph][relations]
+
+    def _static(self, graph: KnowledgeGraph, counts: AnswerCounts, relations: Tensor) -> Tensor:
+        weights = self._weights(graph)[relations, 1 : 1 + NUM_FEATURES]
+        return counts.weighted(relations, weights)
+
+    # fitting ------------------------------------------------------------------------------------
+
+    def _examples(self, graph: KnowledgeGraph, seed: int) -> _Examples:
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(graph.num_facts, generator=generator)
+        taken = order[: max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)]
+        keep = torch.ones(graph.num_facts, dtype=torch.bool)
+        keep[taken] = False
+        observed = graph.subset(keep)
+        facts = graph.facts[taken.to(graph.device)].long()
+        queries, answers = both_directions(facts, graph.num_relations)
+        order = queries[:, 1].argsort(stable=True)
+        queries, answers = queries[order], answers[order]
+        known = _Known(graph)
+        counts = AnswerCounts(observed)
+        size = 32 if graph.device.type == "cpu" else 256
+        parts = [
+            self._compared(observed, counts, queries[part], answers[part], known, generator)
+            for part in torch.arange(len(queries), device=graph.device).split(size)
+        ]
+        return _Examples(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def _compared(
+        self,
+        graph: KnowledgeGraph,
+        counts: AnswerCounts,
+        queries: Tensor,
+        answers: Tensor,
+        known: "_Known",
+        generator: torch.Generator,
+    ) -> _Examples:
+        entities, relations = queries.unbind(1)
+        near = self.scores(graph, entities)
+        distinct, which = relations.unique(return_inverse=True)
+        about = counts.features(distinct)
+        size = graph.num_entities
+        nearest = near.topk(min(_NEAR, size), dim=1).indices
+        default = torch.tensor(_DEFAULT[1 : 1 + NUM_FEATURES], device=graph.device)
+        likeliest = (about @ default).topk(min(_LIKELY, size), dim=1).indices[which]
+        drawn = torch.randint(size, (len(queries), _RANDOM), generator=generator).to(graph.device)
+        chosen = torch.cat([answers[:, None], nearest, likeliest], dim=1)
+        listed = torch.cat([chosen, drawn], dim=1)
+        again = _repeated(listed)
+        others = (size - (~again[:, : chosen.shape[1]]).sum(1)).clamp(min=1).float()
+        offset = torch.zeros(listed.shape, device=graph.device)
+        offset[:, chosen.shape[1] :] = (others / _RANDOM).log()[:, None]
+        offset.masked_fill_(again | known.holds(queries, listed), -math.inf)
+        offset[:, 0] = 0
+        at = near.gather(1, listed)
+        columns = [
+            (at + _FLOOR).log()[..., None],
+            about[which[:, None], listed],
+            (at == 0).float()[..., None],
+        ]
+        return _Examples(torch.cat(columns, dim=-1), offset, relations)
+
+
+class _Known:
+    """The facts of a graph, to be asked whether they hold."""
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        head, relation, tail = graph.facts.long().unbind(1)
+        self.sizes = graph.num_entities, graph.num_relations
+        self.keys = self._key(head, relation, tail).sort().values
+
+    def _key(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
+        return (head * self.sizes[1] + relation) * self.sizes[0] + tail
+
+    def holds(self, queries: Tensor, entities: Tensor) -> Tensor:
+        """Whether entities [n, c] are answers of queries [n, 2]: bool [n, c]."""
+        entity, relation = queries[:, :1], queries[:, 1:]
+        inverse = relation >= self.sizes[1]
+        key = torch.where(
+            inverse,
+            self._key(entities, relation - self.sizes[1], entity),
+            self._key(entity, relation, entities),
+        )
+        place = torch.searchsorted(self.keys, key).clamp(max=len(self.keys) - 1)
+        return self.keys[place] == key
+
+
+def _repeated(entities: Tensor) -> Tensor:
+    """Which entities of each row [n, c] stand further left in it, too: bool [n, c]."""
+    ordered, order = entities.sort(dim=1, stable=True)
+    again = torch.zeros_like(entities, dtype=torch.bool)
+    again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return torch.zeros_like(again).scatter_(1, order, again)
+
+
+def _fitted(examples: _Examples, kinds: int) -> Tensor | None:
+    """The weights of every relation [kinds, f] that tell answers from others best; None if none.
+
+    Softmax cross-entropy. A relation with few examples stays near the weights of all.
+    """
+    relation = examples.relation
+    scale = examples.features.flatten(0, 1).std(0).clamp(min=0.1)
+    features = examples.features / scale
+    start = torch.tensor(_DEFAULT, device=scale.device) * scale
+    shared = start.clone().requires_grad_()
+    own = torch.zeros(kinds, len(scale), device=scale.device, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [shared, own], max_iter=_ITERATIONS, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        z = (features @ (shared + own[relation])[..., None]).squeeze(-1) + examples.offset
+        held = _HELD * own.square().sum() + _HELD_ALL * shared.square().sum()
+        total = (z.logsumexp(1) - z[:, 0]).mean() + held / len(relation)
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    weights = ((shared + own) / scale).detach()
+    return weights if bool(weights.isfinite().all()) else None
