@@ -152,11 +152,11 @@ def coverage(
     with console.progress_bar() as progress:
         for name in names:
             task = progress.add_task(name, total=len(queries))
-            sampler = SAMPLERS[name](**size, seed=seed)
-            sampler.fit(graph, seed)
+            chosen_sampler = SAMPLERS[name](**size, seed=seed)
+            chosen_sampler.fit(graph, seed)
             rows.append(
                 measure(
-                    sampler,
+                    chosen_sampler,
                     graph,
                     queries,
                     answers,
