@@ -1,11 +1,14 @@
 """A clock that the tests advance, and trainings that take a given time by it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from torch import Tensor
 
+from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
+from oneshot.subgraph import SubgraphBatch
 from oneshot.training import Trainer
 
 
@@ -60,3 +63,16 @@ def answer_slowly(monkeypatch: pytest.MonkeyPatch, clock: FakeClock, seconds: fl
         return reason(self, queries, include)
 
     monkeypatch.setattr(Reasoner, "reason", slow)
+
+
+def compute_slowly(
+    monkeypatch: pytest.MonkeyPatch, clock: FakeClock, seconds: Callable[[Predictor], float]
+) -> None:
+    """Let a predictor take so long for every query, in training as in evaluation."""
+    forward = Predictor.forward
+
+    def slow(self: Predictor, batch: SubgraphBatch, *rest: Any, **options: Any) -> Any:
+        clock.now += seconds(self) * batch.num_queries
+        return forward(self, batch, *rest, **options)
+
+    monkeypatch.setattr(Predictor, "forward", slow)

@@ -1,6 +1,7 @@
 """The command that searches for configurations."""
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +16,15 @@ from oneshot.errors import InputError
 if TYPE_CHECKING:
     import torch
 
+    from oneshot.config import Config
     from oneshot.datasets import Dataset
+    from oneshot.search.allotment import Allotment
     from oneshot.search.settings import SearchSettings
 
 # How many times the training queries of a trial the best gets in full.
 _FULL = 8
+# More queries than there is time for.
+_ANY = 10**9
 
 
 def search(
@@ -30,7 +35,12 @@ def search(
         Path | None, typer.Option(metavar="DIR", help="The directory of the search.")
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Trials of phase 1.", show_default="30")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Trials of phase 1, at most with --minutes.",
+            show_default="30; with --minutes as many as fit",
+        ),
     ] = None,
     sampler_trials: Annotated[
         int | None,
@@ -44,8 +54,10 @@ def search(
         float | None,
         typer.Option(
             min=0,
-            help="After this time nothing new is begun; what is under way ends, and --resume goes "
-            "on.",
+            max=10**6,
+            help="Time for the whole search in minutes: both phases, the training in full and all "
+            "evaluations. With --resume: time for this session. A search begun without it, or with "
+            "0, then begins nothing new after this time.",
             show_default="no limit",
         ),
     ] = None,
@@ -88,19 +100,28 @@ def search(
     ] = None,
     queries: Annotated[
         int | None,
-        typer.Option(min=1, help="Training queries of a whole trial.", show_default="8192"),
+        typer.Option(
+            min=1,
+            help="Training queries of a whole trial.",
+            show_default="8192; with --minutes no limit",
+        ),
     ] = None,
     final_queries: Annotated[
         int | None,
         typer.Option(
             min=1,
             help="Training queries of the best, in full.",
-            show_default="8 times --queries; with training.epochs set, those",
+            show_default="8 times --queries; with training.epochs set, those; with --minutes as "
+            "many as fit",
         ),
     ] = None,
     valid_queries: Annotated[
         int | None,
-        typer.Option(min=1, help="Validation queries that judge a trial.", show_default="500"),
+        typer.Option(
+            min=1,
+            help="Validation queries that judge a trial.",
+            show_default="500; with --minutes 100 to 500",
+        ),
     ] = None,
     sampler_queries: Annotated[
         int | None,
@@ -110,7 +131,11 @@ def search(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0, help="When a trial is stopped; 0 for never.", show_default="60"),
+        typer.Option(
+            min=0,
+            help="Time limit per trial in seconds (0 = none).",
+            show_default="60; with --minutes chosen to suit it",
+        ),
     ] = None,
     keep: Annotated[
         float | None,
@@ -163,8 +188,12 @@ def search(
     Phase 1 trains configurations for a short while, guided by a surrogate. The best is
     trained in full; phase 2 then looks for the smallest subgraphs that answer as well, by
     evaluation alone. A search that is resumed keeps the options that it was begun with.
+
+    With --minutes everything ends in that time. The first trial is then the configuration that
+    `oneshot plan` chooses, and trials are compared after equal times.
     """
     used = {name for name, value in locals().items() if value not in (None, False, [])}
+    started = time.perf_counter()  # what is read and planned counts, too
     if show is not None:
         if used - {"show", "json", "device", "workers"}:
             raise InputError("--show takes --json and nothing else: it only shows")
@@ -172,6 +201,7 @@ def search(
         return
     from oneshot.devices import find_device
     from oneshot.errors import require
+    from oneshot.search.allotment import Allotment
     from oneshot.search.searching import may_begin, stored_effort, stored_settings, stored_source
     from oneshot.search.searching import search as run_search
     from oneshot.search.settings import Effort, SearchSettings
@@ -209,8 +239,18 @@ def search(
     # Looked at before the data are read, which may take minutes.
     SearchSettings(**{name: value for name, value in given.items() if value is not None})
     chosen_seed = seed if seed is not None else (0 if before is None else before.seed)
+    is_timed = bool(minutes) if before is None else before.minutes > 0
+    if is_timed and random_searches:
+        raise InputError("--random takes as long again for each search: leave out --minutes")
     data = load_data(source, chosen_seed)
-    if before is None:
+    if before is None and minutes:
+        effort = Effort(trials=0, sampler_trials=0)
+        allotment = Allotment(60 * minutes, final is not False)
+        with console.status("planning"):
+            chosen = _timed_settings(
+                data, place, given, config, settings, space, trials, minutes, allotment
+            )
+    elif before is None:
         effort = Effort()
         chosen = _settings(data, place, given, config, settings, space, trials or effort.trials)
     else:
@@ -231,7 +271,17 @@ def search(
     wanted |= {"random_searches": random_searches, "final": final}
     effort = dataclasses.replace(effort, **{k: v for k, v in wanted.items() if v is not None})
     try:
-        run_search(data, out, chosen, effort, place, workers=workers, dask=dask, minutes=minutes)
+        run_search(
+            data,
+            out,
+            chosen,
+            effort,
+            place,
+            workers=workers,
+            dask=dask,
+            minutes=minutes,
+            started=started,
+        )
     except KeyboardInterrupt:
         console.note(f"stopped; go on with: oneshot search {source} --out {out} --resume")
         raise typer.Exit(130) from None
@@ -255,12 +305,74 @@ def _settings(
     from oneshot.config import from_table, read_config
     from oneshot.search.outset import fitted_sampler
     from oneshot.search.settings import SearchSettings
-    from oneshot.search.space import PHASE_1, Space, phase_1_space
-    from oneshot.search.space_files import read_space
 
     seed = given["seed"] or 0
     changes = [*(changes or []), f"training.seed={seed}"]
     base = from_table({}, changes) if config is None else read_config(config, changes)
+    sampler, remark = fitted_sampler(base.sampler, data, device, seed)
+    console.note(remark)
+    base = dataclasses.replace(base, sampler=sampler)
+    if given["final_queries"] is None and config is None and not _sets_epochs(changes):
+        whole = given["queries"] or SearchSettings.queries
+        given = {**given, "final_queries": _FULL * whole}
+    return _searched(base, given, changes, space, trials, tries_base=config is not None)
+
+
+def _timed_settings(
+    data: "Dataset",
+    device: "torch.device",
+    given: dict[str, Any],
+    config: Path | None,
+    changes: list[str] | None,
+    space: Path | None,
+    trials: int | None,
+    minutes: float,
+    allotment: "Allotment",
+) -> "SearchSettings":
+    """The settings of a new search that has a time: its first trial is the plan, or --config."""
+    from oneshot.config import read_config
+    from oneshot.search.allotment import RUNGS
+    from oneshot.search.outset import affordable_validation, fitted_sampler, planned_base
+
+    seed = given["seed"] or 0
+    changes = [*(changes or []), f"training.seed={seed}"]
+    if config is None:
+        base, remark = planned_base(data, allotment, device, changes, seed)
+    else:
+        base = read_config(config, changes)
+        sampler, remark = fitted_sampler(base.sampler, data, device, seed)
+        base = dataclasses.replace(base, sampler=sampler)
+    console.note(remark)
+    given = {**given, "seconds": allotment.trial_seconds(given["seconds"])}
+    if given["final_queries"] is None and config is None and not _sets_epochs(changes):
+        given["final_queries"] = _ANY
+    if given["queries"] is None:
+        given["queries"] = _ANY
+    if given["valid_queries"] is None:
+        given["valid_queries"] = affordable_validation(base, data, device, given["seconds"])
+    return _searched(
+        base,
+        given | {"minutes": minutes, "validations": RUNGS, "is_planned": config is None},
+        changes,
+        space,
+        trials or allotment.expected_trials,
+        tries_base=True,
+    )
+
+
+def _searched(
+    base: "Config",
+    given: dict[str, Any],
+    changes: list[str],
+    space: Path | None,
+    trials: int,
+    tries_base: bool,
+) -> "SearchSettings":
+    """The settings of a search around a configuration: what is set is not searched."""
+    from oneshot.search.settings import SearchSettings
+    from oneshot.search.space import PHASE_1, Space, phase_1_space, widened
+    from oneshot.search.space_files import read_space
+
     dimensions, fixed = ({}, {}) if space is None else read_space(space)
     for name in (change.partition("=")[0].strip() for change in changes):
         if name in dimensions or name in fixed:
@@ -268,18 +380,15 @@ def _settings(
         if name in PHASE_1:  # what is set is not searched
             section, _, option = name.partition(".")
             fixed[name] = getattr(getattr(base, section), option)
-    sampler, remark = fitted_sampler(base.sampler, data, device, seed)
-    console.note(remark)
-    if given["final_queries"] is None and config is None and not _sets_epochs(changes):
-        whole = given["queries"] or SearchSettings.queries
-        given = {**given, "final_queries": _FULL * whole}
+    if given.get("is_planned"):
+        dimensions = {**widened(base), **dimensions}
     test_space = {n: d for n, d in dimensions.items() if n.startswith("test_sampler.")}
     test_fixed = {n: v for n, v in fixed.items() if n.startswith("test_sampler.")}
     return SearchSettings(
-        base=dataclasses.replace(base, sampler=sampler),
+        base=base,
         space=phase_1_space(dimensions, fixed),
         test_space=Space(test_space, test_fixed).as_table(),
         initial=max(min(10, trials // 3), 1),
-        tries_base=config is not None,
+        tries_base=tries_base,
         **{name: value for name, value in given.items() if value is not None},
     )

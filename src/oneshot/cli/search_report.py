@@ -69,9 +69,10 @@ def _print(summary: "Summary", value: dict[str, Any]) -> None:
 
     target = value["target"]
     valued = [trial for trial in summary.trials if trial.value is not None]
+    slow = f", {value['infeasible']} too slow to be tried" if value["infeasible"] else ""
     console.print_table(
         f"The best of {value['trials']} trials on {value['data']} ({value['stopped']} stopped "
-        f"early, {value['failed']} failed)",
+        f"early, {value['failed']} failed{slow})",
         ("configuration", "trial", target, "seconds"),
         [
             (described(t.values), str(t.number + 1), f"{t.value:.4f}", f"{t.seconds:.1f}")

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from oneshot.ranking import KnownFacts, filtered_ranks
 from oneshot.reasoner import Reasoner
 from oneshot.runs import load_reasoner
 from oneshot.search.store import Answers
-from oneshot.search.trial import base_config, failure, free_memory, task_data
+from oneshot.search.trial import Slow, base_config, failure, free_memory, task_data
+from oneshot.time_budget import Clock
 
 
 def target_values(ranks: NDArray[Any], target: str) -> NDArray[np.float64]:
@@ -51,9 +53,17 @@ def asked_queries(data: Dataset, limit: int, seed: int) -> tuple[Tensor, Tensor]
 
 
 def ask(
-    reasoner: Reasoner, queries: Tensor, answers: Tensor, known: KnownFacts, batch_size: int
+    reasoner: Reasoner,
+    queries: Tensor,
+    answers: Tensor,
+    known: KnownFacts,
+    batch_size: int,
+    check_time: Callable[[], None] = lambda: None,
 ) -> Answers:
-    """The rank of each answer, and the size of each subgraph."""
+    """The rank of each answer, and the size of each subgraph.
+
+    `check_time` is called after each batch; it raises if that takes too long.
+    """
     graph = reasoner.graph
     queries, answers = queries.to(graph.device), answers.to(graph.device)
     ranks, entities, edges = [], [], []
@@ -64,6 +74,7 @@ def ask(
         ranks.append(found.realistic.float())
         entities.append(torch.bincount(batch.entity_query, minlength=batch.num_queries))
         edges.append(torch.bincount(batch.edge_query, minlength=batch.num_queries))
+        check_time()
     return Answers(
         torch.cat(ranks).cpu().numpy(),
         torch.cat(entities).int().cpu().numpy(),
@@ -71,9 +82,18 @@ def ask(
     )
 
 
-def run_sampler_trial(task: dict[str, Any]) -> dict[str, Any]:
-    """Answer the validation queries with the sampler of a task. → the outcome"""
-    started = time.perf_counter()
+def run_sampler_trial(task: dict[str, Any], clock: Clock = time.perf_counter) -> dict[str, Any]:
+    """Answer the validation queries with the sampler of a task. → the outcome
+
+    `clock`: what the time is read from.
+    """
+    started = clock()
+
+    def check_time() -> None:
+        if task.get("seconds") and clock() - started > task["seconds"]:
+            raise Slow(f"longer than {task['seconds']:.6g} s")
+
+    status = "failed"
     try:
         data = task_data(task)  # before the reasoner, which takes it from there
         reasoner, known = _frozen(task["run"], task["stamp"], task["device"], task["fingerprint"])
@@ -83,24 +103,26 @@ def run_sampler_trial(task: dict[str, Any]) -> dict[str, Any]:
         )
         queries, answers = asked_queries(data, task["sampler_queries"], task["seed"])
         size = config.training.valid_batch_size or config.training.batch_size
-        found = ask(reasoner, queries, answers, known, size)
+        found = ask(reasoner, queries, answers, known, size, check_time)
+    except Slow as reason:
+        found, status, problem = None, "stopped", str(reason)
     except Exception as error:  # as in phase 1
         found = None
         problem = failure(error)
     if found is None:
         _frozen.cache_clear()
         return {
-            "status": "failed",
+            "status": status,
             "error": problem,
             "is_fatal": not free_memory(torch.device(task["device"])),
-            "seconds": time.perf_counter() - started,
+            "seconds": clock() - started,
         }
     value = float(target_values(found.ranks, task["target"]).mean())
     return {
         "status": "done",
         "value": value,
         "curve": [value],
-        "seconds": time.perf_counter() - started,
+        "seconds": clock() - started,
         "answers": (found.ranks.tobytes(), found.entities.tobytes(), found.edges.tobytes()),
         "about": {
             "entities": float(found.entities.mean()),

@@ -15,7 +15,9 @@ class SearchDisplay:
     """A table of the best trials where stderr is a terminal; else a line a trial."""
 
     def __init__(self, title: str, total: int, target: str) -> None:
-        self.title, self.total, self.target = title, total, target
+        """`total`: the number of trials; 0 if the time decides on it."""
+        self.title, self.target = title, target
+        self._of = f"/{total}" if total else ""
         self._live = Live(console=console.stderr, auto_refresh=True, refresh_per_second=2)
         self._is_live = console.stderr.is_terminal
 
@@ -39,9 +41,10 @@ class SearchDisplay:
         best = max((t.value for t in trials if t.value is not None), default=None)
         reached = trial.status if trial.value is None else f"{self.target} {trial.value:.4f}"
         top = "" if best is None else f", best {best:.4f}"
-        why = f" ({trial.status}: {trial.error})" if trial.error else ""
+        status = "" if trial.value is None else f"{trial.status}: "
+        why = f" ({status}{trial.error})" if trial.error else ""
         console.note(
-            f"{self.title} {trial.number + 1}/{self.total}: {reached}{why}{top}, "
+            f"{self.title} {trial.number + 1}{self._of}: {reached}{why}{top}, "
             f"{trial.seconds:.1f} s, {trial.origin}: {described(trial.values)}"
         )
 
@@ -49,9 +52,11 @@ class SearchDisplay:
         finished = sum(trial.is_finished for trial in trials)
         failed = sum(trial.status == "failed" for trial in trials)
         stopped = sum(trial.status == "stopped" for trial in trials)
+        infeasible = sum(trial.status == "infeasible" for trial in trials)
+        slow = f", {infeasible} too slow" if infeasible else ""
         table = Table(
-            title=f"{self.title}: {finished}/{self.total} trials, {stopped} stopped early, "
-            f"{failed} failed",
+            title=f"{self.title}: {finished}{self._of} trials, {stopped} stopped early, "
+            f"{failed} failed{slow}",
             title_justify="left",
         )
         for name in ("trial", self.target, "validations", "seconds", "configuration"):

@@ -1,6 +1,7 @@
 """Halving: what a trial must have reached by its second, fourth … validation.
 
-Not by its first: after an eighth of a short training the order of trials is mostly chance.
+Not by its first: after an eighth of a short training the order of trials is mostly chance. The
+validations stand at equal shares of a trial's queries, or of its time if the search has one.
 """
 
 from collections.abc import Sequence
@@ -16,13 +17,16 @@ _LEAST = 4
 def limits(trials: Sequence[Trial], validations: int, keep: float) -> dict[int, float]:
     """Validation number → the target that the best share `keep` of the trials had by then."""
     found = {}
-    number = 2
-    while number < validations:
+    for number in judged(validations):
         reached = [t.curve[number - 1] for t in trials if len(t.curve) >= number]
         if len(reached) >= _LEAST and keep < 1:
             found[number] = float(np.quantile(reached, 1 - keep))
-        number *= 2
     return found
+
+
+def judged(validations: int) -> list[int]:
+    """The validations at which a trial may be stopped: 2, 4, 8 …, but not the last one."""
+    return [2**power for power in range(1, validations.bit_length()) if 2**power < validations]
 
 
 def expected_value(trial: Trial, trials: Sequence[Trial]) -> float | None:

@@ -1,5 +1,6 @@
 """Phase 1: the predictor's configuration, by short trainings with the sampler frozen."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from oneshot.search.proposing import (
     random_proposal,
 )
 from oneshot.search.running import best_trial, run_phase
-from oneshot.search.session import Session
+from oneshot.search.session import OutOfTime, PhaseTimer, Session
 from oneshot.search.space import Space
 from oneshot.search.store import Trial
 
@@ -29,15 +30,20 @@ PREDICTOR, RANDOM = "predictor", "random"
 """Names in the store; those of random searches have an ending (`random:3`)."""
 
 
+_ENDED = "predictor_ended"
+"""Key in the store: the time of phase 1 is used up."""
+
+
 def find_predictor(session: Session) -> Trial:
     """Search the predictor's configuration. → the best trial"""
-    settings, space = session.settings, session.settings.space
+    settings, space, store = session.settings, session.settings.space, session.store
     first = int(settings.tries_base)
     design: list[Proposal] = []
 
     def next_one(number: int, trials: list[Trial]) -> Proposal:
         if number < first:
-            return Proposal(values_of(settings.base, space), "given")
+            origin = "plan" if settings.is_planned else "given"
+            return Proposal(values_of(settings.base, space), origin)
         if number < first + settings.initial:
             design[:] = design or initial_design(space, settings.initial, settings.seed)
             if number - first < len(design):
@@ -45,9 +51,18 @@ def find_predictor(session: Session) -> Trial:
         known = known_trials(trials)
         return propose(space, known, settings.seed, number, settings.surrogate)
 
-    best = best_trial(run_trials(session, PREDICTOR, "trial", next_one))
+    if store.about(_ENDED) and not session.has_more_time:
+        trials = store.trials(PREDICTOR)
+    else:
+        trials = run_trials(session, PREDICTOR, "trial", next_one)
+        if settings.minutes:
+            store.set_about(_ENDED, True)
+    best = best_trial(trials)
     if best is None:
-        raise OneshotError("no trial came to an end; see `oneshot search --show` for the reasons")
+        more = "; give it more --minutes" if settings.minutes else ""
+        raise OneshotError(
+            f"no trial came to an end; see `oneshot search --show` for the reasons{more}"
+        )
     return best
 
 
@@ -64,8 +79,11 @@ def search_randomly(session: Session, seed: int) -> None:
 def run_trials(
     session: Session, phase: str, title: str, next_one: Callable[[int, list[Trial]], Proposal]
 ) -> list[Trial]:
-    """Train what `next_one` proposes, until the phase has the trials that the session is for."""
-    settings, total = session.settings, session.effort.trials
+    """Train what `next_one` proposes, until the phase has the trials that the session is for.
+
+    If the search has a time, until that of the phase is over.
+    """
+    settings, total, allotment = session.settings, session.effort.trials, session.allotment
 
     def make_task(values: dict[str, Any], trials: list[Trial]) -> dict[str, Any]:
         return {
@@ -77,22 +95,36 @@ def run_trials(
             "valid_queries": settings.valid_queries,
             "seconds": settings.seconds,
             "limits": limits(trials, settings.validations, settings.keep),
+            "timed": allotment is not None,
+            # The plan, or what the user gave, is not given up before it was tried.
+            "must_run": settings.tries_base and values == trials[0].values,
         }
 
     with SearchDisplay(title, total, settings.target) as display:
-        return run_phase(session, phase, total, next_one, make_task, display)
+        if allotment is None:
+            return run_phase(session, phase, total, next_one, make_task, display)
+        # A trial that would end rather after the time than within it is not begun.
+        end = allotment.predictor_end - settings.seconds / 2
+        timer = PhaseTimer(
+            session.timer, end, lambda: best_trial(session.store.trials(phase)) is None
+        )
+        with contextlib.suppress(OutOfTime):
+            run_phase(session, phase, total or math.inf, next_one, make_task, display, timer)
+        return session.store.trials(phase)
 
 
 def known_trials(trials: Sequence[Trial]) -> list[Known]:
     """Trials as the surrogate is told of them: costs between 0 and 1.
 
     By the logarithm of the target: choices multiply rather than add up, and one that makes a bad
-    configuration twice as good says as much as one that does so to a good one.
+    configuration twice as good says as much as one that does so to a good one. How good an
+    infeasible one would be is not known: as one that runs, it counts with the mean, and is not
+    proposed again.
     """
     found = []
     for trial in trials:
         cost = None
-        if trial.is_finished:
+        if trial.is_finished and trial.status != "infeasible":
             value = expected_value(trial, trials)
             cost = FAILURE_COST if value is None else cost_of(value)
         found.append(Known(trial.values, cost))

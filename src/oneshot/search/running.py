@@ -45,18 +45,19 @@ class Watching(Protocol):
 def run_phase(
     session: Sitting,
     phase: str,
-    total: int,
+    total: float,
     propose: Callable[[int, list[Trial]], Proposal],
     make_task: Callable[[dict[str, Any], list[Trial]], dict[str, Any]],
     watching: Watching,
+    timer: Time | None = None,
 ) -> list[Trial]:
     """Run trials until there are `total` of a phase; those in the store are not run again.
 
     A trial that was running when its search was killed runs again, with the configuration that
-    it had. When the time of the session is over, those that run are waited for, and `OutOfTime` is
-    raised. → all trials of the phase
+    it had. When the time is over, those that run are waited for, and `OutOfTime` is raised.
+    `timer`: the time of the phase; that of the session if not given. → all trials of the phase
     """
-    store, workers, timer = session.store, session.workers, session.timer
+    store, workers, timer = session.store, session.workers, timer or session.timer
     begun, before = time.perf_counter(), store.clock(phase)
     trials = store.trials(phase)
     unfinished = [trial for trial in trials if not trial.is_finished]

@@ -1,17 +1,19 @@
 """Phase 2: the budgets of the subgraphs by relation, by evaluation with the predictor frozen."""
 
+import contextlib
 import dataclasses
 import hashlib
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from oneshot import console
 from oneshot.building import build_sampler
-from oneshot.calibrating import calibrate
 from oneshot.config import Config, SamplerConfig, to_toml
 from oneshot.errors import OneshotError
-from oneshot.evaluation import evaluate
+from oneshot.final_evaluation import FinalEvaluation
 from oneshot.runs import load_reasoner
 from oneshot.search.answering import asked_queries, sampler_at_test, target_values
 from oneshot.search.budgets import choose, mixed_sampler, setting_of
@@ -19,13 +21,18 @@ from oneshot.search.display import SearchDisplay
 from oneshot.search.fitting import nearest
 from oneshot.search.proposing import FAILURE_COST, Known, Proposal, propose
 from oneshot.search.running import run_phase
-from oneshot.search.session import Session
+from oneshot.search.session import OutOfTime, PhaseTimer, Session
 from oneshot.search.settings import SearchSettings
 from oneshot.search.space import Space, phase_2_space
 from oneshot.search.store import Trial
+from oneshot.time_budget import TimeBudget
+from oneshot.training import Trainer
 
 SAMPLER = "sampler"
 """Name in the store; with an ending that says of which training (`sampler:0a1b2c3d4e5f`)."""
+
+_QUERIES = "sampler_queries"
+"""Key in the store: how many queries the trials of a phase ask, by its name."""
 
 RUN, BEST = "run", "best"
 """Directories of a search: the full training, and the same predictor with its new sampler."""
@@ -34,6 +41,11 @@ RUN, BEST = "run", "best"
 _PRICES = (0.0, 0.01, 0.05, 0.2)
 # The first trials after the sampler of the training: that one, made smaller.
 _LADDER = (0.5, 0.25, 0.7, 0.35, 0.1)
+# If the search has a time: trials that fit into that of phase 2 at the pace of the first one, and
+# the fewest queries that they ask. One that takes so many times as long as these is stopped.
+_TIMED_TRIALS = 12
+_LEAST_QUERIES = 50
+_BEYOND = 4
 
 
 def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> None:
@@ -48,6 +60,7 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
     share = float(setting_of(0, config.sampler, graph).entity_ratio.mean())
     space = budget_space(settings, config.sampler, share)
     ladder = [f for f in _LADDER if "test_sampler.entity_ratio" in space.dimensions]
+    queries, seconds = _affordable(session, phase, result)
 
     def next_one(number: int, trials: list[Trial]) -> Proposal:
         if number == 0:
@@ -70,19 +83,48 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
             "run": str(session.out / RUN),
             "stamp": stamp,
             "values": space.whole(values) if values else {},
-            "sampler_queries": settings.sampler_queries,
+            "sampler_queries": queries,
+            "seconds": seconds,
         }
 
-    total = session.effort.sampler_trials
+    total, allotment = session.effort.sampler_trials, session.allotment
     with SearchDisplay("sampler trial", total, settings.target) as display:
-        trials = run_phase(session, phase, total, next_one, make_task, display)
+        if allotment is None:
+            trials = run_phase(session, phase, total, next_one, make_task, display)
+        else:
+            timer = PhaseTimer(session.timer, allotment.sampler_end)
+            with contextlib.suppress(OutOfTime):
+                run_phase(session, phase, total or math.inf, next_one, make_task, display, timer)
+            trials = session.store.trials(phase)
     done = [t for t in trials if t.status == "done"]
+    if allotment is not None and (not trials or trials[0].status in ("stopped", "running")):
+        console.note(f"there was no time for phase 2; the reasoner is {session.out / RUN}")
+        return
     if not done or done[0].number != 0:
         raise OneshotError(f"the sampler of the training failed in phase 2: {trials[0].error}")
-    sampler, summary = _chosen(session, config, phase, space, done)
+    sampler, summary = _chosen(session, config, phase, space, done, queries)
     saved = session.store.about("final")
     if saved is None or saved["sampler"] != summary["sampler"] or saved["phase"] != phase:
         _finish(session, config, sampler, summary, result)  # the test split is asked once
+
+
+def _affordable(session: Session, phase: str, result: dict[str, Any]) -> tuple[int, float]:
+    """→ (validation queries of each trial, seconds after which one is stopped, 0 for never)
+
+    All trials of a phase ask the same ones, also those of a later session.
+    """
+    most, allotment = session.settings.sampler_queries, session.allotment
+    if allotment is None:
+        return most, 0.0
+    seconds = allotment.sampler_seconds / _TIMED_TRIALS
+    known = session.store.about(_QUERIES) or {}
+    if phase not in known:
+        report = result["valid"]
+        pace = report["seconds"] / max(report["queries"], 1)
+        affordable = int(seconds / max(pace, 1e-9))
+        known = {phase: min(max(affordable, _LEAST_QUERIES), most)}
+        session.store.set_about(_QUERIES, known)
+    return known[phase], _BEYOND * seconds
 
 
 def budget_space(settings: SearchSettings, sampler: SamplerConfig, share: float) -> Space:
@@ -112,19 +154,23 @@ def _stamp(session: Session, config: Config) -> str:
 
 
 def _chosen(
-    session: Session, config: Config, phase: str, space: Space, done: list[Trial]
+    session: Session, config: Config, phase: str, space: Space, done: list[Trial], asked: int
 ) -> tuple[SamplerConfig, dict[str, Any]]:
-    """The sampler in which each relation has its setting, and what it does on validation."""
+    """The sampler in which each relation has its setting, and what it does on validation.
+
+    `asked`: how many validation queries the trials have answered.
+    """
     settings, graph = session.settings, session.data.graph
     answers = [session.store.answers(phase, trial.number) for trial in done]
     values = np.stack([target_values(a.ranks, settings.target) for a in answers])
     sizes = np.stack([a.entities for a in answers]).astype(np.float64)
-    queries, _ = asked_queries(session.data, settings.sampler_queries, settings.seed)
+    queries, _ = asked_queries(session.data, asked, settings.seed)
     relation = queries[:, 1].cpu().numpy()
     options = []
     for trial in done:
-        mine = space.whole(trial.values) if trial.values else {}
-        options.append(setting_of(trial.number, sampler_at_test(config.sampler, mine), graph))
+        values_at_test = space.whole(trial.values) if trial.values else {}
+        at_test = sampler_at_test(config.sampler, values_at_test)
+        options.append(setting_of(trial.number, at_test, graph))
     choice = choose(
         options,
         values,
@@ -146,14 +192,14 @@ def _chosen(
         "per_relation": {},
     }
     for kind in np.unique(relation).tolist():
-        asked = (relation == kind).nonzero()[0]
+        mine = (relation == kind).nonzero()[0]
         place = int(choice.setting[kind])
         summary["per_relation"][graph.relation_name(kind)] = {
-            "queries": len(asked),
-            "value_before": float(values[0, asked].mean()),
-            "value": float(values[place, asked].mean()),
-            "entities_before": float(sizes[0, asked].mean()),
-            "entities": float(sizes[place, asked].mean()),
+            "queries": len(mine),
+            "value_before": float(values[0, mine].mean()),
+            "value": float(values[place, mine].mean()),
+            "entities_before": float(sizes[0, mine].mean()),
+            "entities": float(sizes[place, mine].mean()),
             "trial": options[place].number,
         }
     return sampler, summary
@@ -166,19 +212,32 @@ def _finish(
     summary: dict[str, Any],
     result: dict[str, Any],
 ) -> None:
-    """Save the reasoner with its new sampler, and evaluate it once on test."""
-    data, target = session.data, session.settings.target
+    """Save the reasoner with its new sampler, and evaluate it once on test.
+
+    If the search has a time, on as many queries as there is time for.
+    """
+    data, target, timer = session.data, session.settings.target, session.timer
     reasoner = load_reasoner(session.out / RUN, data.graph).to(session.device)
-    reasoner.sampler = build_sampler(sampler, config.training.seed)
-    reasoner.calibration = calibrate(reasoner, data, seed=config.training.seed)
-    size = config.training.valid_batch_size or config.training.batch_size
     for split in ("valid", "test"):
-        facts = data.facts(split)
-        if len(facts):
-            with console.status(f"evaluating {split}"):
-                report = evaluate(reasoner, facts, data.known, batch_size=size)
-            summary[split] = report.as_dict()
         summary[f"{split}_before"] = result[split]
+    if session.allotment is not None and sampler == config.sampler:
+        # Asked with this very sampler after the training.
+        summary |= {split: result[split] for split in ("valid", "test") if result[split]}
+    else:
+        reasoner.sampler = build_sampler(sampler, config.training.seed)
+        budget = TimeBudget()
+        if session.allotment is not None:
+            left = max(session.allotment.end - timer.spent, 1.0)
+            budget = TimeBudget(left / 60, timer.clock)
+            budget.seconds_per_query = result["valid"]["seconds"] / result["valid"]["queries"]
+        trainer = Trainer(reasoner, data, config.training, [], budget)
+        evaluation = FinalEvaluation(trainer, budget, _unseen)
+        with console.status("evaluating"):
+            reports = evaluation.run()
+            reasoner.calibration = evaluation.calibrated()
+        summary |= {split: report for split, report in reports.items() if report is not None}
+        if evaluation.cut:
+            console.note(f"there was time for {evaluation.cut}, drawn with the seed")
     reasoner.save(session.out / BEST)
     session.store.set_about("final", summary)
     before, after = summary["before"], summary["after"]
@@ -186,3 +245,8 @@ def _finish(
         f"phase 2: {before['entities']:.0f} → {after['entities']:.0f} entities a query, "
         f"{target} on validation {before['value']:.4f} → {after['value']:.4f}"
     )
+
+
+def _unseen(split: str, queries: int) -> Callable[[int], None]:
+    """Shows nothing of an evaluation."""
+    return lambda done: None

@@ -1,6 +1,8 @@
 """Searching: the whole job, from a data set to a trained reasoner with budgets by relation."""
 
 import dataclasses
+import functools
+import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,15 +16,18 @@ from oneshot.errors import InputError
 from oneshot.files import write_text
 from oneshot.jobs import train_run
 from oneshot.recording import holds_training
+from oneshot.resuming import read_checkpoint
 from oneshot.runs import CONFIG, run_config
+from oneshot.search.allotment import Allotment
 from oneshot.search.predictor_phase import RANDOM, find_predictor, search_randomly
 from oneshot.search.running import best_trial
 from oneshot.search.sampler_phase import RUN, budget_space, find_sampler
-from oneshot.search.session import OutOfTime, Session, Timer
+from oneshot.search.session import OutOfTime, Session, Timer, session_seconds
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import LOCK, STORE, Store, Trial, only_one
 from oneshot.search.trial import full_config, provide
-from oneshot.search.workers import open_workers
+from oneshot.search.workers import open_workers, run_task
+from oneshot.time_budget import Clock
 
 
 def search(
@@ -35,10 +40,15 @@ def search(
     workers: int = 1,
     dask: str | None = None,
     minutes: float | None = None,
+    started: float | None = None,
+    clock: Clock = time.perf_counter,
 ) -> bool:
     """Run a search in the directory `out`, or go on with the one that is there.
 
-    `minutes`: after that time nothing new is begun; a trial or an epoch that is under way ends.
+    A search that has a time (`settings.minutes`) ends within it, and a later session within its own
+    `minutes`, or if there are none within what is left. Of other searches, `minutes` is the time
+    after which a session begins nothing new; a trial or an epoch that is under way ends.
+    `started`: when the session began by `clock`; now if not given.
     All that it finds is in the store, from where `oneshot.search.summary` reads it.
     → whether it is finished
     """
@@ -51,13 +61,18 @@ def search(
     with only_one(out):
         store = Store(out, create=True)
         try:
+            before = store.about("settings") is not None
             _remember(store, data, settings)
             store.set_about("effort", dataclasses.asdict(effort))
+            if settings.minutes and minutes is None and store.about("finished"):
+                return True  # what it has found stays until it is given more time
             store.set_about("finished", False)
-            timer = Timer(store, minutes)
+            has_more = before and minutes is not None
+            minutes = _session_minutes(store, settings, minutes)
+            timer = Timer(store, minutes, clock, started)
             provide(data)
-            with open_workers(workers, dask) as crew:
-                _run(Session(data, out, settings, effort, device, store, crew, timer))
+            with open_workers(workers, dask, functools.partial(run_task, clock=clock)) as crew:
+                _run(Session(data, out, settings, effort, device, store, crew, timer, has_more))
             timer.keep()
             store.set_about("finished", True)
             return True
@@ -71,12 +86,14 @@ def search(
 
 def _run(session: Session) -> None:
     """All that is left to do of a search."""
+    if session.timer.minutes == 0 and session.settings.minutes:
+        raise OutOfTime
     best = find_predictor(session)
     for seed in range(session.effort.random_searches):
         search_randomly(session, seed)
     _tell_random(session, best)
     settings = session.settings
-    config = full_config(settings, best.values, session.data.graph.num_facts)
+    config = full_config(settings, best, session.data.graph.num_facts)
     write_text(session.out / CONFIG, to_toml(config))
     if session.effort.final:
         result = _train(session, config, best)
@@ -85,14 +102,49 @@ def _run(session: Session) -> None:
 
 def _train(session: Session, config: Config, best: Trial) -> dict[str, Any]:
     """Train the best configuration in full; an earlier, different winner is replaced."""
-    run = session.out / RUN
-    resume = holds_training(run) and to_toml(run_config(run)) == to_toml(config)
+    run, timer, allotment = session.out / RUN, session.timer, session.allotment
+    resume = holds_training(run)
+    if resume and allotment is not None:  # its time is that of the session
+        resume = to_toml(_without_minutes(run_config(run))) == to_toml(_without_minutes(config))
+    elif resume:
+        resume = to_toml(run_config(run)) == to_toml(config)
     if not resume:
         console.note(f"trial {best.number + 1} was the best; it is trained in full")
-    result = train_run(session.data, run, config, session.device, resume, [session.timer])
+    if allotment is not None:
+        minutes = _training_minutes(session, allotment, resume)
+        training = dataclasses.replace(config.training, minutes=minutes)
+        config = dataclasses.replace(config, training=training)
+    result = train_run(
+        session.data, run, config, session.device, resume, [timer], clock=timer.clock
+    )
     kept = {name: value for name, value in result.items() if name != "already_finished"}
     session.store.set_about("trained", {**kept, "trial": best.number})
     return result
+
+
+def _training_minutes(session: Session, allotment: Allotment, resume: bool) -> float:
+    """The time of the training in full; what an earlier session has trained counts."""
+    run = session.out / RUN
+    checkpoint = read_checkpoint(run) if resume else None
+    if checkpoint is not None and checkpoint.state.finished and not session.has_more_time:
+        return run_config(run).training.minutes
+    trained = 0.0 if checkpoint is None else checkpoint.state.seconds
+    return round((trained + allotment.training_seconds(session.timer.spent)) / 60, 4)
+
+
+def _without_minutes(config: Config) -> Config:
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, minutes=0.0))
+
+
+def _session_minutes(store: Store, settings: SearchSettings, minutes: float | None) -> float | None:
+    """The time of a session: what was given, else what is left of that of the search.
+
+    Not less than a tenth of it: a search that was killed shortly before its end has things to do.
+    """
+    if minutes is not None or not settings.minutes:
+        return minutes
+    left = settings.minutes - sum(session_seconds(store)) / 60
+    return max(left, settings.minutes / 10)
 
 
 def _tell_random(session: Session, best: Trial) -> None:

@@ -1,6 +1,7 @@
 """Session: one sitting of a search, which may be one of many, and the time it has."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import torch
 
 from oneshot.dataset import Dataset
+from oneshot.search.allotment import Allotment
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import Store
 from oneshot.search.workers import Workers
+from oneshot.time_budget import Clock, TimeBudget
 from oneshot.training import Trainer
 
 _SESSIONS = "sessions"
@@ -23,24 +26,35 @@ class OutOfTime(Exception):  # noqa: N818
 class Timer:
     """Watches the time of a session; also a training, which it ends between two epochs.
 
-    `minutes`: what the session may take, None for any time. How long each session took is kept
-    in the store, also of one that is killed, up to its last trial or epoch.
+    `minutes`: what the session may take, None for any time. `clock`, `started`: what time is read
+    from, and when the session began; now if not given. How long each session took is kept in the
+    store, also of one that is killed, up to its last trial or epoch.
     """
 
-    def __init__(self, store: Store, minutes: float | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        minutes: float | None,
+        clock: Clock = time.perf_counter,
+        started: float | None = None,
+    ) -> None:
         self._store = store
-        self._seconds = None if minutes is None else 60 * minutes
+        self.minutes = minutes
         self._before: list[float] = store.about(_SESSIONS) or []
-        self._begun = time.perf_counter()
+        self._budget = TimeBudget(minutes or 0.0, clock, clock() if started is None else started)
+
+    @property
+    def clock(self) -> Clock:
+        return self._budget.clock
 
     @property
     def is_over(self) -> bool:
-        return self._seconds is not None and self.spent >= self._seconds
+        return self.minutes is not None and self.spent >= 60 * self.minutes
 
     @property
     def spent(self) -> float:
         """Seconds of this session so far."""
-        return time.perf_counter() - self._begun
+        return self._budget.used
 
     def keep(self) -> None:
         """Write down how long this session has taken."""
@@ -61,6 +75,27 @@ class Timer:
             raise OutOfTime
 
 
+class PhaseTimer:
+    """The time of a phase: until `end`, in seconds of the session.
+
+    `must_go_on` is asked then: the phase goes on while it says so, until the session is over.
+    """
+
+    def __init__(
+        self, timer: Timer, end: float, must_go_on: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._timer, self._end, self._must_go_on = timer, end, must_go_on
+
+    @property
+    def is_over(self) -> bool:
+        if self._timer.is_over:
+            return True
+        return self._timer.spent >= self._end and not self._must_go_on()
+
+    def keep(self) -> None:
+        self._timer.keep()
+
+
 def session_seconds(store: Store) -> list[float]:
     """How long each session of a search has taken."""
     return [float(seconds) for seconds in store.about(_SESSIONS) or []]
@@ -68,7 +103,11 @@ def session_seconds(store: Store) -> list[float]:
 
 @dataclass(frozen=True)
 class Session:
-    """What a session works on, how much of it, where and how long."""
+    """What a session works on, how much of it, where and how long.
+
+    `has_more_time`: a search that has a time was given more of it, so that what has ended with its
+    time goes on.
+    """
 
     data: Dataset
     out: Path
@@ -78,6 +117,14 @@ class Session:
     store: Store
     workers: Workers
     timer: Timer
+    has_more_time: bool = False
+
+    @property
+    def allotment(self) -> Allotment | None:
+        """How the time is shared out, if the search has one."""
+        if not self.settings.minutes:
+            return None
+        return Allotment(60 * (self.timer.minutes or 0.0), self.effort.final)
 
     def task(self, kind: str) -> dict[str, Any]:
         """What the tasks of all trials have in common."""

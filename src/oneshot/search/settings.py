@@ -20,7 +20,7 @@ class Effort:
 
     `trials`: of phase 1. `sampler_trials`: of phase 2. `random_searches`: how many random
     searches of as many trials are run to compare with. `final`: train the best in full, and phase
-    2 with it.
+    2 with it. A search with a time may have 0 trials of either phase: as many as fit into it.
     """
 
     trials: int = 30
@@ -41,9 +41,14 @@ class SearchSettings:
     `sampler_queries`: how many validation queries a trial of phase 2 answers. `seconds`: when a
     trial is stopped, 0 for never; of the processor's own time, or on a GPU since the first step.
     `keep`: share of the trials that go on at each halving. `initial`: trials before the surrogate
-    is asked. `surrogate`: by what the others are proposed, in both phases. `tries_base`: the user's
-    own configuration is the first trial. `base`: all options that are not searched, and how the
-    winner is trained. `test_space`: what the user gave for phase 2.
+    is asked. `surrogate`: by what the others are proposed, in both phases. `tries_base`: `base` is
+    the first trial. `is_planned`: `base` comes from a plan, not from the user. `base`: all options
+    that are not searched, and how the winner is trained. `test_space`: what the user gave for
+    phase 2.
+
+    `minutes`: the time of the whole search, 0 for none. With a time, a trial takes `seconds` by the
+    clock, and its validations stand at equal shares of that (rungs); `queries` and `final_queries`
+    are the most that are asked.
     """
 
     target: Target = "mrr"
@@ -60,6 +65,8 @@ class SearchSettings:
     surrogate: Surrogate = "forest"
     seed: int = 0
     tries_base: bool = False
+    is_planned: bool = False
+    minutes: float = 0.0
     base: Config = field(default_factory=Config)
     space: Space = field(default_factory=lambda: Space({}, {}))
     test_space: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +83,9 @@ class SearchSettings:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 < self.keep <= 1:
             raise InputError(f"keep must be above 0 and at most 1, not {self.keep}")
-        for name in ("tolerance", "seconds", "final_queries"):
+        if self.minutes and not self.seconds:
+            raise InputError("a search with a time needs one for its trials: seconds above 0")
+        for name in ("tolerance", "seconds", "final_queries", "minutes"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} must be at least 0, not {getattr(self, name)}")
 

@@ -235,3 +235,16 @@ def phase_2_space(
     kept = {n: v for n, v in fixed.items() if n.startswith("test_sampler.")}
     rest = {n: d for n, d in own.items() if n not in kept}
     return Space.of({**rest, **mine}, kept)
+
+
+def widened(base: Config) -> dict[str, Dimension]:
+    """The ranges of whole numbers of phase 1 in which a configuration would not be, with it."""
+    found: dict[str, Dimension] = {}
+    for name, dimension in PHASE_1.items():
+        section, _, option = name.partition(".")
+        value = getattr(getattr(base, section), option)
+        if isinstance(dimension, Range) and dimension.is_whole:
+            low, high = min(dimension.low, value), max(dimension.high, value)
+            if (low, high) != (dimension.low, dimension.high):
+                found[name] = Range(low, high)
+    return found

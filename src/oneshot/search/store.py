@@ -23,14 +23,17 @@ from oneshot.files import held
 FORMAT = 1
 STORE, LOCK = "trials.sqlite", "lock"
 
-Status = Literal["running", "done", "stopped", "failed"]
+Status = Literal["running", "done", "stopped", "failed", "infeasible"]
+"""`infeasible`: too slow for the time of a trial; how good it would be is not known."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS trials (
     phase TEXT NOT NULL,
     number INTEGER NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('running', 'done', 'stopped', 'failed')),
+    status TEXT NOT NULL CHECK (
+        status IN ('running', 'done', 'stopped', 'failed', 'infeasible')
+    ),
     choice TEXT NOT NULL,
     origin TEXT NOT NULL,
     attempts INTEGER NOT NULL DEFAULT 0,

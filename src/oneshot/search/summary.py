@@ -51,7 +51,7 @@ class Summary:
         settings, best = self.settings, self.best
         if best is None:
             return None
-        return full_config(settings, best.values, self.num_facts)
+        return full_config(settings, best, self.num_facts)
 
     @property
     def random_best(self) -> list[float]:
@@ -79,8 +79,10 @@ class Summary:
             "trials": len(finished),
             "stopped": sum(trial.status == "stopped" for trial in finished),
             "failed": sum(trial.status == "failed" for trial in finished),
+            "infeasible": sum(trial.status == "infeasible" for trial in finished),
             "seconds": max((trial.at for trial in finished), default=0.0),
             "session_seconds": self.sessions,
+            "minutes": self.settings.minutes or None,
             "importance": self.importance,
             "sampler_trials": sum(trial.is_finished for trial in self.sampler_trials),
             "random_searches": len(self.random_best),

@@ -2,6 +2,9 @@
 
 A trial is a function of a plain table, the task, to another, the outcome, so that it runs alike
 here, in another process and on another machine.
+
+Without a time for the search a trial asks a number of queries, and is validated after equal shares
+of them. Else it has a time, and is validated after equal shares of that.
 """
 
 import dataclasses
@@ -18,12 +21,26 @@ from oneshot.datasets import load
 from oneshot.epoch import queries_per_epoch
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.process import return_freed_memory
+from oneshot.reasoner import Reasoner
+from oneshot.search.allotment import Allotment
+from oneshot.search.feasibility import Demand, Pace, measure_pace
+from oneshot.search.halving import judged
 from oneshot.search.settings import SearchSettings
 from oneshot.search.space import configured
+from oneshot.search.store import Trial
+from oneshot.search.trial_budget import TrialBudget
+from oneshot.time_budget import Clock
 from oneshot.training import Trainer
 
 # How often the training in full is validated, at least.
 _FULL_VALIDATIONS = 10
+# Epochs between two rungs of a trial, about: at the end of one it is seen that a rung has passed.
+_EPOCHS_PER_RUNG = 2
+# A trial ends with its time, give or take a step and what its last validation was expected to
+# take. Beyond this multiple of its time it is broken off.
+_BEYOND = 1.2
+# The epochs of the training in full are more than its time is enough for: the clock ends it.
+_MORE_THAN_ENOUGH = 1.3
 
 _DATA: dict[str, Dataset] = {}
 """Data sets that this process holds, by the fingerprint of their graph."""
@@ -35,6 +52,10 @@ class Hopeless(Exception):  # noqa: N818
 
 class Slow(Exception):  # noqa: N818
     """Ends a trial that takes too long; no error."""
+
+
+class Infeasible(Exception):  # noqa: N818
+    """Says that a configuration cannot come to anything in the time of a trial; no error."""
 
 
 def provide(data: Dataset) -> None:
@@ -88,15 +109,46 @@ def trial_training(
         valid_every=every,
         valid_limit=valid_queries,
         patience=0,
+        minutes=0.0,  # the search keeps the time
     )
 
 
-def full_config(settings: SearchSettings, values: dict[str, Any], num_facts: int) -> Config:
+def timed_training(
+    config: TrainingConfig, num_facts: int, task: dict[str, Any], pace: Pace
+) -> TrainingConfig:
+    """The training of a trial that has a time: short epochs, and more of them than fit in.
+
+    A warm-up keeps its share of the training.
+    """
+    whole = queries_per_epoch(dataclasses.replace(config, query_share=1.0), num_facts)
+    seconds = task["seconds"] / task["validations"] / _EPOCHS_PER_RUNG
+    wanted = max(int(seconds / pace.training), config.batch_size)
+    share = min(wanted / whole, 1.0)
+    epochs = max(round(task["queries"] / (share * whole)), 1)
+    return dataclasses.replace(
+        config,
+        epochs=epochs,
+        warmup_epochs=config.warmup_epochs / config.epochs * epochs,
+        query_share=share,
+        valid_every=1,
+        valid_limit=task["valid_queries"],
+        patience=0,
+        minutes=task["seconds"] / 60,
+    )
+
+
+def full_config(settings: SearchSettings, trial: Trial, num_facts: int) -> Config:
     """The configuration of a trial, as the best is trained in full."""
-    config = configured(settings.base, settings.space.whole(values))
-    if not settings.final_queries:
-        return config
-    training = full_training(config.training, num_facts, settings.final_queries)
+    config = configured(settings.base, settings.space.whole(trial.values))
+    training, queries = config.training, settings.final_queries
+    if settings.minutes:
+        seconds = Allotment(60 * settings.minutes)
+        expected = seconds.training_seconds(seconds.predictor_end)
+        training = dataclasses.replace(training, minutes=round(expected / 60, 4))
+        pace = trial.about["queries_per_second"]
+        queries = min(queries, max(int(_MORE_THAN_ENOUGH * pace * expected), 1))
+    if queries:
+        training = full_training(training, num_facts, queries)
     return dataclasses.replace(config, training=training)
 
 
@@ -122,11 +174,14 @@ class Watcher:
     `limits`: validation number → the least target that it must have reached by then.
     """
 
+    judged_at = "validation"
+
     def __init__(
         self, target: str, limits: dict[int, float], seconds: float, device: torch.device
     ) -> None:
         self.target, self.limits, self.seconds = target, limits, seconds
         self.device = device
+        self.queries_per_second = 0.0
         self.curve: list[float] = []
         self.metrics: dict[str, float] = {}
         self._begun = self._clock()
@@ -152,13 +207,28 @@ class Watcher:
         value = record["valid"][self.target]
         if not self.curve or value > self.curve[-1]:
             self.metrics = record["valid"]
-        self.curve.append(max([value, *self.curve[-1:]]))
+        before = len(self.curve)
+        self.curve += [max([value, *self.curve[-1:]])] * (self._number(trainer) - before)
         if trainer.state.finished:
             return
-        least = self.limits.get(len(self.curve))
-        if least is not None and self.curve[-1] < least:
-            raise Hopeless(f"below {least:.4f} at validation {len(self.curve)}")
+        for number in range(before + 1, len(self.curve) + 1):
+            least = self.limits.get(number)
+            if least is not None and self.curve[-1] < least:
+                raise Hopeless(f"below {least:.4f} at {self.judged_at} {number}")
         self._check_time()
+
+    def check_time(self) -> bool:
+        """Raise if the trial takes too long; asked in each step and in each validation batch.
+
+        → whether the training is to stop: it is not, or this has raised
+        """
+        if self._has_stepped:
+            self._check_time()
+        return False
+
+    def _number(self, trainer: Trainer) -> int:
+        """Which validation this is."""
+        return len(self.curve) + 1
 
     @property
     def spent(self) -> float:
@@ -172,16 +242,64 @@ class Watcher:
 
     def _check_time(self) -> None:
         if self.seconds and self.spent > self.seconds:
-            raise Slow(f"longer than {self.seconds:g} s")
+            raise Slow(f"longer than {self.seconds:.6g} s")
 
 
-def run_predictor_trial(task: dict[str, Any]) -> dict[str, Any]:
-    """Train a configuration for a short while. → the outcome, as the store takes it"""
+class RungWatcher(Watcher):
+    """Follows a training in a time budget. Its curve has a value for each rung of the budget.
+
+    A validation counts for all rungs that have passed since the one before it: for a slow
+    configuration that may be several.
+    """
+
+    judged_at = "rung"
+
+    def __init__(
+        self, target: str, limits: dict[int, float], budget: TrialBudget, device: torch.device
+    ) -> None:
+        self.budget = budget
+        super().__init__(target, limits, _BEYOND * budget.limit, device)
+        self._rung = 0
+
+    def started(self, trainer: Trainer) -> None:
+        self._begun = self.budget.started
+
+    def stepped(self, queries: int, loss: float) -> None:
+        super().stepped(queries, loss)
+        self.budget.started = self._begun
+
+    def validating(self, queries: int) -> None:
+        self._rung = self.budget.passed
+
+    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+        self.queries_per_second = max(self.queries_per_second, record["queries_per_second"])
+        super().epoch_done(trainer, record, is_best)
+
+    def _number(self, trainer: Trainer) -> int:
+        self.budget.reached = self.budget.rungs if trainer.state.finished else self._rung
+        return self.budget.reached
+
+    def _clock(self) -> float:
+        return self.budget.clock()
+
+
+def run_predictor_trial(task: dict[str, Any], clock: Clock = time.perf_counter) -> dict[str, Any]:
+    """Train a configuration for a short while. → the outcome, as the store takes it
+
+    `clock`: what the time is read from, where the search has a time.
+    """
     data = task_data(task)
     device = torch.device(task["device"])
     limits = {int(number): value for number, value in task["limits"].items()}
-    watcher = Watcher(task["target"], limits, task["seconds"], device)
-    started = time.perf_counter()
+    is_timed = task.get("timed", False)
+    watcher: Watcher
+    if is_timed:
+        rungs = task["validations"]
+        budget = TrialBudget(task["seconds"] / 60, clock, rungs=rungs, judged=judged(rungs))
+        watcher = RungWatcher(task["target"], limits, budget, device)
+    else:
+        watcher = Watcher(task["target"], limits, task["seconds"], device)
+    started = clock()
     about: dict[str, Any] = {"limits": task["limits"]}
     outcome: dict[str, Any] = {"status": "done", "about": about}
     try:
@@ -190,18 +308,23 @@ def run_predictor_trial(task: dict[str, Any]) -> dict[str, Any]:
         about["hopeless"] = isinstance(reason, Hopeless)
         outcome |= {"status": "stopped", "error": str(reason)}
         if not watcher.curve:
-            outcome |= {"status": "failed", "error": f"{reason}, before its first validation"}
+            status = "infeasible" if is_timed else "failed"
+            outcome |= {"status": status, "error": f"{reason}, before its first validation"}
+    except Infeasible as reason:
+        outcome |= {"status": "infeasible", "error": str(reason)}
     except Exception as error:
         # Also faults of ours: a search of hours must not end with one odd configuration.
         outcome |= {"status": "failed", "error": failure(error)}
     outcome["is_fatal"] = not free_memory(device)
     value = watcher.curve[-1] if watcher.curve and outcome["status"] != "failed" else None
     about |= {"metrics": watcher.metrics, "spent": watcher.spent}
+    if is_timed:
+        about["queries_per_second"] = watcher.queries_per_second
     return {
         **outcome,
         "value": value,
         "curve": watcher.curve,
-        "seconds": time.perf_counter() - started,
+        "seconds": clock() - started,
     }
 
 
@@ -215,16 +338,38 @@ def _train(
     """The training of a trial; all that it holds goes with it."""
     # Also what values do not go together is found out here.
     config = configured(base_config(task["config"]), task["values"])
-    training = trial_training(
-        config.training,
-        data.graph.num_facts,
-        task["queries"],
-        task["validations"],
-        task["valid_queries"],
-    )
     reasoner = build_reasoner(data.graph, config, device)
     about["parameters"] = reasoner.predictor.num_parameters
-    Trainer(reasoner, data, training, [watcher]).run()
+    budget = None
+    if isinstance(watcher, RungWatcher):
+        budget = watcher.budget
+        training = _feasible_training(task, data, config.training, reasoner, budget.clock)
+        budget.started = budget.clock()  # what was measured is the search's time, not the trial's
+    else:
+        training = trial_training(
+            config.training,
+            data.graph.num_facts,
+            task["queries"],
+            task["validations"],
+            task["valid_queries"],
+        )
+    trainer = Trainer(reasoner, data, training, [watcher], budget)
+    trainer.should_stop = watcher.check_time
+    trainer.run()
+
+
+def _feasible_training(
+    task: dict[str, Any], data: Dataset, config: TrainingConfig, reasoner: Reasoner, clock: Clock
+) -> TrainingConfig:
+    """The training of a trial that has a time; `Infeasible` if nothing would come of it."""
+    demand = Demand(task["seconds"], config.batch_size, task["valid_queries"])
+    pace = measure_pace(
+        reasoner, data, config, task["seconds"], clock, lambda pace: demand.obstacle(pace) is None
+    )
+    obstacle = demand.obstacle(pace)
+    if obstacle is not None and not task["must_run"]:
+        raise Infeasible(obstacle)
+    return timed_training(config, data.graph.num_facts, task, pace)
 
 
 def free_memory(device: torch.device) -> bool:

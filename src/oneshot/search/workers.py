@@ -1,10 +1,12 @@
 """Workers of a search: what runs a trial of either phase, one at a time on each."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from oneshot import workers
+from oneshot.time_budget import Clock
 from oneshot.workers import Outcome, Task, ThisProcess, Workers
 
 __all__ = ["Outcome", "Task", "ThisProcess", "Workers", "open_workers", "run_task"]
@@ -13,17 +15,17 @@ __all__ = ["Outcome", "Task", "ThisProcess", "Workers", "open_workers", "run_tas
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def run_task(task: Task) -> Outcome:
-    """Run a trial of either phase."""
+def run_task(task: Task, clock: Clock = time.perf_counter) -> Outcome:
+    """Run a trial of either phase, whose time is read from `clock`."""
     from oneshot.search.answering import run_sampler_trial
     from oneshot.search.trial import run_predictor_trial
 
-    kinds: dict[str, Callable[[Task], Outcome]] = {
+    kinds: dict[str, Callable[[Task, Clock], Outcome]] = {
         "predictor": run_predictor_trial,
         "sampler": run_sampler_trial,
     }
     with _ONE_AT_A_TIME:
-        return kinds[task["kind"]](task)
+        return kinds[task["kind"]](task, clock)
 
 
 @contextmanager
