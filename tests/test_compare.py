@@ -8,7 +8,10 @@ import pytest
 from commands import Run
 from extras import needs_pykeen
 
+from oneshot import comparing
 from oneshot.baselines import course, showing
+from oneshot.comparing import Comparison
+from oneshot.config import read_config
 
 SMALL = ["--epochs", 2, "--device", "cpu"]
 for change in ("predictor.dim=8", "predictor.num_layers=2", "sampler.entity_ratio=0.5"):
@@ -139,3 +142,62 @@ def test_a_killed_embedding_model_goes_on(
     assert again.code == 0
     assert "ComplEx: goes on after epoch 2" in again.err
     assert not kept[0].exists()
+
+
+def test_each_has_its_time_and_ours_is_planned_for_it(run: Run, tmp_path: Path) -> None:
+    asked = ["compare", "family:100", "--with", "frequency,drum", "--device", "cpu", "--json"]
+    asked += ["--out", str(tmp_path), "--set", "predictor.dim=8"]
+    timed = [*asked, "--minutes-each", 0.02]
+    found = run(*timed).json
+    assert found["settings"]["minutes_each"] == 0.02
+    ours, frequency, drum = found["rows"]
+    assert ours["config"]["predictor"]["dim"] == 8
+    for row in (ours, drum):
+        assert row["config"]["training"]["minutes"] == 0.02
+        assert row["stopped"] in ("time", "epochs")
+    assert drum["config"]["predictor"]["message"] == "drum"
+    assert "stopped" not in frequency
+    again = run(*timed).json
+    assert again["rows"] == found["rows"]
+    other = run(*asked)
+    assert other.code == 2
+    assert "other settings (config, minutes_each);" in " ".join(other.err.split())
+    wrong = run("compare", "family:100", "--with", "frequency", "--minutes-each", 0)
+    assert wrong.code == 2
+    assert "minutes must be above 0" in wrong.err
+
+
+def test_a_plan_is_kept_so_that_its_training_can_go_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["compare", "family:100", "--with", "frequency", "--device", "cpu", "--json"]
+    asked += ["--out", str(tmp_path), "--minutes-each", "0.02"]
+
+    def kill(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Comparison, "train", kill)
+        assert run(*asked).code == 130
+    plans = list((tmp_path / "runs").glob("*.toml"))
+    assert len(plans) == 1
+    monkeypatch.setattr(comparing, "make_plan", kill)  # which would be another one
+    found = run(*asked).json
+    assert found["complete"]
+    assert read_config(plans[0]).predictor.dim == found["rows"][0]["config"]["predictor"]["dim"]
+
+
+@needs_pykeen
+def test_an_embedding_model_has_its_time(run: Run) -> None:
+    asked = ["compare", "family:100", "--with", "complex", "--dim", 8, "--device", "cpu", "--json"]
+    found = run(*asked, "--minutes-each", 0.02).json
+    row = found["rows"][1]
+    assert row["stopped"] == "time"
+    assert row["queries"] <= row["of"]
+    assert "Ended by the time, and maybe better with more:" in found["finding"]
+
+
+def test_the_settings_of_reports_without_a_limit_stay(run: Run) -> None:
+    found = run("compare", "family:100", "--with", "frequency", *SMALL, "--json").json
+    names = ["data", "facts", "seed", "device", "epochs", "dim", "config"]
+    assert list(found["settings"]) == names

@@ -317,8 +317,8 @@ def _stopper(
 
         def should_stop(self, epoch: int) -> bool:
             course.validated(validate(), loop.model)
-            if until.timetable is not None:
-                until.timetable.validated(until.patience)
+            if until.timetable is not None and until.timetable.validated(until.patience):
+                loop.model.load_state_dict(course.best)  # what came after only knew train better
             course.write(loop)
             if watcher is not None:
                 watcher.epoch_done(epoch, course.mrr)

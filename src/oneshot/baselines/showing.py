@@ -26,9 +26,11 @@ def measure_shown(
     seed: int,
     epochs: int | None,
     kept: Path | None = None,
+    minutes: float | None = None,
 ) -> dict[str, Any]:
     """The figures of one of PyKEEN's models, with signs of its progress while it is trained."""
     options: dict[str, Any] = {"dim": dim, "seed": seed, "epochs": epochs, "kept": kept}
+    options["minutes"] = minutes
     with console.progress_bar() as progress:
         watcher = _Shown(TITLES[name], progress, epochs or MAX_EPOCHS)
         found = measure_embedding(RECIPES[name], data, device, watcher=watcher, **options)

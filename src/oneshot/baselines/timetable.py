@@ -7,7 +7,8 @@ from oneshot.time_budget import TimeBudget
 
 # The share of the time after which the learning rate falls, evenly, to nearly nothing.
 _DESCENT = 0.6
-# A training that has stopped improving before goes on for so much of its time while the rate falls.
+# A training that has stopped improving before goes on, from its best state, for so much of the time
+# it took while the rate falls.
 _LONGER = 0.5
 _LOWEST = 0.01
 # Between two validations, in shares of the time: epochs may be long.
@@ -50,12 +51,17 @@ class Timetable:
         is_late = budget.used - self._last >= _BETWEEN * budget.limit
         return (epoch % every == 0 or is_late) and budget.affords_validation
 
-    def validated(self, patience: int) -> None:
-        """Take note of a validation; after `patience` that were no better the end begins."""
+    def validated(self, patience: int) -> bool:
+        """Take note of a validation. After `patience` that were no better the end begins.
+
+        → whether it begins now
+        """
         self.is_validated, self._last = True, self.budget.used
         course, share = self.course, self.budget.share
-        if course.bad >= patience and not course.descent and share < _DESCENT:
-            course.descent = share
+        if course.bad < patience or course.descent or share >= _DESCENT:
+            return False
+        course.descent = share
+        return True
 
     @property
     def _begin(self) -> float:

@@ -45,6 +45,14 @@ def compare(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Begin none after so many minutes.")
     ] = None,
+    minutes_each: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M",
+            help="Time budget in minutes of each for training and evaluation; without --config "
+            "ours is planned for it.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep finished rows and runs here, and go on with them."),
@@ -60,14 +68,17 @@ def compare(
     from oneshot.comparing import compare as measure_all
     from oneshot.config import from_table, read_config
     from oneshot.devices import find_device
+    from oneshot.plan import check_minutes
     from oneshot.stopping import StopTraining, ended_by_sigterm
 
     place = find_device(device)
+    check_minutes(minutes_each)
     names = [find_peer(name) for name in parts(peers, "--with")]
     if not has_pykeen():  # importing it takes longer than finding out what else is wrong
         check_packages(names)
     changes = [*(settings or []), f"training.seed={seed}"]
     ours = from_table({}, changes) if config is None else read_config(config, changes)
+    is_planned = config is None and minutes_each is not None
     if out is not None and out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; choose a directory")
     dataset = load_data(source, seed)
@@ -82,9 +93,11 @@ def compare(
             minutes=minutes,
             data=dataset,
             peers=names,
-            ours=ours,
+            ours=None if is_planned else ours,
+            changes=list(settings or []) if is_planned else (),
             max_epochs=epochs,
             dim=dim or DIM,
+            minutes_each=minutes_each,
         )
         try:
             with ended_by_sigterm():

@@ -158,7 +158,8 @@ def _measured(path: Path, settings: Figures) -> list[Figures]:
         return []
     kept = before.get("settings")
     kept = kept if isinstance(kept, dict) else {}
-    differ = [name for name in settings if kept.get(name) != settings[name]]
+    names = dict.fromkeys([*settings, *kept])  # a setting that is not given now was not None then
+    differ = [name for name in names if kept.get(name) != settings.get(name)]
     if differ:
         raise InputError(
             f"{path}: was measured with other settings ({', '.join(differ)}); use those, or write "
