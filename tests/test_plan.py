@@ -18,7 +18,7 @@ from oneshot.errors import InputError
 from oneshot.graph import KnowledgeGraph
 from oneshot.plan import Plan, _direct_shares, make_plan
 from oneshot.runs import run_config
-from oneshot.samplers import PPRSampler
+from oneshot.samplers import FittedSampler
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,9 @@ def test_a_plan_covers_what_can_be_covered_on_a_small_graph() -> None:
     queries, answers = both_directions(data.valid, data.graph.num_relations)
     ratio = value_of(plan, "sampler.entity_ratio")
     assert isinstance(ratio, float)
-    found = coverage(PPRSampler(ratio), data.graph, queries, answers, [ratio])
+    sampler = FittedSampler(ratio)
+    sampler.fit(data.graph)
+    found = coverage(sampler, data.graph, queries, answers, [ratio])
     assert plan.coverage == pytest.approx(found.coverage[ratio], abs=0.03)
     assert plan.config.training.minutes == 5.0
     assert plan.memory > 0
@@ -115,8 +117,9 @@ def test_odd_graphs_have_a_plan_or_a_clear_line() -> None:
         make_plan(Dataset("no valid", two, held_out[:0], held_out), 0.1)
     unseen = KnowledgeGraph.from_facts([[0, 0, 1], [1, 0, 2]], 6, 1)
     apart = torch.tensor([[3, 0, 4], [4, 0, 5]])
-    plan = make_plan(Dataset("unseen", unseen, apart, apart), 0.1)
-    assert plan.coverage == 0
+    data = Dataset("unseen", unseen, apart, apart)
+    assert make_plan(data, 0.1, settings=["sampler.name='ppr'"]).coverage == 0
+    assert make_plan(data, 0.1).coverage == 1  # no path leads there, but a graph so small is whole
 
 
 def test_the_public_function_gives_the_configuration() -> None:

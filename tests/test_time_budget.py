@@ -106,10 +106,10 @@ def test_the_share_of_the_time_leaves_out_what_the_end_needs() -> None:
     assert budget.used == 153
 
 
-def test_a_third_of_the_budget_is_the_most_that_evaluation_gets() -> None:
+def test_a_fifth_of_the_budget_is_the_most_that_evaluation_gets() -> None:
     budget = TimeBudget(1, FakeClock(), final_queries=10**6)
     budget.learn(1, 1.0)
-    assert budget.reserve == 20
+    assert budget.reserve == 12
 
 
 def test_without_a_budget_the_time_never_ends() -> None:
@@ -320,7 +320,7 @@ def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
     data = dataclasses.replace(data, test=torch.cat([data.test[:25], data.train[:25]]))
     answer_slowly(monkeypatch, clock, 1.0)
     config = configured(*STEPS, "training.minutes=5", "training.valid_batch_size=4")
-    config = dataclasses.replace(config, training=dataclasses.replace(config.training, seed=3))
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, seed=5))
     started = clock()
     clock.now += 20  # to read the data
     result = trained(tmp_path / "run", config, clock, data=data, started=started)
@@ -338,11 +338,11 @@ def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
     # The sample is the one that a limit draws with the seed; the baseline is asked the same.
     asked = result["test"]["queries"]
     reasoner = load_reasoner(tmp_path / "run", data.graph)
-    again = evaluate(reasoner, data.test, data.known, limit=asked, seed=3)
+    again = evaluate(reasoner, data.test, data.known, limit=asked, seed=5)
     assert (again.queries, again.of) == (asked, 100)
     assert again.mrr == pytest.approx(result["test"]["mrr"])
-    assert result["baseline_mrr"] == pytest.approx(counted_mrr(data, asked, 3))
-    assert result["baseline_mrr"] != pytest.approx(counted_mrr(data, 100, 3))
+    assert result["baseline_mrr"] == pytest.approx(counted_mrr(data, asked, 5))
+    assert result["baseline_mrr"] != pytest.approx(counted_mrr(data, 100, 5))
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["queries"] < 100
 
 

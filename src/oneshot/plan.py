@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from oneshot.building import build_reasoner, sampler_config
+from oneshot.building import build_reasoner, build_sampler, sampler_config
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.config_values import as_toml
 from oneshot.coverage import components
@@ -27,17 +27,18 @@ from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.graph import KnowledgeGraph
 from oneshot.reasoner import Reasoner
-from oneshot.samplers import BFSSampler, PPRSampler
+from oneshot.samplers import BFSSampler, FittedSampler, Sampler
 from oneshot.training import Trainer
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
 """The time that a training takes if none is given."""
 
-# Held-out queries that coverage and distances are read off, and the seconds they may take.
-_QUERIES, _FEW_QUERIES = 1024, 128
-_LOOK_SECONDS = 8.0
+# Held-out queries that coverage and distances are read off, and the seconds that all but the least
+# number of them may take.
+_QUERIES, _LEAST_QUERIES, _FEW_QUERIES = 1024, 256, 128
+_LOOK_SECONDS = 6.0
 # The part of the time that validations and the final evaluation may take.
-_EVALUATION_SHARE = 1 / 3
+_EVALUATION_SHARE = 1 / 5
 # Validations in a training, about.
 _VALIDATIONS = 12
 _BATCH, _BATCH_GPU = 32, 64
@@ -46,11 +47,16 @@ _BATCH, _BATCH_GPU = 32, 64
 _EDGE_SECONDS, _ROW_SECONDS = 1e-9, 1e-9
 _GPU_EDGE_SECONDS = 3e-11
 _GUESS_QUERIES = 4
-_PROBES, _PROBE_SECONDS = 5, 1.0
-# What `_Planner._worth` weighs: shares of the reachable answers that may be lost, queries after
-# which half is learnt, what dimension 16 lacks, and what remains with a layer less.
-_LOST = (0.01, 0.03, 0.06, 0.1, 0.15, 0.25, 0.35)
-_LEARNT_QUERIES = 2000
+_PROBES, _GPU_PROBES, _PROBE_SECONDS = 5, 2, 1.0  # on a GPU each width compiles its own kernels
+# What `_Planner._worth` weighs: shares of the reachable answers that may be lost, and how much that
+# counts; queries for each relation after which half is learnt, and how many times as many are
+# enough; the share that is not learnt at first; what dimension 16 lacks, and what remains with a
+# layer less. They follow trainings on FB15k-237, NELL-995, WN18RR, UMLS and part of CoDEx-M.
+_LOST = (0.002, 0.01, 0.03, 0.06, 0.1, 0.15, 0.25, 0.35)
+_LOSS_POWER = 0.3
+_HALF_QUERIES, _ENOUGH = 85, 12
+_LEAST_HALF, _MOST_HALF = 500, 50_000
+_UNLEARNT = 0.3
 _NARROW, _FLAT = 0.06, 0.98
 
 
@@ -167,6 +173,7 @@ class _Planner:
             raise InputError("training needs a validation split, to choose the best epoch by")
         self.started = time.perf_counter()
         self.data, self.device, self.seed = data, device, seed
+        self.graph = data.graph.to(device)
         self.is_gpu = device.type == "cuda"
         self.given = _given(settings)
         self.settings = [*settings, f"training.seed={seed}"]
@@ -224,16 +231,31 @@ class _Planner:
 
         The number of entities where no path leads to the answer: no budget is good for those.
         """
-        sampler, found = PPRSampler(1.0, method="chebyshev"), []
+        sampler, found = self._sampler(graph.num_entities), []
+        begun, done = time.perf_counter(), 0
         for part in torch.arange(len(queries)).split(64):
-            found.append(sampler.ranks(graph, queries[part], answers[part]))
-            if time.perf_counter() - self.started > _LOOK_SECONDS:
+            asked, wanted = queries[part].to(self.device), answers[part].to(self.device)
+            found.append(sampler.ranks(self.graph, asked, wanted).cpu())
+            done += len(part)
+            if done >= _LEAST_QUERIES and time.perf_counter() - begun > _LOOK_SECONDS:
                 break
         places = torch.cat(found)
+        if sampler.name == FittedSampler.name:  # which needs no path
+            return places
         part_of = components(graph)
         count = len(places)
         apart = part_of[queries[:count, 0]] != part_of[answers[:count]]
         return places.masked_fill(apart, graph.num_entities)
+
+    def _sampler(self, entities: int) -> Sampler:
+        """The sampler as it is chosen so far, with a budget of entities."""
+        options = dict(self.table.get("sampler", {}), max_entities=entities)
+        budgets = ("sampler.entity_ratio", "sampler.max_entities")
+        settings = [s for s in self.settings if s.partition("=")[0].strip() not in budgets]
+        config = from_table({"sampler": options}, settings)
+        sampler = build_sampler(config.sampler, self.seed)
+        sampler.fit(self.graph, self.seed)
+        return sampler
 
     # what is chosen -----------------------------------------------------------------------------
 
@@ -251,6 +273,12 @@ class _Planner:
         self._choose("predictor.aggregate", "pna", aggregate)
         for option, value in (("norm", True), ("shortcut", True), ("gate", False)):
             self._choose(f"predictor.{option}", value, "")
+        if self.given.get("training.sample_from", "observation") == "observation":
+            reason = "half by PPR, half by how likely they are the answer"
+            self._choose("sampler.name", FittedSampler.name, reason)
+        if self.given.get("sampler.name", FittedSampler.name) == FittedSampler.name:
+            self._choose("predictor.priors", True, "training starts from the sampler's score")
+            self._choose("predictor.prior_start", 1.0, "")
         valid, train = _direct_shares(self.data, self.seed)
         if train > 0.05 and valid < 0.2 * train:
             reason = (
@@ -276,7 +304,7 @@ class _Planner:
         sizes = self._sizes(deepest, places)
         paces: dict[_Size, _Pace] = {}
         correction = 1.0
-        for _ in range(_PROBES):
+        for _ in range(_GPU_PROBES if self.is_gpu else _PROBES):
             worth = {
                 size: self._worth(size, deepest, places, paces.get(size), correction)
                 for size in sizes
@@ -302,7 +330,7 @@ class _Planner:
         return best, pace
 
     def _sizes(self, deepest: int, places: Tensor) -> list[_Size]:
-        dims = [32, 64, 128] if self.is_gpu else [16, 32, 64]
+        dims = [64, 128] if self.is_gpu else [16, 32, 64]
         if "predictor.dim" in self.given:
             dims = [int(self.given["predictor.dim"])]
         layers = {deepest}
@@ -321,19 +349,21 @@ class _Planner:
     ) -> float:
         """How promising a size is, from 0 to 1.
 
-        An answer that is not covered is lost, though hard ones are lost first. What a predictor has
-        learnt grows with its queries as it did in trainings on graphs of several kinds: about 80 %
-        of the final MRR after 10,000. A narrow or flat predictor ends lower.
+        An answer that is not covered is lost, but those that are lost first would hardly be found.
+        What a predictor has learnt grows with its queries, of which more relations need more. A
+        narrow or flat predictor ends lower.
         """
         reachable = max(float((places < self.data.graph.num_entities).sum()), 1.0)
         covered = float((places < size.entities).sum()) / reachable
         seconds = self._guess(size) * correction if pace is None else pace.training
         evaluation = seconds / 3 if pace is None else pace.evaluation
         asked = self._asked(_Pace(seconds, evaluation, 0.0, 0.0))
-        asked = min(asked, self._most_queries)
-        learnt = 1 / (1 + math.pow(_LEARNT_QUERIES / max(asked, 1), 0.8))
+        half = min(max(_HALF_QUERIES * self.data.graph.num_relations, _LEAST_HALF), _MOST_HALF)
+        asked = min(asked, self._most_queries, _ENOUGH * half)
+        learnt = 1 - _UNLEARNT / (1 + math.pow(asked / half, 0.8))
         width = 1 - _NARROW * math.pow(16 / size.dim, 1.5)
-        return math.pow(covered, 0.7) * learnt * width * math.pow(_FLAT, deepest - size.layers)
+        depth = math.pow(_FLAT, deepest - size.layers)
+        return math.pow(covered, _LOSS_POWER) * learnt * width * depth
 
     @property
     def _most_queries(self) -> int:
@@ -472,8 +502,8 @@ class _Planner:
         if entities not in self._subgraphs:
             graph = self.data.graph
             queries, _ = both_directions(graph.facts[:_GUESS_QUERIES].long(), graph.num_relations)
-            sampler = PPRSampler(max_entities=entities, keep_unreachable=False)
-            batch = sampler.sample(graph, queries[:_GUESS_QUERIES])
+            asked = queries[:_GUESS_QUERIES].to(self.device)
+            batch = self._sampler(entities).sample(self.graph, asked)
             self._subgraphs[entities] = (
                 batch.num_edges / batch.num_queries,
                 batch.num_entities / batch.num_queries,

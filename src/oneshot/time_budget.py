@@ -10,7 +10,7 @@ Clock = Callable[[], float]
 
 # Shares of the whole budget: the most that the last validation and the final evaluation get, that
 # one validation gets, and the measurement of what a query costs.
-_EVALUATION = 1 / 3
+_EVALUATION = 1 / 5
 _VALIDATION = 1 / 20
 _PROBE = 1 / 50
 # The most that all validations get of the time used so far.
@@ -26,7 +26,7 @@ class TimeBudget:
     """The time that a training may take, from `started` to its last file; all in seconds.
 
     Training has to end `reserve` seconds before the limit: the last state is validated, the best
-    one is evaluated on both splits and calibrated. At most a third of the budget goes there.
+    one is evaluated on both splits and calibrated. At most a fifth of the budget goes there.
 
     `minutes`: the budget; 0 for none. `clock`: what time is read from. `started`: when the command
     began by that clock, the reading of the data included; now if not given.
