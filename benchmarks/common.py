@@ -16,10 +16,15 @@ from oneshot.files import write_json
 RESULTS = Path(__file__).with_name("results")
 
 
-def write_result(name: str, value: dict[str, Any], device: torch.device | None = None) -> None:
+def write_result(
+    name: str,
+    value: dict[str, Any],
+    device: torch.device | None = None,
+    directory: Path = RESULTS,
+) -> None:
     """Write a result with the machine, and the GPU if it was one, that it was measured on."""
-    write_json(RESULTS / f"{name}.json", {**value, "hardware": hardware(device)})
-    print(f"wrote {RESULTS / name}.json", file=sys.stderr)
+    write_json(directory / f"{name}.json", {**value, "hardware": hardware(device)})
+    print(f"wrote {directory / name}.json", file=sys.stderr)
 
 
 def find(name: str) -> Path:

@@ -12,7 +12,8 @@ them is chosen by validation MRR.
 Each finished row is added to `benchmarks/results/first-training.json` at once; a row that is there
 is not measured again, unless `--again` is given. `--parallel` measures several at a time, each
 pinned to `--cores` cores of its own. `--until` begins nothing that would end later than so many
-seconds after the start. `--show` prints the table of the rows that are there.
+seconds after the start. `--results` names another directory for the rows. `--show` prints the table
+of the rows that are there.
 
 Data sets are looked for in `$ONESHOT_DATA`; without names all of DATA below are taken that are
 there. The graphs of `own_graphs.py` belong into its folder `own`. The graphs `*_ind` of the
@@ -93,13 +94,14 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2, help="for each job")
     parser.add_argument("--until", type=float, help="seconds after which nothing runs any more")
     parser.add_argument("--again", action="store_true", help="measure rows that are there anew")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
     parser.add_argument("--show", action="store_true", help="only print the table")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # one peer, in a process of its own
     options = parser.parse_args()
     if options.job:
         print(json.dumps(measure_peer(Job(*json.loads(options.job)))))
         return
-    rows = read_rows()
+    rows = read_rows(options.results)
     names = options.data or [name for name in DATA if source_exists(name)]
     if not options.show:
         seeds = [int(seed) for seed in options.seeds.split(",")]
@@ -114,14 +116,15 @@ def main() -> None:
         if options.again:
             rows = [row for row in rows if not any(job.is_of(row) for job in asked)]
         missing = [job for job in asked if not any(job.is_of(row) for row in rows)]
-        run_all(missing, rows, options.parallel, options.cores, options.until)
+        own = core_sets(options.parallel, options.cores)
+        run_all(missing, rows, own, options.until, options.results)
     shown = [row for row in rows if row["minutes"] == options.minutes and row["data"] in names]
     for line in table(shown):
         print(line)
 
 
-def read_rows() -> list[dict[str, Any]]:
-    path = RESULTS / f"{NAME}.json"
+def read_rows(directory: Path) -> list[dict[str, Any]]:
+    path = directory / f"{NAME}.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.is_file() else []
     return rows
 
@@ -129,11 +132,11 @@ def read_rows() -> list[dict[str, Any]]:
 def run_all(
     jobs: Sequence[Job],
     rows: list[dict[str, Any]],
-    parallel: int,
-    cores: int,
+    core_sets: Sequence[set[int]],
     until: float | None,
+    directory: Path,
 ) -> None:
-    """Measure jobs, several at a time; add each row to `rows` and to the file when it is done."""
+    """Measure jobs, one at a time on each set of cores; add each row to `rows` and to the file."""
     started = time.monotonic()
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
@@ -157,10 +160,10 @@ def run_all(
                 continue
             with lock:
                 rows.append(row)
-                write_result(NAME, {"rows": sorted(rows, key=_order)})
+                write_result(NAME, {"rows": sorted(rows, key=_order)}, directory=directory)
             say(f"{job.data}, {job.model}, seed {job.seed}: {in_words(row)}")
 
-    threads = [threading.Thread(target=work, args=(own,)) for own in core_sets(parallel, cores)]
+    threads = [threading.Thread(target=work, args=(own,)) for own in core_sets]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -15,7 +15,7 @@ from oneshot.baselines.embedding import build_model, train_embedding, triples_fa
 from oneshot.baselines.frequency import frequency_scorer
 from oneshot.baselines.interactions import is_fast, speed_up
 from oneshot.baselines.package import guest
-from oneshot.baselines.recipes import RECIPES
+from oneshot.baselines.recipes import MEDIUM, RECIPES
 from oneshot.baselines.scoring import rank_split
 from oneshot.baselines.timetable import Timetable
 from oneshot.dataset import Dataset
@@ -252,3 +252,11 @@ def test_a_sample_of_a_split_is_asked_in_both_directions(data: Dataset) -> None:
     assert all(len(set(step)) == 1 for step in directions)  # a step asks in one direction
     assert sum(len(step) for step in directions[-2:]) == 25
     assert rank_split(scorer, data, "test", limit=1000).metrics == whole.metrics
+
+
+def test_with_a_time_budget_products_learn_from_all_entities() -> None:
+    recipe = RECIPES["distmult"]
+    assert recipe.on(5000, CPU).negatives is not None
+    assert recipe.timed(5000).negatives is None
+    assert recipe.timed(MEDIUM + 1) == recipe
+    assert RECIPES["rotate"].timed(5000) == RECIPES["rotate"]  # distances learn from hard ones

@@ -130,6 +130,8 @@ def train_embedding(
     if not len(data.valid):
         raise InputError("training needs a validation split, to choose the best epoch by")
     recipe = recipe.on(data.graph.num_entities, device)
+    if budget is not None and budget.is_limited:
+        recipe = recipe.timed(data.graph.num_entities)
     with guest(seed, device):
         factory = triples_factory(data, recipe.inverse)
         model = build_model(recipe, factory, dim, seed).to(device)

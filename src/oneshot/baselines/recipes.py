@@ -26,6 +26,9 @@ from oneshot.ppr import pagerank
 SMALL = {"cpu": 1000, "cuda": 10_000}
 """Entities up to which every model is trained against all of them, by the kind of device."""
 
+MEDIUM = 20_000
+"""Entities up to which a model with a time budget is, if that takes but a product of matrices."""
+
 Options = Callable[[int, int], dict[str, Any]]
 """Arguments of a model's class, given its own dimension and the number of entities."""
 
@@ -43,7 +46,8 @@ class Recipe:
     own, if they can. `negatives`: random facts for each true one, on large graphs; None for
     all entities. `steps`: about how many steps make an epoch. `every`: epochs
     between validations. `is_image`: the numbers of an entity are laid out in a rectangle.
-    `small`: options where the model is trained against all entities, if others.
+    `small`: options where the model is trained against all entities, if others. `is_product`: the
+    scores of all entities are a product of matrices (`oneshot.baselines.interactions`).
     """
 
     title: str
@@ -61,6 +65,7 @@ class Recipe:
     every: int = 2
     is_image: bool = False
     small: Options | None = None
+    is_product: bool = False
 
     def on(self, entities: int, device: torch.device) -> "Recipe":
         """The recipe for a graph of so many entities, trained on a device.
@@ -75,6 +80,12 @@ class Recipe:
         if self.negatives is None or not self.can_invert:
             return slower
         return replace(slower, negatives=None, inverse=True, every=2)
+
+    def timed(self, entities: int) -> "Recipe":
+        """The recipe for a time budget: against all entities, where that teaches more in it."""
+        if not self.is_product or self.negatives is None or entities > MEDIUM:
+            return self
+        return replace(self, negatives=None, every=2)
 
     def in_words(self) -> str:
         """All of it, to tell it from that of another version."""
@@ -274,7 +285,7 @@ DIM = 128
 
 RECIPES: dict[str, Recipe] = {
     "transe": _distance("TransE", "TransE", _transe, small=_free),
-    "distmult": _product("DistMult", _distmult),
+    "distmult": _product("DistMult", _distmult, is_product=True),
     "complex": Recipe("ComplEx", "ComplEx", _complex, parts=2),
     "rotate": _distance("RotatE", "RotatE", parts=2),
     "quate": _product("QuatE", _quate, parts=4),
