@@ -1,5 +1,9 @@
 """Tests of phase 2: subgraphs that end with the captured mass, and budgets by relation."""
 
+import dataclasses
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,10 +15,15 @@ from reasoning import chain_world
 from oneshot.building import build_sampler, sampler_config
 from oneshot.config import SamplerConfig, from_table
 from oneshot.errors import InputError
+from oneshot.jobs import train_run
+from oneshot.reasoner import Reasoner
+from oneshot.runs import load_reasoner
 from oneshot.samplers import BFSSampler, PPRSampler
 from oneshot.samplers.choice import counts_of_mass
-from oneshot.search.answering import sampler_at_test, target_values
+from oneshot.search.answering import ask, run_sampler_trial, sampler_at_test, target_values
 from oneshot.search.budgets import Setting, choose, mixed_sampler, setting_of
+from oneshot.search.store import Answers
+from oneshot.search.trial import provide
 
 
 @given(st.integers(0, 10_000), st.floats(0.05, 0.999))
@@ -166,3 +175,39 @@ def test_targets_of_ranks() -> None:
     assert target_values(ranks, "mrr").tolist() == pytest.approx([1, 0.4, 0.1, 1 / 11])
     assert target_values(ranks, "hits@1").tolist() == [1, 0, 0, 0]
     assert target_values(ranks, "hits@10").tolist() == [1, 1, 1, 0]
+
+
+def test_a_sampler_of_phase_2_has_what_that_of_the_training_has_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = chain_world(30)
+    data.graph.origin = {"source": "nowhere", "options": {}}
+    settings = ["sampler.name=fitted", "sampler.entity_ratio=0.3", "training.epochs=1"]
+    config = from_table({"predictor": {"num_layers": 2, "dim": 4}}, settings)
+    run = tmp_path / "run"
+    train_run(data, run, config, torch.device("cpu"))
+    asked = []
+
+    def noted(reasoner: Reasoner, *rest: Any) -> Answers:
+        asked.append(reasoner.sampler)
+        return ask(reasoner, *rest)
+
+    monkeypatch.setattr("oneshot.search.answering.ask", noted)
+    provide(data)
+    found = run_sampler_trial(
+        {
+            "run": str(run),
+            "stamp": str(tmp_path),
+            "device": "cpu",
+            "fingerprint": data.graph.fingerprint,
+            "config": dataclasses.asdict(config),
+            "values": {"test_sampler.entity_ratio": 0.2},
+            "sampler_queries": 100,
+            "seed": 0,
+            "target": "mrr",
+        }
+    )
+    assert found["status"] == "done", found.get("error")
+    assert asked[0].budget.entity_ratio == 0.2
+    weights = asked[0].parameters()["weights"]
+    assert torch.equal(weights, load_reasoner(run, data.graph).sampler.parameters()["weights"])

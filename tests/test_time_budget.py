@@ -320,7 +320,7 @@ def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
     data = dataclasses.replace(data, test=torch.cat([data.test[:25], data.train[:25]]))
     answer_slowly(monkeypatch, clock, 1.0)
     config = configured(*STEPS, "training.minutes=5", "training.valid_batch_size=4")
-    config = dataclasses.replace(config, training=dataclasses.replace(config.training, seed=5))
+    config = dataclasses.replace(config, training=dataclasses.replace(config.training, seed=7))
     started = clock()
     clock.now += 20  # to read the data
     result = trained(tmp_path / "run", config, clock, data=data, started=started)
@@ -338,11 +338,11 @@ def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
     # The sample is the one that a limit draws with the seed; the baseline is asked the same.
     asked = result["test"]["queries"]
     reasoner = load_reasoner(tmp_path / "run", data.graph)
-    again = evaluate(reasoner, data.test, data.known, limit=asked, seed=5)
+    again = evaluate(reasoner, data.test, data.known, limit=asked, seed=7)
     assert (again.queries, again.of) == (asked, 100)
     assert again.mrr == pytest.approx(result["test"]["mrr"])
-    assert result["baseline_mrr"] == pytest.approx(counted_mrr(data, asked, 5))
-    assert result["baseline_mrr"] != pytest.approx(counted_mrr(data, 100, 5))
+    assert result["baseline_mrr"] == pytest.approx(counted_mrr(data, asked, 7))
+    assert result["baseline_mrr"] != pytest.approx(counted_mrr(data, 100, 7))
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["queries"] < 100
 
 

@@ -17,7 +17,7 @@ from oneshot.config import SamplerConfig
 from oneshot.dataset import Dataset
 from oneshot.ranking import KnownFacts, filtered_ranks
 from oneshot.reasoner import Reasoner
-from oneshot.runs import load_reasoner
+from oneshot.runs import load_reasoner, load_sampler
 from oneshot.search.store import Answers
 from oneshot.search.trial import Slow, base_config, failure, free_memory, task_data
 from oneshot.time_budget import Clock
@@ -101,6 +101,7 @@ def run_sampler_trial(task: dict[str, Any], clock: Clock = time.perf_counter) ->
         reasoner.sampler = build_sampler(
             sampler_at_test(config.sampler, task["values"]), config.training.seed
         )
+        load_sampler(Path(task["run"]), reasoner.sampler)
         queries, answers = asked_queries(data, task["sampler_queries"], task["seed"])
         size = config.training.valid_batch_size or config.training.batch_size
         found = ask(reasoner, queries, answers, known, size, check_time)

@@ -14,7 +14,7 @@ from oneshot.building import build_sampler
 from oneshot.config import Config, SamplerConfig, to_toml
 from oneshot.errors import OneshotError
 from oneshot.final_evaluation import FinalEvaluation
-from oneshot.runs import load_reasoner
+from oneshot.runs import load_reasoner, load_sampler
 from oneshot.search.answering import asked_queries, sampler_at_test, target_values
 from oneshot.search.budgets import choose, mixed_sampler, setting_of
 from oneshot.search.display import SearchDisplay
@@ -225,6 +225,7 @@ def _finish(
         summary |= {split: result[split] for split in ("valid", "test") if result[split]}
     else:
         reasoner.sampler = build_sampler(sampler, config.training.seed)
+        load_sampler(session.out / RUN, reasoner.sampler)
         budget = TimeBudget()
         if session.allotment is not None:
             left = max(session.allotment.end - timer.spent, 1.0)

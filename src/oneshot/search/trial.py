@@ -344,7 +344,6 @@ def _train(
     if isinstance(watcher, RungWatcher):
         budget = watcher.budget
         training = _feasible_training(task, data, config.training, reasoner, budget.clock)
-        budget.started = budget.clock()  # what was measured is the search's time, not the trial's
     else:
         training = trial_training(
             config.training,
@@ -354,6 +353,9 @@ def _train(
             task["valid_queries"],
         )
     trainer = Trainer(reasoner, data, training, [watcher], budget)
+    if budget is not None:
+        # What was measured, and what the sampler learns once in a process, is the search's time.
+        budget.started = budget.clock()
     trainer.should_stop = watcher.check_time
     trainer.run()
 
