@@ -53,7 +53,7 @@ _PROBES, _GPU_PROBES, _PROBE_SECONDS = 5, 2, 1.0  # on a GPU each width compiles
 # enough; the share that is not learnt at first; what dimension 16 lacks, and what remains with a
 # layer less. They follow trainings on FB15k-237, NELL-995, WN18RR, UMLS and part of CoDEx-M.
 _LOST = (0.002, 0.01, 0.03, 0.06, 0.1, 0.15, 0.25, 0.35)
-_LOSS_POWER = 0.3
+_LOSS_POWER, _SMALL, _SMALL_LOSS_POWER = 0.3, 1000, 1.0
 _HALF_QUERIES, _ENOUGH = 85, 25
 _LEAST_HALF, _MOST_HALF = 500, 50_000
 _UNLEARNT = 0.3
@@ -349,9 +349,8 @@ class _Planner:
     ) -> float:
         """How promising a size is, from 0 to 1.
 
-        An answer that is not covered is lost, but those that are lost first would hardly be found.
-        What a predictor has learnt grows with its queries, of which more relations need more. A
-        narrow or flat predictor ends lower.
+        An answer that is not covered is lost. What a predictor has learnt grows with its queries,
+        of which more relations need more. A narrow or flat predictor ends lower.
         """
         reachable = max(float((places < self.data.graph.num_entities).sum()), 1.0)
         covered = float((places < size.entities).sum()) / reachable
@@ -363,7 +362,17 @@ class _Planner:
         learnt = 1 - _UNLEARNT / (1 + math.pow(asked / half, 0.8))
         width = 1 - _NARROW * math.pow(16 / size.dim, 1.5)
         depth = math.pow(_FLAT, deepest - size.layers)
-        return math.pow(covered, _LOSS_POWER) * learnt * width * depth
+        return math.pow(covered, self._loss_power) * learnt * width * depth
+
+    @property
+    def _loss_power(self) -> float:
+        """How much it counts that an answer is not covered.
+
+        In a small graph nearly every answer can be found; in a large one those that the sampler
+        leaves out would rarely be.
+        """
+        decades = math.log10(max(self.data.graph.num_entities / _SMALL, 1))
+        return max(_SMALL_LOSS_POWER - 0.7 * decades, _LOSS_POWER)
 
     @property
     def _most_queries(self) -> int:
