@@ -93,8 +93,12 @@ def train(
         given = from_table({}, changes)  # wrong settings, before anything is read
         dataset = load_data(source, given.training.seed)
         check_run_place(out, dataset.graph)
-        with console.status("planning"):
-            found = make_plan(dataset, None, place, changes, given.training.seed)
+        try:
+            with console.status("planning"):
+                found = make_plan(dataset, None, place, changes, given.training.seed)
+        except KeyboardInterrupt:
+            console.note("stopped while planning; nothing was written")
+            raise typer.Exit(130) from None
         chosen = found.config
         if not json:
             print_plan(dataset.name, found)
