@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from oneshot.process import prepare_process
+from oneshot.system.process import prepare_process
 
 prepare_process()  # before torch is loaded, as the command line does
 

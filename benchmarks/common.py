@@ -11,7 +11,7 @@ import torch
 
 from oneshot.bench.measuring import hardware
 from oneshot.datasets import data_directories
-from oneshot.files import write_json
+from oneshot.system.files import write_json
 
 RESULTS = Path(__file__).with_name("results")
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oneshot.process import prepare_process
+from oneshot.system.process import prepare_process
 
 prepare_process()  # before torch is loaded, as the command line does
 
@@ -21,7 +21,7 @@ from common import find, write_result  # noqa: E402
 from oneshot.comparing import Comparison, compare  # noqa: E402
 from oneshot.config import from_table  # noqa: E402
 from oneshot.datasets import bundled_names, load  # noqa: E402
-from oneshot.devices import find_device  # noqa: E402
+from oneshot.system.devices import find_device  # noqa: E402
 
 PEERS = ("frequency", "transe", "distmult", "complex", "rotate", "quate", "conve")
 # Near what `oneshot search umls` found on two cores (benchmarks/search.py), deeper and trained

@@ -29,7 +29,7 @@ DIM = 32
 SETUP = """
 import json, os, sys, time
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-from oneshot.process import prepare_process
+from oneshot.system.process import prepare_process
 prepare_process()
 import torch
 from oneshot.config import from_table

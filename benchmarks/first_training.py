@@ -35,7 +35,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oneshot.process import prepare_process
+from oneshot.system.process import prepare_process
 
 prepare_process()  # before torch is loaded, as the command line does
 
@@ -43,8 +43,8 @@ from common import RESULTS, write_result  # noqa: E402
 
 from oneshot.bench.measuring import hardware  # noqa: E402
 from oneshot.datasets import load, source_exists  # noqa: E402
-from oneshot.devices import find_device  # noqa: E402
 from oneshot.errors import InputError  # noqa: E402
+from oneshot.system.devices import find_device  # noqa: E402
 
 NAME = "first-training"
 OURS = "oneshot"

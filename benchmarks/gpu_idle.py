@@ -23,7 +23,7 @@ from oneshot.bench.measuring import hardware
 from oneshot.building import build_reasoner
 from oneshot.config import read_config
 from oneshot.datasets import load
-from oneshot.files import write_json
+from oneshot.system.files import write_json
 from oneshot.training import Trainer
 
 ROOT = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ import statistics
 import tempfile
 import time
 
-from oneshot.process import prepare_process
+from oneshot.system.process import prepare_process
 
 prepare_process()  # before torch is loaded, as the command line does
 

@@ -24,10 +24,10 @@ from recipes import oneshot
 
 from oneshot.bench.measuring import hardware
 from oneshot.checkpoints import load_tensors, save_tensors
-from oneshot.checksums import read_sealed_json, write_sealed_json
-from oneshot.devices import find_device
-from oneshot.files import write_json
 from oneshot.run_parts import run_relations
+from oneshot.system.checksums import read_sealed_json, write_sealed_json
+from oneshot.system.devices import find_device
+from oneshot.system.files import write_json
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ("mrr", "hits@1", "hits@3", "hits@10", "coverage", "queries", "seconds")

@@ -23,8 +23,8 @@ from typing import Any
 from common import RESULTS
 
 from oneshot.bench.measuring import hardware
-from oneshot.devices import find_device
-from oneshot.files import write_json
+from oneshot.system.devices import find_device
+from oneshot.system.files import write_json
 
 FIGURES = ("mrr", "hits@1", "hits@10")
 

@@ -30,9 +30,7 @@ import torch
 from common import RESULTS, find
 
 from oneshot.bench.measuring import hardware
-from oneshot.devices import find_device
 from oneshot.evaluation import evaluate
-from oneshot.files import write_json
 from oneshot.runs import load_reasoner, run_config, run_data
 from oneshot.search.sampler_phase import RUN, find_sampler
 from oneshot.search.session import Session, Timer
@@ -40,6 +38,8 @@ from oneshot.search.settings import Effort, Goal, SearchSettings
 from oneshot.search.store import Store
 from oneshot.search.trial import provide
 from oneshot.search.workers import open_workers
+from oneshot.system.devices import find_device
+from oneshot.system.files import write_json
 
 # Cheap trials, so that thirty of them take minutes on two cores.
 UMLS = shlex.split(

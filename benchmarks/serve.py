@@ -27,11 +27,11 @@ from common import RESULTS, find, write_result
 from oneshot.client import Client, ServiceError
 from oneshot.config import PredictorConfig
 from oneshot.datasets import load
-from oneshot.devices import find_device
 from oneshot.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
+from oneshot.system.devices import find_device
 
 SECONDS = float(os.environ.get("SERVE_SECONDS", "60"))
 PARTS = ("load", "overload", "kill", "live", "search")

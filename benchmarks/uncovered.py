@@ -15,9 +15,9 @@ from common import RESULTS
 
 from oneshot.bench.measuring import hardware
 from oneshot.building import build_reasoner
-from oneshot.devices import find_device
-from oneshot.files import write_json
 from oneshot.paper.workbench import Workbench
+from oneshot.system.devices import find_device
+from oneshot.system.files import write_json
 from oneshot.training import fit
 
 

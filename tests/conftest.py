@@ -11,7 +11,7 @@ from commands import Result, Run
 from hypothesis import HealthCheck, settings
 
 from oneshot import cli
-from oneshot.process import prepare_process
+from oneshot.system.process import prepare_process
 
 # The tests run in parallel processes: threads of torch on top of that only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -262,7 +262,7 @@ def fresh(home: Path, scratch: Path, writer: Writer) -> Path:
 
 def _relocate(place: Path, home: Path) -> None:
     """Let copied runs read their graph from the copy."""
-    from oneshot.checksums import read_sealed_json, write_sealed_json
+    from oneshot.system.checksums import read_sealed_json, write_sealed_json
 
     for file in place.rglob("graph.json"):
         about = read_sealed_json(file)

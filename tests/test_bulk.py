@@ -23,8 +23,8 @@ from oneshot.bulk.manifest import LOCK, MANIFEST, default_partition, part_name, 
 from oneshot.bulk.parts import answer_partition
 from oneshot.bulk.source import opened
 from oneshot.checkpoints import load_tensors, save_tensors
-from oneshot.files import locked
 from oneshot.reasoner import Reasoner
+from oneshot.system.files import locked
 
 RELATIONS = ("next", "after", "before", "next⁻¹", "after⁻¹", "before⁻¹")
 PAIRS = [(f"link {link}", relation) for link in range(20) for relation in RELATIONS]

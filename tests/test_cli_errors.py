@@ -183,7 +183,7 @@ def test_a_bad_value_found_by_a_command_is_told_alike(
     def fail(*_: object) -> None:
         raise typer.BadParameter("no good,\nfor two reasons.", param_hint="--device")
 
-    monkeypatch.setattr("oneshot.devices.find_device", fail)
+    monkeypatch.setattr("oneshot.system.devices.find_device", fail)
     message = "invalid value for --device: no good, for two reasons (see `oneshot data --help`)"
     assert run("data", "world") == (2, "", f"error: {message}\n")
 
@@ -200,7 +200,7 @@ def test_ctrl_c_is_exit_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("oneshot.devices.find_device", interrupt)
+    monkeypatch.setattr("oneshot.system.devices.find_device", interrupt)
     result = run("data", "world")
     assert (result.code, result.out, result.err.strip()) == (130, "", "")
 

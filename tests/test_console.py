@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from oneshot import console
+from oneshot.system import console
 
 HEADS = ["data", "seed", "measured by", "test MRR", "Hits@1", "parameters", "peak MB"]
 ROWS = [

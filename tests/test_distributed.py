@@ -15,8 +15,8 @@ from commands import listing
 from reasoning import chain_world, settings, write_world
 
 from oneshot.checkpoints import load_tensors
-from oneshot.distributed import Team
 from oneshot.recording import CHECKPOINT
+from oneshot.system.distributed import Team
 
 LINUX = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"

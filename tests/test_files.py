@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from oneshot import files
 from oneshot.errors import InputError
-from oneshot.files import (
+from oneshot.system import files
+from oneshot.system.files import (
     check_output,
     check_replaceable,
     replacing,

@@ -16,13 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_storage import assert_equal
 
-from oneshot import array_files, datasets, edges, fact_stream, files, graph_builder, name_runs
+from oneshot import array_files, datasets, edges, fact_stream, graph_builder, name_runs
 from oneshot.build_state import Options, building_place
 from oneshot.datasets import load
 from oneshot.errors import InputError
 from oneshot.graph_builder import build_graph
 from oneshot.samplers import PPRSampler
 from oneshot.sources import locate
+from oneshot.system import files
 
 SPLITS = ("train", "valid", "test")
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from oneshot.config import PredictorConfig, TrainingConfig
-from oneshot.devices import has_triton
 from oneshot.graph import KnowledgeGraph
 from oneshot.losses import Targets, find_targets, query_losses, softmax_loss
 from oneshot.padding import Capacity, PaddedBatch
@@ -23,6 +22,7 @@ from oneshot.predictor.fused import fused_plan
 from oneshot.ranking import KnownFacts
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.devices import has_triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"

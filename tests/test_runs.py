@@ -23,12 +23,12 @@ from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import from_table
 from oneshot.datasets import load
 from oneshot.errors import InputError, OneshotError, UnknownNameError
-from oneshot.files import replacing
 from oneshot.graph import KnowledgeGraph
 from oneshot.reasoner import Reasoner
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner, run_data, run_graph, run_relations
 from oneshot.samplers import PPRSampler, RandomSampler
+from oneshot.system.files import replacing
 from oneshot.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")

@@ -19,7 +19,6 @@ from oneshot.building import build_reasoner
 from oneshot.checkpoints import load_tensors, save_tensors
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.dataset import Dataset
-from oneshot.distributed import Team
 from oneshot.errors import InputError
 from oneshot.evaluation import drawn_queries, evaluate
 from oneshot.ranking import KnownFacts, metrics
@@ -28,6 +27,7 @@ from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner, run_config
 from oneshot.schedule import Schedule
 from oneshot.stopping import StopTraining
+from oneshot.system.distributed import Team
 from oneshot.time_budget import TimeBudget
 from oneshot.training import Trainer, TrainingState
 

@@ -9,7 +9,6 @@ import torch
 from reasoning import chain_world, tiny_predictor
 from torch import Tensor
 
-from oneshot import devices
 from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.dataset import Dataset
@@ -18,10 +17,11 @@ from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_dir
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation import evaluate
 from oneshot.graph import KnowledgeGraph
-from oneshot.process import ONEDNN_LIMIT, WITHOUT_AMX
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system import devices
+from oneshot.system.process import ONEDNN_LIMIT, WITHOUT_AMX
 from oneshot.training import Trainer, fit
 
 SMALL = TrainingConfig(epochs=3, batch_size=16, learning_rate=0.01, fact_ratio=0.7)

@@ -9,9 +9,9 @@ from typing import Any
 
 from oneshot.answers import Prediction
 from oneshot.errors import InputError
-from oneshot.files import replacing
 from oneshot.questions import read_questions
 from oneshot.reasoner import Reasoner
+from oneshot.system.files import replacing
 
 COLUMNS = ("entity", "relation", "rank", "answer", "score", "probability", "known")
 """Columns of tables of answers: one row an answer, best first, numbered by `rank` from 1."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-from oneshot.files import sync
+from oneshot.system.files import sync
 
 PIECE = 1 << 21  # rows read at a time
 

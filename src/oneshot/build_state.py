@@ -15,11 +15,11 @@ from oneshot._version import __version__
 from oneshot.array_files import SortedRows
 from oneshot.edges import integer_type
 from oneshot.errors import InputError
-from oneshot.files import held, write_json
 from oneshot.name_runs import NameRun
 from oneshot.reading import read_names
 from oneshot.sources import SourceFiles
 from oneshot.storage import CONTENTS
+from oneshot.system.files import held, write_json
 from oneshot.vocabulary import Vocabulary
 
 MANIFEST = "build.json"

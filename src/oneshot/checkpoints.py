@@ -16,9 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from oneshot.checksums import KEY, damaged, digest
 from oneshot.errors import InputError
-from oneshot.files import check_readable, replacing
+from oneshot.system.checksums import KEY, damaged, digest
+from oneshot.system.files import check_readable, replacing
 
 _BLANK = "0" * 32  # what stands in the place of the checksum while it is computed
 _OPTIMIZER = re.compile(r"([0-9]{1,6})\.(step|exp_avg|exp_avg_sq)")

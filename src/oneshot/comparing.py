@@ -22,11 +22,11 @@ from oneshot.bench.measuring import measure
 from oneshot.config import Config, read_config, to_toml
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.files import write_text
 from oneshot.paper.reporting import make_report, read_report
 from oneshot.paper.table import Column, Figures, Row, Table
 from oneshot.paper.workbench import Workbench, facts_digest
 from oneshot.plan import make_plan
+from oneshot.system.files import write_text
 
 NAME = "compare"
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from oneshot.config_values import as_toml, checked, parse_value, shown
 from oneshot.errors import InputError
-from oneshot.files import check_readable
+from oneshot.system.files import check_readable
 
 FORMAT = 1
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.errors import InputError
-from oneshot.files import sync, write_json
+from oneshot.system.files import sync, write_json
 
 ATTEMPTS = 5
 PAUSE = 1.0  # seconds before the second attempt; twice as long before each further one

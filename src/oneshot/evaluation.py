@@ -11,7 +11,6 @@ from torch import Tensor
 from oneshot.batching import BatchSize
 from oneshot.coverage import components
 from oneshot.datasets import both_directions
-from oneshot.distributed import Team
 from oneshot.errors import InputError
 from oneshot.ranking import (
     KnownFacts,
@@ -24,6 +23,7 @@ from oneshot.ranking import (
 )
 from oneshot.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.distributed import Team
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from oneshot.errors import InputError
-from oneshot.files import replacing
+from oneshot.system.files import replacing
 
 Rows = Iterable[Sequence[str]]
 

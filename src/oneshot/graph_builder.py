@@ -31,12 +31,12 @@ from oneshot.build_state import (
 from oneshot.dataset import SPLITS
 from oneshot.edges import integer_type
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.files import replacing_directory, sync
 from oneshot.graph import check_relations, fingerprint_of
 from oneshot.name_runs import NameRun, ids_file, look_up_runs, merge_runs, sorted_names
 from oneshot.sources import SourceFiles
 from oneshot.splitting import check_shares, split_notes, split_parts
 from oneshot.storage import CONTENTS, MARKER, check_place, write_marker
+from oneshot.system.files import replacing_directory, sync
 from oneshot.vocabulary import Vocabulary, hash_names
 
 RUN_BYTES = 1 << 27  # of names that are sorted at once

@@ -19,9 +19,9 @@ from oneshot.building import build_sampler
 from oneshot.config import Config, PredictorConfig
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.files import check_readable
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
+from oneshot.system.files import check_readable
 
 _LAYER = re.compile(r"gnn_layers\.([0-9]{1,4})\.(.+)")
 

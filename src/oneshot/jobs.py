@@ -9,15 +9,11 @@ from typing import Any
 
 import torch
 
-from oneshot import console
 from oneshot.building import build_reasoner
-from oneshot.checksums import write_sealed_json, write_sealed_text
 from oneshot.config import Config, to_toml
 from oneshot.dataset import Dataset
 from oneshot.diagnosis import Diagnosis
-from oneshot.distributed import Team
 from oneshot.errors import DivergedError, InputError
-from oneshot.files import json_text, remove_leftovers, write_text
 from oneshot.final_evaluation import FinalEvaluation, final_queries
 from oneshot.progress import ProgressDisplay
 from oneshot.recording import RunWriter, begun_run, holds_training, remove_staged
@@ -47,6 +43,10 @@ from oneshot.runs import (
     run_config,
 )
 from oneshot.stopping import StopTraining
+from oneshot.system import console
+from oneshot.system.checksums import write_sealed_json, write_sealed_text
+from oneshot.system.distributed import Team
+from oneshot.system.files import json_text, remove_leftovers, write_text
 from oneshot.time_budget import Clock, TimeBudget
 from oneshot.training import Observer, Trainer
 

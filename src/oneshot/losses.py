@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from oneshot.config import TrainingConfig
-from oneshot.devices import has_triton
 from oneshot.ranking import KnownFacts
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.devices import has_triton
 
 
 @dataclass(frozen=True)

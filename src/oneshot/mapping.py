@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oneshot.files import check_readable
+from oneshot.system.files import check_readable
 
 _MACHINES = ("x86_64", "aarch64", "riscv64")
 # What Linux calls MAP_NORESERVE; Python has no name for it before 3.13.

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from oneshot.dataset import SPLITS
 from oneshot.downloads import Progress, checksum, download
 from oneshot.errors import InputError, require
-from oneshot.files import locked, sync, write_json
 from oneshot.sources import cache_directory
+from oneshot.system.files import locked, sync, write_json
 from oneshot.unpacking import (
     opened,
     unpack_archive,

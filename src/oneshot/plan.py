@@ -22,12 +22,12 @@ from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.config_values import as_toml
 from oneshot.coverage import components
 from oneshot.dataset import Dataset, both_directions
-from oneshot.devices import find_device
 from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.graph import KnowledgeGraph
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import BFSSampler, FittedSampler, Sampler
+from oneshot.system.devices import find_device
 from oneshot.training import Trainer
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 5.0

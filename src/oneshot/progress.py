@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from oneshot import console
+from oneshot.system import console
 from oneshot.training import Trainer
 
 

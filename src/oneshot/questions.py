@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from oneshot.errors import InputError
-from oneshot.files import check_readable
 from oneshot.reading import SEPARATORS, format_of
 from oneshot.reasoner import Reasoner
+from oneshot.system.files import check_readable
 from oneshot.text_tables import COLUMN_NAMES, split_lines
 
 # Names of the two columns, by which a first row is recognised as a header.

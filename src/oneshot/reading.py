@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from oneshot.errors import InputError, require
-from oneshot.files import check_readable
+from oneshot.system.files import check_readable
 from oneshot.text_tables import header_order, line_of_row, read_text
 from oneshot.vocabulary import Vocabulary
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from oneshot.answers import Answer, Calibration, Prediction
 from oneshot.best_answers import Candidates, best_answers, candidates_of
-from oneshot.devices import fast_products
 from oneshot.errors import InputError
 from oneshot.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
 from oneshot.samplers import Sampler
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.devices import fast_products
 
 if TYPE_CHECKING:
     from oneshot.explanation import Explanation

@@ -14,7 +14,6 @@ from oneshot.checkpoints import optimizer_tensors, save_tensors
 from oneshot.config import Config
 from oneshot.errors import InputError
 from oneshot.fact_store import FILES as STORE_FILES
-from oneshot.files import check_replaceable, exchange, leftovers, sync, write_text
 from oneshot.graph import KnowledgeGraph
 from oneshot.runs import (
     CALIBRATION,
@@ -32,6 +31,7 @@ from oneshot.runs import (
     save_sampler,
     start_run,
 )
+from oneshot.system.files import check_replaceable, exchange, leftovers, sync, write_text
 from oneshot.training import Trainer
 
 __all__ = ["CHECKPOINT", "RunWriter", "begun_run", "holds_training", "remove_staged"]

@@ -13,13 +13,19 @@ from typing import Any
 
 from oneshot.answers import Calibration
 from oneshot.checkpoints import load_tensors
-from oneshot.checksums import damaged, digest, file_digest, read_sealed_json, write_sealed_json
 from oneshot.errors import InputError
 from oneshot.fact_store import FILES as STORE_FILES
-from oneshot.files import Contents, held
 from oneshot.graph import KnowledgeGraph
 from oneshot.reading import read_names
 from oneshot.storage import CONTENTS as SAVED_GRAPH
+from oneshot.system.checksums import (
+    damaged,
+    digest,
+    file_digest,
+    read_sealed_json,
+    write_sealed_json,
+)
+from oneshot.system.files import Contents, held
 from oneshot.vocabulary import Vocabulary
 
 CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"

@@ -21,12 +21,10 @@ from typing import Any
 
 from oneshot.building import build_reasoner, sampler_config
 from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
-from oneshot.checksums import check_sealed_text, digest, write_sealed_json, write_sealed_text
 from oneshot.config import Config, TrainingConfig, read_config, to_toml
 from oneshot.datasets import Dataset, load, source_exists, source_files
 from oneshot.errors import InputError
 from oneshot.fact_store import STORE, has_changes
-from oneshot.files import check_replaceable, replacing_directory, write_text
 from oneshot.graph import KnowledgeGraph
 from oneshot.live import with_changes
 from oneshot.reasoner import Reasoner
@@ -52,6 +50,8 @@ from oneshot.run_parts import (
 )
 from oneshot.samplers import Sampler
 from oneshot.storage import is_saved_graph, open_graph, save_graph
+from oneshot.system.checksums import check_sealed_text, digest, write_sealed_json, write_sealed_text
+from oneshot.system.files import check_replaceable, replacing_directory, write_text
 
 __all__ = [
     "CALIBRATION",

@@ -15,8 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oneshot.config import TrainingConfig
 from oneshot.dataset import Dataset
-from oneshot.devices import takes_bfloat16
-from oneshot.distributed import Team
 from oneshot.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
 from oneshot.losses import Targets, find_targets, query_losses
@@ -25,6 +23,8 @@ from oneshot.reasoner import Reasoner
 from oneshot.recorded import Prepared, RecordedStep, ahead, can_record, sizes_of
 from oneshot.schedule import Schedule
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.devices import takes_bfloat16
+from oneshot.system.distributed import Team
 
 # What is sampled at once for several recorded steps: enough to keep a GPU busy.
 _SAMPLED_QUERIES = 1024

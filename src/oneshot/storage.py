@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oneshot.checksums import file_digest, is_intact, sealed
 from oneshot.edges import Edges, Neighbours
 from oneshot.errors import InputError
-from oneshot.files import check_replaceable, replacing_directory
 from oneshot.graph import KnowledgeGraph, check_relations
 from oneshot.graph_checks import check_values
 from oneshot.mapping import Scattered, map_array
+from oneshot.system.checksums import file_digest, is_intact, sealed
+from oneshot.system.files import check_replaceable, replacing_directory
 from oneshot.vocabulary import Vocabulary
 
 FORMAT = 1

@@ -19,7 +19,7 @@ from oneshot.checkpoints import (
     save_tensors,
 )
 from oneshot.errors import InputError
-from oneshot.files import remove_leftovers
+from oneshot.system.files import remove_leftovers
 
 LEAST_GAIN = 0.002
 """By what share of it an MRR must grow to count as better; less is creeping, not learning."""

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from rich.progress import Progress
 
-from oneshot import console
 from oneshot.baselines.embedding import MAX_EPOCHS
 from oneshot.baselines.peers import TITLES, measure_embedding
 from oneshot.baselines.recipes import RECIPES
 from oneshot.dataset import Dataset
+from oneshot.system import console
 
 _SECONDS = 30.0
 """Between two lines where there is no terminal."""

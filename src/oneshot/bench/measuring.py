@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from oneshot._version import __version__
-from oneshot.process import release_freed_memory
+from oneshot.system.process import release_freed_memory
 
 ResultT = TypeVar("ResultT")
 

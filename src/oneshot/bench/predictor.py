@@ -15,7 +15,6 @@ from oneshot.bench.measuring import hardware, measure
 from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config
 from oneshot.dataset import Dataset, both_directions
-from oneshot.devices import fast_products, takes_bfloat16
 from oneshot.epoch import Epoch, draw_epoch
 from oneshot.errors import InputError
 from oneshot.evaluation import evaluate
@@ -28,6 +27,7 @@ from oneshot.ranking import KnownFacts, filtered_ranks
 from oneshot.reasoner import Reasoner
 from oneshot.recorded import Prepared, RecordedStep, can_record, sizes_of
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.devices import fast_products, takes_bfloat16
 from oneshot.training import Trainer
 
 

@@ -27,10 +27,10 @@ from oneshot.generated import family, power_law_facts
 from oneshot.graph_builder import build_graph
 from oneshot.ppr import ppr_chebyshev
 from oneshot.predictor import Predictor
-from oneshot.process import prepare_process
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.sources import locate
+from oneshot.system.process import prepare_process
 
 FAMILY_FACTS = 7.87  # of train, a person; rather a few facts more than asked for
 POWER_LAW_FACTS = 10  # an entity, about as in Wikidata

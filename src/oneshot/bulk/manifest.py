@@ -12,8 +12,8 @@ from typing import Any
 from oneshot._version import __version__
 from oneshot.bulk.source import Identity
 from oneshot.errors import InputError
-from oneshot.files import leftovers, locked, write_json
 from oneshot.runs import read_json
+from oneshot.system.files import leftovers, locked, write_json
 
 # Readers of a directory of Parquet files pass over names that begin so.
 MANIFEST, LOCK = "_oneshot-answers.json", "_lock"

@@ -11,8 +11,8 @@ from oneshot.answers import Prediction
 from oneshot.bulk.manifest import Manifest, part_name, read_manifest
 from oneshot.bulk.source import Source, opened_as
 from oneshot.errors import InputError, OneshotError
-from oneshot.files import replacing
-from oneshot.workers import Outcome, Task
+from oneshot.system.files import replacing
+from oneshot.system.workers import Outcome, Task
 
 _KEY = b"oneshot"
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from oneshot import console
 from oneshot.bulk.manifest import (
     MANIFEST,
     Manifest,
@@ -20,9 +19,10 @@ from oneshot.bulk.manifest import (
 from oneshot.bulk.parts import answer_partition, unanswered_in
 from oneshot.bulk.source import Source, file_digest, opened
 from oneshot.errors import InputError, OneshotError
-from oneshot.files import remove_leftovers
 from oneshot.questions import check_questions, read_questions
-from oneshot.workers import Workers, open_workers
+from oneshot.system import console
+from oneshot.system.files import remove_leftovers
+from oneshot.system.workers import Workers, open_workers
 
 _RETRIES = 3  # of a partition whose worker was lost, or ran into something unknown
 _IN_HAND = 2  # partitions a worker has in hand, so that none waits for the next one

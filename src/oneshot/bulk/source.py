@@ -9,7 +9,6 @@ from typing import Any
 
 from oneshot.config import to_toml
 from oneshot.datasets import load
-from oneshot.devices import find_device
 from oneshot.errors import InputError
 from oneshot.fact_store import STORE, FactStore
 from oneshot.graph import KnowledgeGraph
@@ -22,6 +21,7 @@ from oneshot.runs import (
     run_config,
     run_fingerprint,
 )
+from oneshot.system.devices import find_device
 
 Identity = dict[str, Any]
 """What tells a reasoner from others: digests of predictor, configuration and graph, and the version

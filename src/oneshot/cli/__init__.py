@@ -5,12 +5,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from oneshot import console
 from oneshot._version import __version__
 from oneshot.cli import bench, compare, data, demo, paper, plan, predict, reason, search, serve
 from oneshot.cli.wrong_use import WrongUse, describe, is_call_for_help
 from oneshot.errors import OneshotError, is_out_of_memory
-from oneshot.process import prepare_process
+from oneshot.system import console
+from oneshot.system.process import prepare_process
 
 app = typer.Typer(
     name="oneshot",

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
@@ -19,6 +18,7 @@ from oneshot.cli.options import (
     parts,
 )
 from oneshot.errors import InputError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.config import Config
@@ -50,8 +50,8 @@ def sampler(
     import torch
 
     from oneshot.bench import sampler as sampler_bench
-    from oneshot.devices import find_device
     from oneshot.samplers import PPRSampler
+    from oneshot.system.devices import find_device
 
     place = find_device(device)
     if out is not None:
@@ -102,7 +102,7 @@ def predictor(
 ) -> None:
     """Time a training step against the same network written edge by edge."""
     from oneshot.bench.predictor import bench_predictor
-    from oneshot.devices import find_device
+    from oneshot.system.devices import find_device
 
     place = find_device(device)
     if out is not None:
@@ -150,7 +150,7 @@ def end_to_end(
 ) -> None:
     """Time training and evaluation, sampling included, against the usual way of writing it."""
     from oneshot.bench.predictor import bench_end_to_end
-    from oneshot.devices import find_device
+    from oneshot.system.devices import find_device
 
     place = find_device(device)
     if out is not None:
@@ -202,8 +202,8 @@ def scale(
     own, the files untouched before.
     """
     from oneshot.bench.scale import Row, bench_scale, check, parse_size, read_result
-    from oneshot.devices import find_device
-    from oneshot.files import write_json
+    from oneshot.system.devices import find_device
+    from oneshot.system.files import write_json
 
     find_device(device)
     if resume and out is None:
@@ -286,7 +286,7 @@ def _configuration(path: Path | None, settings: list[str] | None) -> "Config":
 
 def _finish(result: dict[str, Any], out: Path | None, json: bool) -> None:
     """Write and print a result as JSON, where wanted."""
-    from oneshot.files import write_json
+    from oneshot.system.files import write_json
 
     if out is not None:
         write_json(out, result)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
@@ -18,6 +17,7 @@ from oneshot.cli.options import (
     parts,
 )
 from oneshot.errors import InputError
+from oneshot.system import console
 
 
 def compare(
@@ -67,9 +67,9 @@ def compare(
     from oneshot.comparing import VIEWS, Comparison
     from oneshot.comparing import compare as measure_all
     from oneshot.config import from_table, read_config
-    from oneshot.devices import find_device
     from oneshot.plan import check_minutes
     from oneshot.stopping import StopTraining, ended_by_sigterm
+    from oneshot.system.devices import find_device
 
     place = find_device(device)
     check_minutes(minutes_each)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
@@ -22,6 +21,7 @@ from oneshot.cli.options import (
     parts,
 )
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.datasets import Dataset
@@ -46,8 +46,8 @@ def data(
     Large text and Parquet files are saved without ever being in memory as a whole; if that is
     interrupted, the same command goes on.
     """
-    from oneshot.devices import find_device
     from oneshot.storage import MARKER, check_place
+    from oneshot.system.devices import find_device
 
     find_device(device)
     if save is not None:
@@ -114,8 +114,8 @@ def coverage(
     """Measure how often the answer is in a sampler's subgraph, in both query directions."""
     from oneshot.coverage import budget_label
     from oneshot.coverage import coverage as measure
-    from oneshot.devices import find_device
     from oneshot.samplers import SAMPLERS
+    from oneshot.system.devices import find_device
 
     place = find_device(device)
     names = _names(sampler)
@@ -207,7 +207,7 @@ def _build(source: str, save: Path, seed: int) -> bool:
     from oneshot.build_state import Options, building_place
     from oneshot.datasets import large_files
     from oneshot.graph_builder import build_graph
-    from oneshot.process import return_freed_memory
+    from oneshot.system.process import return_freed_memory
 
     download(source)
     files = large_files(source)

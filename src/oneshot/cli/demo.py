@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import DeviceOption, JsonOption, SeedOption
+from oneshot.system import console
 
 
 def demo(
@@ -20,8 +20,8 @@ def demo(
 ) -> None:
     """Train on the bundled graph of the world, evaluate, and answer a question with reasons."""
     from oneshot.demo import run_demo
-    from oneshot.devices import find_device
     from oneshot.report.coverage import check_picture
+    from oneshot.system.devices import find_device
 
     check_picture(out / "explanation.png")
     started = time.perf_counter()

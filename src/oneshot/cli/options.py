@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oneshot import console
 from oneshot.errors import InputError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,8 +64,8 @@ def download(source: str) -> None:
 
 def check_output(path: Path, source: str, *others: Path) -> None:
     """Raise if writing to `path` would replace a file of the data set, or one of others read."""
-    from oneshot import files
     from oneshot.datasets import source_files
+    from oneshot.system import files
 
     files.check_output(path, [*others, *source_files(source)])
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import DeviceOption, JsonOption, SeedOption, SetOption, download, parts
 from oneshot.errors import InputError, OneshotError, UnknownNameError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.paper import Table, Workbench
@@ -45,10 +45,10 @@ def paper(
 ) -> None:
     """Measure a table or figure of the paper; run again, it goes on where it stopped."""
     from oneshot.config import from_table
-    from oneshot.devices import find_device
     from oneshot.errors import require
     from oneshot.paper import TABLES, Workbench
     from oneshot.stopping import StopTraining, ended_by_sigterm
+    from oneshot.system.devices import find_device
 
     if name.casefold() == "list":
         _print_tables(json)

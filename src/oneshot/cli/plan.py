@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
@@ -14,6 +13,7 @@ from oneshot.cli.options import (
     SetOption,
     load_data,
 )
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.plan import Plan
@@ -38,8 +38,8 @@ def plan(
 ) -> None:
     """Show the configuration that `oneshot train` would choose for a data set, and why."""
     from oneshot.config import from_table
-    from oneshot.devices import find_device
     from oneshot.plan import check_minutes, make_plan
+    from oneshot.system.devices import find_device
 
     check_minutes(minutes)
     place = find_device(device)

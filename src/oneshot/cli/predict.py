@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import (
     DeviceOption,
     JsonOption,
@@ -19,6 +18,7 @@ from oneshot.cli.options import (
 )
 from oneshot.cli.predict_many import answer_into_file, answer_into_parts, is_directory_of_parts
 from oneshot.errors import InputError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.answers import Prediction
@@ -94,8 +94,8 @@ def predict(
     device: DeviceOption = "auto",
 ) -> None:
     """Answer one question, or a file of them."""
-    from oneshot.devices import find_device
     from oneshot.runs import load_reasoner, run_files
+    from oneshot.system.devices import find_device
 
     _check_use(entity, relation, inverse, explain, plot, queries, out)
     several = {"--workers": workers, "--dask": dask, "--partition": partition, "--resume": resume}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from oneshot import console
 from oneshot.errors import InputError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.bulk.running import Job

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
@@ -23,6 +22,7 @@ from oneshot.cli.options import (
 )
 from oneshot.cli.plan import MinutesOption, as_json, expectation, print_plan
 from oneshot.errors import InputError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.config import Config
@@ -73,11 +73,11 @@ def train(
     """
     started = time.perf_counter()  # what is read and built before training counts, too
     from oneshot.config import from_table
-    from oneshot.devices import find_device
     from oneshot.jobs import train_run
     from oneshot.plan import make_plan
     from oneshot.runs import CONFIG, check_run_place
     from oneshot.stopping import interrupted, told_to_stop
+    from oneshot.system.devices import find_device
     from oneshot.tensorboard import TensorBoard
 
     place = find_device(device)
@@ -175,8 +175,8 @@ def evaluate(
     import torch
 
     from oneshot import evaluation
-    from oneshot.devices import find_device
     from oneshot.runs import current_graph, load_reasoner, run_data
+    from oneshot.system.devices import find_device
 
     place = find_device(device)
     dataset = run_data(run) if data is None else load_data(data, seed)
@@ -223,8 +223,8 @@ def import_official(
     (false) and the sampler.
     """
     from oneshot.config import from_table
-    from oneshot.devices import find_device
     from oneshot.importing import import_official as read_checkpoint
+    from oneshot.system.devices import find_device
 
     find_device(device)
     config = from_table({}, list(settings or []))

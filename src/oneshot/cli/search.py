@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import DeviceOption, JsonOption, load_data
 from oneshot.cli.search_report import report
 from oneshot.cli.search_report import show as show_search
 from oneshot.errors import InputError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     import torch
@@ -199,12 +199,12 @@ def search(
             raise InputError("--show takes --json and nothing else: it only shows")
         show_search(show, json)
         return
-    from oneshot.devices import find_device
     from oneshot.errors import require
     from oneshot.search.allotment import Allotment
     from oneshot.search.searching import may_begin, stored_effort, stored_settings, stored_source
     from oneshot.search.searching import search as run_search
     from oneshot.search.settings import Effort, SearchSettings
+    from oneshot.system.devices import find_device
 
     if out is None:
         raise InputError("give a data set and --out DIR, or --show DIR")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oneshot import console
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.search.summary import Summary
@@ -13,8 +13,8 @@ PICTURE, RESULT = "search.png", "search.json"
 
 def show(path: Path, json: bool) -> None:
     """Print a search that has been run, or runs elsewhere."""
-    from oneshot.files import locked
     from oneshot.search.store import LOCK, Store
+    from oneshot.system.files import locked
 
     Store(path).close()  # else there is nothing to show
     try:
@@ -46,9 +46,9 @@ def _write(path: Path, summary: "Summary", value: dict[str, Any]) -> None:
     """Write what a search has found beside it, and add to `value` where it is."""
     from oneshot.config import to_toml
     from oneshot.errors import InputError, MissingPackageError
-    from oneshot.files import write_json, write_text
     from oneshot.report.search import plot_search
     from oneshot.runs import CONFIG
+    from oneshot.system.files import write_json, write_text
 
     for name in (CONFIG, PICTURE, RESULT):
         if (path / name).is_symlink():

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot import console
 from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption, SetOption
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.fact_store import NamedFact
@@ -45,8 +45,8 @@ def serve(
     device: DeviceOption = "auto",
 ) -> None:
     """Answer questions over HTTP: a REST API, and a page to ask on."""
-    from oneshot.devices import find_device
     from oneshot.errors import require
+    from oneshot.system.devices import find_device
 
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         require(package, "serve", "serving")
@@ -97,17 +97,17 @@ def facts(
     device: DeviceOption = "auto",
 ) -> None:
     """Change the graph of a run, durably, or write its facts out."""
-    from oneshot.devices import find_device
     from oneshot.live import LiveGraph
     from oneshot.runs import run_config, run_fingerprint, run_graph, run_relations
+    from oneshot.system.devices import find_device
 
     find_device(device)
     named = _check_facts(action, fact, file, out, changes)
     run_config(run)  # anything that is not a run is told apart first
     if out is not None:
         from oneshot.fact_files import check_facts_place
-        from oneshot.files import check_output
         from oneshot.runs import run_files
+        from oneshot.system.files import check_output
 
         check_facts_place(out)
         check_output(out, run_files(run))

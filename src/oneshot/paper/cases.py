@@ -14,13 +14,13 @@ import torch
 
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.files import replacing
 from oneshot.paper import published
 from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.workbench import Workbench, facts_digest, file_name
 from oneshot.report.coverage import check_picture
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.files import replacing
 
 _RATIOS = (0.001, 0.01)
 _FIRST = 3

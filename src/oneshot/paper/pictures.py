@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from oneshot.files import replacing
 from oneshot.paper.table import Figures
 from oneshot.report.coverage import check_picture
+from oneshot.system.files import replacing
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#555555")
 _MARKERS = "osD^vx"

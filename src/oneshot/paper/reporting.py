@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from oneshot.bench.measuring import hardware, sources
-from oneshot.checksums import read_sealed_json, write_sealed_json
-from oneshot.console import are_numbers
 from oneshot.errors import InputError
-from oneshot.files import held, write_text
 from oneshot.paper.table import Figures, Row, Table
 from oneshot.paper.workbench import Workbench, facts_digest
+from oneshot.system.checksums import read_sealed_json, write_sealed_json
+from oneshot.system.console import are_numbers
+from oneshot.system.files import held, write_text
 
 _FACTS, _CONFIG = "facts_digest", "config_digest"
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from oneshot.compiled import library
 from oneshot.config import PredictorConfig
-from oneshot.devices import has_triton
 from oneshot.predictor.layer import Layer
 from oneshot.predictor.priors import prior_features
+from oneshot.system.devices import has_triton
 
 if TYPE_CHECKING:
     from oneshot.predictor.cpu.plan import CPUPlan

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from oneshot.coverage import Coverage, budget_label
 from oneshot.errors import InputError, require
-from oneshot.files import replacing
+from oneshot.system.files import replacing
 
 PICTURE_FORMATS = (".png", ".svg", ".pdf")
 

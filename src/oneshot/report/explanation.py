@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 
 from oneshot.explanation import Explanation
-from oneshot.files import write_text
 from oneshot.paths import hops
 from oneshot.report.layout import lay_out
 from oneshot.report.neighbourhood import (
@@ -32,6 +31,7 @@ from oneshot.report.shapes import (
     shortened,
     text_width,
 )
+from oneshot.system.files import write_text
 
 _MARGIN, _GAP, _LEAST_WIDTH = 36.0, 190.0, 980.0
 _TOP = 104.0  # where the graph begins, below the title

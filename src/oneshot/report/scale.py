@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from oneshot.files import replacing
 from oneshot.report.coverage import check_picture
+from oneshot.system.files import replacing
 
 _PANELS = (
     ("a question, ms", ("predict_ms", "sample_ms", "whole_graph_ms")),

@@ -4,10 +4,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from oneshot.files import replacing
 from oneshot.report.coverage import check_picture
 from oneshot.search.store import Trial
 from oneshot.search.summary import Summary
+from oneshot.system.files import replacing
 
 _OURS, _RANDOM, _STOPPED = "#0b6e4f", "#7f7f7f", "#d95f02"
 _MOST_BARS = 12

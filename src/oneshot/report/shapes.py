@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oneshot.errors import require
-from oneshot.files import replacing
+from oneshot.system.files import replacing
 
 Point = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]

@@ -5,8 +5,8 @@ from typing import Any
 from rich.live import Live
 from rich.table import Table
 
-from oneshot import console
 from oneshot.search.store import Trial
+from oneshot.system import console
 
 _ROWS = 8
 

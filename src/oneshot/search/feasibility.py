@@ -12,9 +12,9 @@ from torch import Tensor
 
 from oneshot.config import TrainingConfig
 from oneshot.dataset import Dataset
-from oneshot.devices import takes_bfloat16
 from oneshot.epoch import without_direct
 from oneshot.reasoner import Reasoner
+from oneshot.system.devices import takes_bfloat16
 from oneshot.time_budget import Clock
 
 # What a trial has to do at least: steps of the optimizer, training queries, and validations, at

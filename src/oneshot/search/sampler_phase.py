@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from oneshot import console
 from oneshot.building import build_sampler
 from oneshot.config import Config, SamplerConfig, to_toml
 from oneshot.errors import OneshotError
@@ -25,6 +24,7 @@ from oneshot.search.session import OutOfTime, PhaseTimer, Session
 from oneshot.search.settings import SearchSettings
 from oneshot.search.space import Space, phase_2_space
 from oneshot.search.store import Trial
+from oneshot.system import console
 from oneshot.time_budget import TimeBudget
 from oneshot.training import Trainer
 

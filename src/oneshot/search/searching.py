@@ -9,11 +9,9 @@ from typing import Any
 
 import torch
 
-from oneshot import console
 from oneshot.config import Config, to_toml
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.files import write_text
 from oneshot.jobs import train_run
 from oneshot.recording import holds_training
 from oneshot.resuming import read_checkpoint
@@ -27,6 +25,8 @@ from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import LOCK, STORE, Store, Trial, only_one
 from oneshot.search.trial import full_config, provide
 from oneshot.search.workers import open_workers, run_task
+from oneshot.system import console
+from oneshot.system.files import write_text
 from oneshot.time_budget import Clock
 
 

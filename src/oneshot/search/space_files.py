@@ -23,8 +23,8 @@ from oneshot.building import build_sampler
 from oneshot.config import PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.config_values import checked, shown
 from oneshot.errors import InputError
-from oneshot.files import check_readable
 from oneshot.search.space import FORBIDDEN, Choice, Dimension, Range, Value
+from oneshot.system.files import check_readable
 
 TEST_OPTIONS = ("entity_ratio", "edge_ratio", "restart", "mass")
 

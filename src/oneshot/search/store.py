@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError
-from oneshot.files import held
+from oneshot.system.files import held
 
 FORMAT = 1
 STORE, LOCK = "trials.sqlite", "lock"

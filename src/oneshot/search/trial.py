@@ -20,7 +20,6 @@ from oneshot.dataset import Dataset
 from oneshot.datasets import load
 from oneshot.epoch import queries_per_epoch
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
-from oneshot.process import return_freed_memory
 from oneshot.reasoner import Reasoner
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import Demand, Pace, measure_pace
@@ -29,6 +28,7 @@ from oneshot.search.settings import SearchSettings
 from oneshot.search.space import configured
 from oneshot.search.store import Trial
 from oneshot.search.trial_budget import TrialBudget
+from oneshot.system.process import return_freed_memory
 from oneshot.time_budget import Clock
 from oneshot.training import Trainer
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from oneshot import workers
+from oneshot.system import workers
+from oneshot.system.workers import Outcome, Task, ThisProcess, Workers
 from oneshot.time_budget import Clock
-from oneshot.workers import Outcome, Task, ThisProcess, Workers
 
 __all__ = ["Outcome", "Task", "ThisProcess", "Workers", "open_workers", "run_task"]
 
@@ -32,7 +32,7 @@ def run_task(task: Task, clock: Clock = time.perf_counter) -> Outcome:
 def open_workers(
     count: int, address: str | None, run: Callable[[Task], Outcome] = run_task
 ) -> Iterator[Workers]:
-    """Workers of a cluster at `address`, or `count` processes here (see `oneshot.workers`)."""
+    """Workers of a cluster at `address`, or `count` local processes (see `system.workers`)."""
     # A trial that brings its worker down is not tried on the next one.
     with workers.open_workers(count, address, run, "a search with several workers") as crew:
         yield crew

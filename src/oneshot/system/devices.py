@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from oneshot.errors import InputError
-from oneshot.process import ONEDNN_LIMIT, WITHOUT_AMX
+from oneshot.system.process import ONEDNN_LIMIT, WITHOUT_AMX
 
 
 def find_device(name: str) -> torch.device:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.errors import InputError
-from oneshot.files import check_readable, write_json, write_text
+from oneshot.system.files import check_readable, write_json, write_text
 
 KEY = "checksum"
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from oneshot import console
 from oneshot.errors import InputError, OneshotError, require
+from oneshot.system import console
 
 _ARENA_MAX = -8  # parameter of glibc's mallopt
 _PATIENCE = 30  # seconds without any worker before a word is said
@@ -169,7 +169,7 @@ def _prepare_all(client: Any, threads: int) -> None:
 
 def prepare_worker(threads: int) -> None:
     """Set up a worker's process; `threads` of torch, 0 for what it has."""
-    from oneshot.process import prepare_process
+    from oneshot.system.process import prepare_process
 
     prepare_process()
     import torch
