@@ -32,15 +32,15 @@ from oneshot.config import from_table, read_config, to_toml
 from oneshot.dataset import both_directions
 from oneshot.datasets import load
 from oneshot.errors import OneshotError
+from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.saved import verify_graph, write_marker
 from oneshot.importing import import_official
-from oneshot.live import LiveGraph
 from oneshot.questions import read_questions
 from oneshot.reading import FORMATS
 from oneshot.runs import current_graph, load_reasoner, run_config, run_data
 from oneshot.samplers import PPRSampler
 from oneshot.search.space_files import read_space
 from oneshot.search.store import STORE, Store
-from oneshot.storage import verify_graph, write_marker
 
 CPU = torch.device("cpu")
 MOST_SECONDS = 10.0

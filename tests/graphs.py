@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 
 
 def random_graph(

@@ -29,9 +29,9 @@ from test_importing import checkpoint
 from oneshot import cli, datasets, demo
 from oneshot.config import Config
 from oneshot.datasets import load
-from oneshot.live import LiveGraph
+from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.saved import verify_graph
 from oneshot.runs import current_graph, load_reasoner, run_data
-from oneshot.storage import verify_graph
 
 _EVENTS = ("open", "os.", "shutil.", "sqlite3.", "tempfile.", "ctypes.dlsym")
 _QUESTIONS = 60

@@ -10,12 +10,12 @@ from graphs import random_graph, random_queries
 from oneshot.config import PredictorConfig, from_table
 from oneshot.dataset import Dataset
 from oneshot.datasets import load
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.jobs import train_run
 from oneshot.predictor import Predictor
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
-from oneshot.vocabulary import Vocabulary
 
 # All combinations of the interchangeable parts: 96.
 COMBINATIONS = [

@@ -7,7 +7,7 @@ from graphs import graphs
 from hypothesis import given, settings
 
 from oneshot.answer_counts import NUM_FEATURES, AnswerCounts
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 
 
 def naive_features(graph: KnowledgeGraph, q: int, v: int) -> list[float]:

@@ -25,7 +25,7 @@ from oneshot.baselines.scoring import rank_split
 from oneshot.config import Config
 from oneshot.dataset import Dataset
 from oneshot.errors import MissingPackageError, UnknownNameError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts, dense_ranks, filtered_ranks
 from oneshot.samplers import PPRSampler
 

@@ -12,7 +12,7 @@ from serving import saved_run
 
 import oneshot
 from oneshot.datasets import load
-from oneshot.live import LiveGraph
+from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.runs import run_fingerprint, run_graph
 
 FACTS = "".join(f"n {i % 13}\tr{i % 3}\tn {i * i % 11}\n" for i in range(120))

@@ -6,7 +6,7 @@ import torch
 from oneshot.baselines.frequency import frequency_metrics
 from oneshot.datasets import Dataset, load
 from oneshot.demo import QUESTION, run_demo
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 
 
 def test_frequency_ranks_by_how_often_an_entity_occurs_with_the_relation():

@@ -15,7 +15,7 @@ from oneshot.building import build_reasoner
 from oneshot.config import from_table
 from oneshot.dataset import Dataset
 from oneshot.diagnosis import Diagnosis
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
 from oneshot.time_budget import TimeBudget
 from oneshot.training import Trainer, fit

@@ -13,7 +13,7 @@ from torch import Tensor
 from oneshot.coverage import components
 from oneshot.errors import InputError
 from oneshot.evaluation import Report, candidate_metrics, evaluate, evaluate_candidates
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import Uncovered
 from oneshot.reasoner import Reasoner

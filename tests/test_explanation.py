@@ -14,14 +14,14 @@ from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.datasets import family
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.explanation import agreement, edge_gradients, edge_shares, without
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.paths import heaviest_paths, hops
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.training import fit
-from oneshot.vocabulary import Vocabulary
 
 
 def reasoner_on(graph: KnowledgeGraph, seed: int = 0, ratio: float = 1.0, **options) -> Reasoner:

@@ -14,7 +14,8 @@ from graphs import random_graph, random_queries
 from oneshot.config import PredictorConfig
 from oneshot.errors import MissingPackageError
 from oneshot.explanation import Explanation
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.report import shapes
@@ -22,7 +23,6 @@ from oneshot.report.explanation import picture
 from oneshot.report.layout import MAX_ENTITIES, lay_out
 from oneshot.report.shapes import Text, shortened, text_width
 from oneshot.samplers import PPRSampler
-from oneshot.vocabulary import Vocabulary
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -17,7 +17,7 @@ from graphs import random_graph, random_queries
 
 from oneshot import extraction
 from oneshot.extraction import Tiling
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers import SAMPLERS, PPRSampler, base
 from oneshot.samplers.choice import choose_highest
 from oneshot.subgraph import SubgraphBatch, extract

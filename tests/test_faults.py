@@ -18,8 +18,8 @@ from test_importing import checkpoint
 
 from oneshot import jobs
 from oneshot.errors import InputError
+from oneshot.graph.saved import open_graph, verify_graph
 from oneshot.runs import current_graph, load_reasoner, run_config, run_data
-from oneshot.storage import open_graph, verify_graph
 
 
 @pytest.fixture(scope="module")

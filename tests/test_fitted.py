@@ -13,7 +13,7 @@ import oneshot
 from oneshot.config import from_table
 from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.jobs import train_run
 from oneshot.runs import SAMPLER
 from oneshot.samplers import FittedSampler, PPRSampler

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from oneshot import host_graph
 from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.datasets import family
 from oneshot.evaluation import evaluate
+from oneshot.graph.graph import host as host_graph
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.training import Trainer
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oneshot.errors import InputError
-from oneshot.fact_rows import first_occurrences
-from oneshot.graph import KnowledgeGraph
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.fact_keys import first_occurrences
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 
 
 @given(graphs())

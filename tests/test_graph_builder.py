@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_storage import assert_equal
 
-from oneshot import array_files, datasets, edges, fact_stream, graph_builder, name_runs
+from oneshot import array_files, datasets, fact_stream, graph_builder, name_runs
 from oneshot.build_state import Options, building_place
 from oneshot.datasets import load
 from oneshot.errors import InputError
+from oneshot.graph.graph import adjacency as edges
 from oneshot.graph_builder import build_graph
 from oneshot.samplers import PPRSampler
 from oneshot.sources import locate

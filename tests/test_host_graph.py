@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from oneshot import host_graph
 from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.coverage import coverage
 from oneshot.datasets import family
 from oneshot.errors import InputError
 from oneshot.evaluation import evaluate
-from oneshot.host_graph import HostGraph, fits_on
+from oneshot.graph.graph import host as host_graph
+from oneshot.graph.host import HostGraph, fits_on
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, PPRSampler

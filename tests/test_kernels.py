@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from oneshot.config import PredictorConfig, TrainingConfig
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.losses import Targets, find_targets, query_losses, softmax_loss
 from oneshot.padding import Capacity, PaddedBatch
 from oneshot.predictor import Predictor

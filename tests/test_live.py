@@ -11,19 +11,20 @@ from commands import Run
 from graphs import random_graph, random_queries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oneshot.graph.graph.live import overlay as loose
 from reasoning import chain_world, tiny_predictor, trained_run, write_world
 
-from oneshot import host_graph, loose
-from oneshot.changing import find_facts, merged
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.fact_store import STORE, Change, FactStore
-from oneshot.graph import KnowledgeGraph
-from oneshot.live import LiveGraph, with_changes
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.graph import host as host_graph
+from oneshot.graph.live.live_graph import LiveGraph, with_changes
+from oneshot.graph.live.merge import find_facts, merged
+from oneshot.graph.live.store import STORE, Change, FactStore
+from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.ppr import pagerank, ppr, ppr_chebyshev
 from oneshot.reasoner import Reasoner
 from oneshot.runs import current_graph, run_fingerprint, run_graph
 from oneshot.samplers import SAMPLERS, PPRSampler
-from oneshot.vocabulary import GrowingVocabulary, Vocabulary
 
 
 def changed_by_hand(graph: KnowledgeGraph, facts: set[tuple[str, str, str]]) -> KnowledgeGraph:
@@ -174,11 +175,11 @@ def test_a_base_that_cannot_be_made_is_done_without(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loose.LooseGraph, "crowded", property(lambda self: True))
-    monkeypatch.setattr("oneshot.live._MERGE_PAUSE", 0.0)
+    monkeypatch.setattr("oneshot.graph.live.live_graph._MERGE_PAUSE", 0.0)
     base = chain_world(30).graph
     live = LiveGraph(base)
     with monkeypatch.context() as broken:
-        broken.setattr("oneshot.live.merged", lambda *_: 1 / 0)
+        broken.setattr("oneshot.graph.live.live_graph.merged", lambda *_: 1 / 0)
         live.add([("new a", "next", "link 1")])
         live.graph()
         live.close()

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from oneshot import mapping, storage
 from oneshot.datasets import family, load
-from oneshot.mapping import Scattered, map_array
+from oneshot.graph.graph import memory_map as mapping
+from oneshot.graph.graph import saved as storage
+from oneshot.graph.memory_map import Scattered, map_array
 from oneshot.samplers import PPRSampler
 
 PAGE = mmap.PAGESIZE

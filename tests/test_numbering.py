@@ -8,9 +8,9 @@ import pytest
 
 from oneshot import numbering
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.numbering import numbered
 from oneshot.reading import RawFacts, read_facts
-from oneshot.vocabulary import Vocabulary
 
 
 def named(*facts: tuple[str, str, str], path: str = "train.parquet") -> RawFacts:

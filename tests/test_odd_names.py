@@ -19,11 +19,11 @@ from oneshot.answering import answer_questions
 from oneshot.dataset import Dataset
 from oneshot.datasets import load
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner import Reasoner
 from oneshot.runs import read_relations
 from oneshot.samplers import PPRSampler
-from oneshot.vocabulary import Vocabulary
 
 # str.splitlines() splits at each of these.
 LINE_ENDS = ["\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]

@@ -16,7 +16,7 @@ from oneshot.dataset import Dataset
 from oneshot.datasets import load
 from oneshot.errors import InputError
 from oneshot.evaluation import evaluate
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.paper import TABLES, Workbench, main_table, make_report, published, workbench
 from oneshot.paper.cases import choose_questions, hops_from
 from oneshot.paper.claims import CLAIMS, Comparison, weighed

@@ -15,7 +15,7 @@ from oneshot.coverage import coverage
 from oneshot.dataset import Dataset, both_directions
 from oneshot.datasets import load
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.plan import Plan, _direct_shares, make_plan
 from oneshot.runs import run_config
 from oneshot.samplers import FittedSampler

@@ -6,7 +6,7 @@ from graphs import as_networkx, random_graph
 
 from oneshot.datasets import family
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ppr import pagerank, ppr, ppr_chebyshev
 from oneshot.push import PushWorkspace, grow_ball, ppr_push
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from oneshot.bench.predictor import EdgeByEdge
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.predictor import rows as rows_module
 from oneshot.predictor.rows import Rows

@@ -23,13 +23,13 @@ from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import from_table
 from oneshot.datasets import load
 from oneshot.errors import InputError, OneshotError, UnknownNameError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner import Reasoner
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner, run_data, run_graph, run_relations
 from oneshot.samplers import PPRSampler, RandomSampler
 from oneshot.system.files import replacing
-from oneshot.vocabulary import Vocabulary
 
 CPU = torch.device("cpu")
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.samplers import SAMPLERS, BFSSampler, PPRSampler, RandomSampler, RandomWalkSampler
 from oneshot.subgraph import SubgraphBatch, concatenate
-from oneshot.vocabulary import Vocabulary
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 # Those that choose by the entity of a query alone; see test_fitted.py for the other one.

@@ -23,8 +23,8 @@ from serving import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from oneshot.fact_store import STORE
-from oneshot.live import LiveGraph
+from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.live.store import STORE
 from oneshot.reasoner import Reasoner
 from oneshot.runs import run_fingerprint, run_graph
 from oneshot.serve import engine, protocol

@@ -11,6 +11,7 @@ from serving import saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.serve import engine
 from oneshot.serve import names as names_module
 from oneshot.serve.engine import ExpiredError, OverloadedError, Question
@@ -18,7 +19,6 @@ from oneshot.serve.metrics import Metrics
 from oneshot.serve.names import NameSearch, fold
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
-from oneshot.vocabulary import GrowingVocabulary, Vocabulary
 
 NAMES = ["Zürich", "zurich airport", "Zug", "New_York", "York", "new caledonia", "Ab", "", "ab c"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from oneshot.sparse import SparseMatrix
+from oneshot.graph.sparse import SparseMatrix
 
 
 def random_matrix(seed: int, rows: int, columns: int, dtype: torch.dtype) -> SparseMatrix:

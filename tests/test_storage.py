@@ -14,16 +14,18 @@ from commands import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneshot import datasets, mapping, storage
+from oneshot import datasets
 from oneshot.config import PredictorConfig
 from oneshot.datasets import Dataset, load
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.graph import memory_map as mapping
+from oneshot.graph.graph import saved as storage
+from oneshot.graph.saved import MARKER, check_place, is_saved_graph, verify_graph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
-from oneshot.storage import MARKER, check_place, is_saved_graph, verify_graph
-from oneshot.vocabulary import Vocabulary
 
 
 def small(names: tuple[str, ...] = ("ann", "bob", "Zoë Ünïcode")) -> Dataset:

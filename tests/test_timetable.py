@@ -19,7 +19,7 @@ from oneshot.baselines.recipes import MEDIUM, RECIPES
 from oneshot.baselines.scoring import rank_split
 from oneshot.baselines.timetable import Timetable
 from oneshot.dataset import Dataset
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.time_budget import TimeBudget
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from oneshot.datasets import family
 from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation import evaluate
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneshot import vocabulary as module
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.graph import vocabulary as module
+from oneshot.graph.vocabulary import Vocabulary
 
 distinct_names = st.lists(st.text(), unique=True, max_size=30)
 # Also what cannot be written in UTF-8, as file names and arguments may hold.

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from oneshot.errors import InputError, MissingPackageError, OneshotError, UnknownNameError
     from oneshot.evaluation import Report, evaluate
     from oneshot.explanation import Explanation
-    from oneshot.graph import KnowledgeGraph
+    from oneshot.graph.graph import KnowledgeGraph
+    from oneshot.graph.vocabulary import Vocabulary
     from oneshot.plan import plan
     from oneshot.ppr import pagerank, ppr
     from oneshot.predictor import Predictor
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     )
     from oneshot.subgraph import SubgraphBatch
     from oneshot.training import fit
-    from oneshot.vocabulary import Vocabulary
 
 # Names are imported on first use, so that `oneshot --help` does not wait for torch.
 _HOME = {
@@ -55,7 +55,7 @@ _HOME = {
     "Report": "evaluation",
     "evaluate": "evaluation",
     "Explanation": "explanation",
-    "KnowledgeGraph": "graph",
+    "KnowledgeGraph": "graph.graph",
     "plan": "plan",
     "pagerank": "ppr",
     "ppr": "ppr",
@@ -70,7 +70,7 @@ _HOME = {
     "Sampler": "samplers",
     "SubgraphBatch": "subgraph",
     "fit": "training",
-    "Vocabulary": "vocabulary",
+    "Vocabulary": "graph.vocabulary",
 }
 
 __all__ = [

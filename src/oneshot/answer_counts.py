@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 
 NUM_FEATURES = 5
 """Features that `AnswerCounts.features` gives an entity."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oneshot.answers import Answer, Calibration
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
 
 

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from oneshot._version import __version__
 from oneshot.array_files import SortedRows
-from oneshot.edges import integer_type
 from oneshot.errors import InputError
+from oneshot.graph.adjacency import integer_type
+from oneshot.graph.saved import CONTENTS
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.name_runs import NameRun
 from oneshot.reading import read_names
 from oneshot.sources import SourceFiles
-from oneshot.storage import CONTENTS
 from oneshot.system.files import held, write_json
-from oneshot.vocabulary import Vocabulary
 
 MANIFEST = "build.json"
 _LOCK = "lock"

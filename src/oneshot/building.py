@@ -7,7 +7,7 @@ import torch
 
 from oneshot.config import Config, SamplerConfig
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, Sampler

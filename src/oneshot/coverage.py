@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ppr import check_entities
 from oneshot.samplers import Sampler
 from oneshot.samplers.base import check_queries

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oneshot.errors import UnknownNameError
-from oneshot.fact_rows import combined_key
 from oneshot.family import Rule
-from oneshot.graph import KnowledgeGraph
-from oneshot.storage import save_graph
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.fact_keys import combined_key
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.saved import save_graph
+from oneshot.graph.vocabulary import Vocabulary
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")

@@ -10,10 +10,12 @@ import torch
 
 from oneshot.dataset import SPLITS, Dataset, both_directions
 from oneshot.errors import InputError
-from oneshot.fact_rows import first_occurrences
 from oneshot.family import Rule
 from oneshot.generated import family, generated, is_generated, uniform
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.fact_keys import first_occurrences
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.saved import is_saved_graph, open_graph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.graph_builder import can_build
 from oneshot.numbering import numbered
 from oneshot.reading import RawFacts, read_facts, read_names
@@ -28,8 +30,6 @@ from oneshot.sources import (
     look_for,
 )
 from oneshot.splitting import split_facts, split_notes
-from oneshot.storage import is_saved_graph, open_graph
-from oneshot.vocabulary import Vocabulary
 
 __all__ = [
     "SPLITS",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oneshot.config import TrainingConfig
 from oneshot.dataset import both_directions
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
 
 

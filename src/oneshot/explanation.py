@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.paths import WeightedPath, heaviest_paths, hops, routes
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite

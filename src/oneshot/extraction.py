@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 
 # The table of places takes 4 bytes for each pair of a query and an entity of the graph.
 TABLE_BYTES = 2 << 30

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from oneshot import family as family_world
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.fact_rows import first_occurrences
-from oneshot.graph import KnowledgeGraph
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.fact_keys import first_occurrences
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 
 
 def family(people: int, generations: int = 6, seed: int = 0) -> Dataset:

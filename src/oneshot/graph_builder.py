@@ -29,15 +29,15 @@ from oneshot.build_state import (
     manifest_in,
 )
 from oneshot.dataset import SPLITS
-from oneshot.edges import integer_type
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph import check_relations, fingerprint_of
+from oneshot.graph.adjacency import integer_type
+from oneshot.graph.graph import check_relations, fingerprint_of
+from oneshot.graph.saved import CONTENTS, MARKER, check_place, write_marker
+from oneshot.graph.vocabulary import Vocabulary, hash_names
 from oneshot.name_runs import NameRun, ids_file, look_up_runs, merge_runs, sorted_names
 from oneshot.sources import SourceFiles
 from oneshot.splitting import check_shares, split_notes, split_parts
-from oneshot.storage import CONTENTS, MARKER, check_place, write_marker
 from oneshot.system.files import replacing_directory, sync
-from oneshot.vocabulary import Vocabulary, hash_names
 
 RUN_BYTES = 1 << 27  # of names that are sorted at once
 BUCKET_ROWS = 1 << 23  # facts or edges that are sorted at once

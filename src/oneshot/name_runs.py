@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.array_files import ArrayReader, ArrayWriter, save_array
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.vocabulary import Vocabulary
 
 RANGE_BYTES = 1 << 27
 _SAMPLE = 64  # names looked at per run and range to find where to cut

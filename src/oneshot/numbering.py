@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.fact_rows import check_ids
-from oneshot.graph import check_relations
+from oneshot.graph.fact_keys import check_ids
+from oneshot.graph.graph import check_relations
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reading import RawFacts
-from oneshot.vocabulary import Vocabulary
 
 # Ids without names may leave gaps, but not so large that the gaps fill the memory.
 _SPARSE_IDS = 1_000_000

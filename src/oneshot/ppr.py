@@ -18,9 +18,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from oneshot.adjacency import Matrix
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.growable import Matrix
 
 Transition = Literal["walk", "paper"]
 

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
-from oneshot.edges import Neighbours
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.adjacency import Neighbours
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.sparse import SparseMatrix
 from oneshot.ppr import chebyshev
-from oneshot.sparse import SparseMatrix
 
 # An entity joins the ball with the round's best if it holds at least this share of the most.
 _JOIN_SHARE = 0.1

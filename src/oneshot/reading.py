@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from oneshot.errors import InputError, require
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.files import check_readable
 from oneshot.text_tables import header_order, line_of_row, read_text
-from oneshot.vocabulary import Vocabulary
 
 SEPARATORS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 RDF_FORMATS = {".nt": "N_TRIPLES", ".ttl": "TURTLE"}

@@ -10,7 +10,7 @@ from torch import Tensor
 from oneshot.answers import Answer, Calibration, Prediction
 from oneshot.best_answers import Candidates, best_answers, candidates_of
 from oneshot.errors import InputError
-from oneshot.graph import INVERSE_MARK, KnowledgeGraph
+from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
 from oneshot.samplers import Sampler

@@ -13,8 +13,8 @@ from typing import Any
 from oneshot.checkpoints import optimizer_tensors, save_tensors
 from oneshot.config import Config
 from oneshot.errors import InputError
-from oneshot.fact_store import FILES as STORE_FILES
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.store import FILES as STORE_FILES
 from oneshot.runs import (
     CALIBRATION,
     CHECKPOINT,

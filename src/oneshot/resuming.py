@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oneshot.checkpoints import check_shapes, load_tensors, restore_optimizer, save_tensors
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.recording import metrics_lines
 from oneshot.runs import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, relation_lines, run_relations
 from oneshot.system.files import write_text

@@ -14,10 +14,11 @@ from typing import Any
 from oneshot.answers import Calibration
 from oneshot.checkpoints import load_tensors
 from oneshot.errors import InputError
-from oneshot.fact_store import FILES as STORE_FILES
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.store import FILES as STORE_FILES
+from oneshot.graph.saved import CONTENTS as SAVED_GRAPH
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reading import read_names
-from oneshot.storage import CONTENTS as SAVED_GRAPH
 from oneshot.system.checksums import (
     damaged,
     digest,
@@ -26,7 +27,6 @@ from oneshot.system.checksums import (
     write_sealed_json,
 )
 from oneshot.system.files import Contents, held
-from oneshot.vocabulary import Vocabulary
 
 CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"
 GRAPH, CALIBRATION, METRICS = "graph.json", "calibration.json", "metrics.jsonl"

@@ -24,9 +24,10 @@ from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import Config, TrainingConfig, read_config, to_toml
 from oneshot.datasets import Dataset, load, source_exists, source_files
 from oneshot.errors import InputError
-from oneshot.fact_store import STORE, has_changes
-from oneshot.graph import KnowledgeGraph
-from oneshot.live import with_changes
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.live_graph import with_changes
+from oneshot.graph.live.store import STORE, has_changes
+from oneshot.graph.saved import is_saved_graph, open_graph, save_graph
 from oneshot.reasoner import Reasoner
 from oneshot.run_parts import (
     CALIBRATION,
@@ -49,7 +50,6 @@ from oneshot.run_parts import (
     run_relations,
 )
 from oneshot.samplers import Sampler
-from oneshot.storage import is_saved_graph, open_graph, save_graph
 from oneshot.system.checksums import check_sealed_text, digest, write_sealed_json, write_sealed_text
 from oneshot.system.files import check_replaceable, replacing_directory, write_text
 

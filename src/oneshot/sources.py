@@ -8,8 +8,8 @@ from pathlib import Path
 
 from oneshot.dataset import SPLITS
 from oneshot.errors import InputError
+from oneshot.graph.saved import CONTENTS as SAVED_GRAPH
 from oneshot.reading import FORMATS, format_of
-from oneshot.storage import CONTENTS as SAVED_GRAPH
 
 BUNDLED = Path(__file__).with_name("bundled")
 

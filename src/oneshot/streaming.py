@@ -8,7 +8,7 @@ import torch
 from oneshot.answers import Prediction
 from oneshot.batching import BatchSize
 from oneshot.errors import InputError
-from oneshot.graph import INVERSE_MARK
+from oneshot.graph.graph import INVERSE_MARK
 
 if TYPE_CHECKING:
     from oneshot.reasoner import Reasoner

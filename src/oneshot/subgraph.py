@@ -14,7 +14,7 @@ from torch import Tensor
 from oneshot import compiled, extraction
 from oneshot.errors import InputError
 from oneshot.extraction import Cut
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 
 EdgeScore = Literal["product", "sum"]
 

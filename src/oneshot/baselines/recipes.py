@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import shortest_path
 from torch import Tensor
 
 from oneshot.baselines.package import load_pykeen
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ppr import pagerank
 
 SMALL = {"cpu": 1000, "cuda": 10_000}

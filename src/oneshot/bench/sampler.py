@@ -17,7 +17,7 @@ from torch import Tensor
 
 from oneshot.bench.measuring import Measured, hardware, measure
 from oneshot.errors import MissingPackageError, UnknownNameError, require
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ppr import ppr
 from oneshot.samplers import PPRSampler
 from oneshot.samplers.choice import choose_highest

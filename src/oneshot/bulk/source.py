@@ -10,8 +10,8 @@ from typing import Any
 from oneshot.config import to_toml
 from oneshot.datasets import load
 from oneshot.errors import InputError
-from oneshot.fact_store import STORE, FactStore
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.store import STORE, FactStore
 from oneshot.reasoner import Reasoner
 from oneshot.runs import (
     CALIBRATION,

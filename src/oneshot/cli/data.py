@@ -46,7 +46,7 @@ def data(
     Large text and Parquet files are saved without ever being in memory as a whole; if that is
     interrupted, the same command goes on.
     """
-    from oneshot.storage import MARKER, check_place
+    from oneshot.graph.saved import MARKER, check_place
     from oneshot.system.devices import find_device
 
     find_device(device)
@@ -191,8 +191,8 @@ def coverage(
 
 def _verify(source: str) -> None:
     """Check the files of a saved graph, with a bar."""
+    from oneshot.graph.saved import is_saved_graph, verify_graph
     from oneshot.sources import look_for
-    from oneshot.storage import is_saved_graph, verify_graph
 
     path = look_for(source)
     if path is None or not is_saved_graph(path):

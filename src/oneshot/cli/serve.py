@@ -11,8 +11,8 @@ from oneshot.errors import InputError, UnknownNameError
 from oneshot.system import console
 
 if TYPE_CHECKING:
-    from oneshot.fact_store import NamedFact
-    from oneshot.live import LiveGraph
+    from oneshot.graph.live.live_graph import LiveGraph
+    from oneshot.graph.live.store import NamedFact
 
 _ACTIONS = ("add", "remove", "export")
 _TOKEN = "ONESHOT_TOKEN"
@@ -97,7 +97,7 @@ def facts(
     device: DeviceOption = "auto",
 ) -> None:
     """Change the graph of a run, durably, or write its facts out."""
-    from oneshot.live import LiveGraph
+    from oneshot.graph.live.live_graph import LiveGraph
     from oneshot.runs import run_config, run_fingerprint, run_graph, run_relations
     from oneshot.system.devices import find_device
 

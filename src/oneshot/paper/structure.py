@@ -10,7 +10,7 @@ from torch import Tensor
 from oneshot.coverage import coverage
 from oneshot.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.paper import published
 from oneshot.paper.pictures import draw_lines
 from oneshot.paper.table import Column, Figures, Row, Table, figures_by

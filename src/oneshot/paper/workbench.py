@@ -19,7 +19,7 @@ from oneshot.config import Config, from_table, to_toml
 from oneshot.dataset import Dataset
 from oneshot.datasets import load, source_exists
 from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.jobs import train_run
 from oneshot.paper.table import Figures
 from oneshot.reasoner import Reasoner

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oneshot.sparse import SparseMatrix
+from oneshot.graph.sparse import SparseMatrix
 from oneshot.subgraph import SubgraphBatch
 
 _LONG_ROWS = 64  # edges a row, on average, from which rows are added up in pieces

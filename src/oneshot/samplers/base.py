@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oneshot import extraction
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ppr import check_entities
 from oneshot.samplers.budget import Budget, Count, Ratio
 from oneshot.samplers.choice import choose_highest, counts_of_mass, ranks_of

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph import INVERSE_MARK, KnowledgeGraph
+from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 
 Ratio = float | Mapping[str, float]
 Count = int | Mapping[str, int]

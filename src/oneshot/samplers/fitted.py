@@ -10,7 +10,7 @@ from torch import Tensor
 from oneshot.answer_counts import NUM_FEATURES, AnswerCounts
 from oneshot.dataset import both_directions
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers.base import Selection, joined
 from oneshot.samplers.choice import choose_highest, counts_of_mass
 from oneshot.samplers.ppr import PPRSampler

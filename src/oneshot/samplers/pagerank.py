@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ppr import pagerank
 from oneshot.samplers.base import Sampler
 

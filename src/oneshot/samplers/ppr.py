@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ppr import Transition, ppr, ppr_chebyshev
 from oneshot.push import PushWorkspace, ppr_push
 from oneshot.samplers.base import Sampler, Selection, joined

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers.base import Sampler
 from oneshot.samplers.hashing import uniform
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers.base import Sampler
 from oneshot.samplers.budget import Count, Ratio
 from oneshot.samplers.hashing import uniform

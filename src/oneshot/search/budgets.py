@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from oneshot.building import build_sampler
 from oneshot.config import SamplerConfig
-from oneshot.graph import INVERSE_MARK, KnowledgeGraph
+from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 
 Floats = NDArray[np.float64]
 

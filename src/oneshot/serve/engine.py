@@ -18,7 +18,7 @@ import torch
 from oneshot.answers import Prediction
 from oneshot.errors import OneshotError
 from oneshot.explanation import Explanation
-from oneshot.live import LiveGraph
+from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.reasoner import Reasoner
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.settings import ServeSettings

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from oneshot.vocabulary import GrowingVocabulary, Vocabulary
+from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 
 _BUCKETS = 1 << 18  # of letter triples
 _POSTINGS = 150_000  # that a search looks at, those of the rarest triples first

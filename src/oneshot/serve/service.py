@@ -14,8 +14,8 @@ import torch
 
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.explanation import Explanation
-from oneshot.fact_store import StoreError
-from oneshot.live import LiveGraph
+from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.live.store import StoreError
 from oneshot.runs import (
     load_reasoner,
     run_config,

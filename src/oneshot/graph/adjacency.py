@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oneshot.sparse import SparseMatrix
+from oneshot.graph.sparse import SparseMatrix
 
 SMALL = 2**31
 """Numbers below it are kept in 32 bits."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.vocabulary import Vocabulary
 
 
 def check_ids(ids: NDArray[np.integer], names: Vocabulary, where: str = "facts") -> None:

@@ -17,21 +17,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oneshot.edges import Edges, Neighbours
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph, check_relations
-from oneshot.graph_checks import check_values
-from oneshot.mapping import Scattered, map_array
+from oneshot.graph.adjacency import Edges, Neighbours
+from oneshot.graph.graph import KnowledgeGraph, check_relations
+from oneshot.graph.memory_map import Scattered, map_array
+from oneshot.graph.validation import check_values
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.checksums import file_digest, is_intact, sealed
 from oneshot.system.files import check_replaceable, replacing_directory
-from oneshot.vocabulary import Vocabulary
 
 FORMAT = 1
 MARKER = "oneshot-graph.json"
 CHECKED_BYTES = 1 << 26
 """Saved graphs up to this size are checked as a whole when they are opened."""
 SCATTERED_SHARE = 0.5
-"""Of the memory: adjacency that takes more is read page by page (see `oneshot.mapping`)."""
+"""Of the memory: adjacency that takes more is read page by page (see `graph.memory_map`)."""
 
 _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")

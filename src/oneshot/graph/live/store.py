@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError
-from oneshot.vocabulary import GrowingVocabulary, Vocabulary
+from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 
 STORE = "facts.sqlite"
 FILES = (STORE, f"{STORE}-wal", f"{STORE}-shm")

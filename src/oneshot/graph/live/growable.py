@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from oneshot.sparse import SparseMatrix
+from oneshot.graph.sparse import SparseMatrix
 
 
 class LooseRows:

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from oneshot.adjacency import Matrix
-from oneshot.edges import (
+from oneshot.errors import InputError, UnknownNameError
+from oneshot.graph.adjacency import (
     Edges,
     Neighbours,
     compress_indptr,
@@ -26,9 +26,9 @@ from oneshot.edges import (
     moved,
     normalized_adjacency,
 )
-from oneshot.errors import InputError, UnknownNameError
-from oneshot.fact_rows import check_ids, combined_key, first_occurrences
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
+from oneshot.graph.live.growable import Matrix
+from oneshot.graph.vocabulary import Vocabulary
 
 INVERSE_MARK = "⁻¹"
 
@@ -236,7 +236,7 @@ class KnowledgeGraph:
 
         One that is too large for the device stays where it is (see `HostGraph`).
         """
-        from oneshot.host_graph import HostGraph, fits_on
+        from oneshot.graph.host import HostGraph, fits_on
 
         device = torch.device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):

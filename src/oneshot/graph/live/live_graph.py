@@ -16,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from oneshot.changing import find_facts, merged
 from oneshot.errors import InputError
-from oneshot.fact_store import (
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.host import HostGraph
+from oneshot.graph.live.merge import find_facts, merged
+from oneshot.graph.live.overlay import Fact, LooseGraph
+from oneshot.graph.live.store import (
     STORE,
     Change,
     FactStore,
@@ -27,10 +30,7 @@ from oneshot.fact_store import (
     has_changes,
     numbered_facts,
 )
-from oneshot.graph import KnowledgeGraph
-from oneshot.host_graph import HostGraph
-from oneshot.loose import Fact, LooseGraph
-from oneshot.vocabulary import GrowingVocabulary
+from oneshot.graph.vocabulary import GrowingVocabulary
 
 _MERGE_PAUSE = 60.0  # seconds after a new base could not be made
 

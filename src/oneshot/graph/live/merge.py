@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oneshot.edges import Edges
-from oneshot.graph import KnowledgeGraph
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.adjacency import Edges
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 
 Facts = NDArray[np.int64]
 

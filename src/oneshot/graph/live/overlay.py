@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oneshot.adjacency import LooseRows, Matrix, PatchedMatrix
-from oneshot.edges import Edges, Neighbours
-from oneshot.graph import KnowledgeGraph
-from oneshot.vocabulary import GrowingVocabulary
+from oneshot.graph.adjacency import Edges, Neighbours
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.growable import LooseRows, Matrix, PatchedMatrix
+from oneshot.graph.vocabulary import GrowingVocabulary
 
 Fact = tuple[int, int, int]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oneshot.graph import KnowledgeGraph
-from oneshot.vocabulary import Vocabulary
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 
 _PIECE = 1 << 22  # numbers looked at together
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph import KnowledgeGraph
+from oneshot.graph.graph import KnowledgeGraph
 
 LARGEST_SHARE = 0.6
 """Of the free memory of a device that a graph may take; the rest is for questions."""
