@@ -31,7 +31,7 @@ import torch  # noqa: E402
 from common import find, write_result  # noqa: E402
 
 import oneshot  # noqa: E402
-from oneshot.dataset import both_directions  # noqa: E402
+from oneshot.data.dataset import both_directions  # noqa: E402
 
 SEED = 0
 # Small, but it tells answers apart (`norm` keeps the scores from running into each other): equal

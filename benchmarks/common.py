@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from oneshot.bench.measuring import hardware
-from oneshot.datasets import data_directories
+from oneshot.data.load import data_directories
 from oneshot.system.files import write_json
 
 RESULTS = Path(__file__).with_name("results")

@@ -33,7 +33,7 @@ from oneshot.system.process import prepare_process
 prepare_process()
 import torch
 from oneshot.config import from_table
-from oneshot.datasets import load
+from oneshot.data.load import load
 
 source, ratio, layers, dim, seconds = sys.argv[1], *map(float, sys.argv[2:6])
 data = load(source)

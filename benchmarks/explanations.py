@@ -13,7 +13,7 @@ from common import write_result
 
 from oneshot.bench.rules import RELIABLE, RuleBook, Truth, right_answers
 from oneshot.config import PredictorConfig, TrainingConfig
-from oneshot.datasets import family
+from oneshot.data.load import family
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler

@@ -42,7 +42,7 @@ prepare_process()  # before torch is loaded, as the command line does
 from common import RESULTS, write_result  # noqa: E402
 
 from oneshot.bench.measuring import hardware  # noqa: E402
-from oneshot.datasets import load, source_exists  # noqa: E402
+from oneshot.data.load import load, source_exists  # noqa: E402
 from oneshot.errors import InputError  # noqa: E402
 from oneshot.system.devices import find_device  # noqa: E402
 

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from oneshot.bench.measuring import hardware
 from oneshot.building import build_reasoner
 from oneshot.config import read_config
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.system.files import write_json
 from oneshot.training import Trainer
 

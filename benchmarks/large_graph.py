@@ -8,7 +8,7 @@ from common import find, in_own_process, write_result
 LOAD = """
 import sys, time
 import oneshot
-from oneshot.datasets import load
+from oneshot.data.load import load
 started = time.perf_counter()
 data = load(sys.argv[1])
 data.graph.edges, data.graph.neighbours
@@ -28,7 +28,7 @@ result = {"seconds": round(time.perf_counter() - started, 3)}
 OPEN = """
 import sys, time
 import torch
-from oneshot.datasets import load
+from oneshot.data.load import load
 started = time.perf_counter()
 data = load(sys.argv[1])
 opened = time.perf_counter() - started
@@ -43,7 +43,7 @@ COVERAGE = """
 import sys, time
 import torch
 from oneshot.coverage import coverage
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.ppr import ppr
 from oneshot.samplers import PPRSampler
 data = load(sys.argv[1])

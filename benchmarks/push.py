@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from common import write_result
 
-from oneshot.datasets import family
+from oneshot.data.load import family
 from oneshot.ppr import ppr
 from oneshot.samplers import PPRSampler
 

@@ -15,7 +15,7 @@ import torch  # noqa: E402
 from common import find, write_result  # noqa: E402
 
 from oneshot.config import PredictorConfig  # noqa: E402
-from oneshot.datasets import load  # noqa: E402
+from oneshot.data.load import load  # noqa: E402
 from oneshot.evaluation import evaluate  # noqa: E402
 from oneshot.predictor import Predictor  # noqa: E402
 from oneshot.reasoner import Reasoner  # noqa: E402

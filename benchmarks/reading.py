@@ -13,8 +13,8 @@ READ = """
 import sys, time
 from pathlib import Path
 import oneshot
-from oneshot.numbering import numbered
-from oneshot.reading import read_facts
+from oneshot.data.encode import numbered
+from oneshot.data.formats import read_facts
 started = time.perf_counter()
 (facts,), entities, relations = numbered([read_facts(Path(sys.argv[1]))], None, None)
 result = {"seconds": round(time.perf_counter() - started, 3), "lines": len(facts),
@@ -23,7 +23,7 @@ result = {"seconds": round(time.perf_counter() - started, 3), "lines": len(facts
 
 LOAD = """
 import sys, time
-from oneshot.datasets import load
+from oneshot.data.load import load
 started = time.perf_counter()
 data = load(sys.argv[1])
 data.graph.edges

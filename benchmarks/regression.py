@@ -26,7 +26,7 @@ import json, sys, time
 import torch
 from oneshot.building import build_reasoner
 from oneshot.config import from_table
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.training import Trainer
 
 class Enough(Exception):

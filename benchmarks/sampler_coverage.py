@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from oneshot.coverage import coverage
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.paper import published
 from oneshot.samplers import SAMPLERS
 

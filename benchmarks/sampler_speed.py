@@ -6,7 +6,7 @@ import torch
 from common import find, write_result
 
 from oneshot.bench.sampler import bench_sampler
-from oneshot.datasets import Dataset, load, uniform
+from oneshot.data.load import Dataset, load, uniform
 from oneshot.samplers import PPRSampler
 
 

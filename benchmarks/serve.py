@@ -26,7 +26,7 @@ from common import RESULTS, find, write_result
 
 from oneshot.client import Client, ServiceError
 from oneshot.config import PredictorConfig
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner

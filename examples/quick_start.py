@@ -11,7 +11,7 @@ import argparse
 import torch
 
 import oneshot
-from oneshot.datasets import family
+from oneshot.data.load import family
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Build the bundled `umls` graph from the copy of the benchmark in the PyKEEN wheel.
 
     pip download --no-deps pykeen
-    python scripts/build_umls.py --wheel pykeen-1.11.1-py3-none-any.whl --out src/oneshot/bundled/umls
+    python scripts/build_umls.py --wheel pykeen-1.11.1-py3-none-any.whl --out src/oneshot/data/bundled/umls
 
 The split, the names and the order of the facts stay as they are; only the files are compressed,
 without time stamps, so that a rebuild gives the same files.

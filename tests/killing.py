@@ -26,9 +26,10 @@ from searching import arguments as search_arguments
 from searching import finished_trials
 from test_importing import checkpoint
 
-from oneshot import cli, datasets, demo
+from oneshot import cli, demo
 from oneshot.config import Config
-from oneshot.datasets import load
+from oneshot.data import load as datasets
+from oneshot.data.load import load
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.saved import verify_graph
 from oneshot.runs import current_graph, load_reasoner, run_data

@@ -8,8 +8,8 @@ import torch
 from graphs import random_graph, random_queries
 
 from oneshot.config import PredictorConfig, from_table
-from oneshot.dataset import Dataset
-from oneshot.datasets import load
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.jobs import train_run

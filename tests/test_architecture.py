@@ -164,7 +164,7 @@ def test_public_names_are_there_and_stay_functions() -> None:
         "assert callable(oneshot.coverage) and callable(oneshot.ppr)\n"
         "assert sorted(dir(oneshot)) == sorted(oneshot.__all__)\n"
         "assert [t.__name__ for t in things if isinstance(t, types.ModuleType)] == "
-        "['oneshot.datasets']\n"
+        "['oneshot.data.load']\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

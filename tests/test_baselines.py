@@ -23,7 +23,7 @@ from oneshot.baselines.package import guest
 from oneshot.baselines.recipes import RECIPES
 from oneshot.baselines.scoring import rank_split
 from oneshot.config import Config
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import MissingPackageError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts, dense_ranks, filtered_ranks

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneshot.datasets import load
+from oneshot.data.formats import FORMATS
+from oneshot.data.load import load
 from oneshot.errors import InputError
-from oneshot.reading import FORMATS
 
 # Where a change hurts (a share of the file), how many bytes go, and what comes instead.
 edits = st.lists(

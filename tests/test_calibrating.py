@@ -11,7 +11,7 @@ from oneshot.answers import Calibration
 from oneshot.building import build_reasoner
 from oneshot.calibrating import _fit_logistic, calibrate
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
-from oneshot.datasets import family
+from oneshot.data.load import family
 from oneshot.ranking import KnownFacts
 from oneshot.training import fit
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from oneshot.candidates import candidates_file, read_candidates
-from oneshot.dataset import Dataset
-from oneshot.datasets import load
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
+from oneshot.data.public.archives import unpack_ogb
+from oneshot.data.public.ogb_negatives import candidates_file, read_candidates
 from oneshot.errors import InputError
 from oneshot.paper.ogb_table import judged, write_ogb
-from oneshot.unpacking import unpack_ogb
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from commands import Result, Run, listing
 from serving import saved_run
 
 import oneshot
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.runs import run_fingerprint, run_graph
 

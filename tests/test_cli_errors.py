@@ -239,7 +239,7 @@ def test_faults_of_the_machine_are_told(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("oneshot.datasets.Dataset.save", fail)
+    monkeypatch.setattr("oneshot.data.load.Dataset.save", fail)
     result = run("data", facts, "--save", facts.parent / "saved", "--json")
     assert (result.code, result.out) == (2, "")
     assert f"error: {message}" in result.err

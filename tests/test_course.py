@@ -13,7 +13,7 @@ from graphs import random_graph
 from oneshot.baselines import course, embedding, recipes
 from oneshot.baselines.recipes import RECIPES
 from oneshot.checkpoints import load_tensors
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 
 CPU = torch.device("cpu")

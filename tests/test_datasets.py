@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneshot import datasets
-from oneshot.datasets import SPLITS, Dataset, both_directions, bundled_names, load, split_facts
+from oneshot.data import load as datasets
+from oneshot.data.load import SPLITS, Dataset, both_directions, bundled_names, load, split_facts
 from oneshot.errors import InputError, UnknownNameError
 
 TRAIN = "ann\tknows\tbob\nbob\tknows\teve\neve\tlikes\teve\n"

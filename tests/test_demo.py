@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oneshot.baselines.frequency import frequency_metrics
-from oneshot.datasets import Dataset, load
+from oneshot.data.load import Dataset, load
 from oneshot.demo import QUESTION, run_demo
 from oneshot.graph.graph import KnowledgeGraph
 

@@ -13,7 +13,7 @@ from reasoning import SMALL, chain_world, settings, write_world
 from oneshot import diagnosis
 from oneshot.building import build_reasoner
 from oneshot.config import from_table
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.diagnosis import Diagnosis
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oneshot import downloads
-from oneshot.downloads import download
+from oneshot.data.public import download as downloads
+from oneshot.data.public.download import download
 from oneshot.errors import InputError
 
 CONTENT = bytes(range(256)) * 4000

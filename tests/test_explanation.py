@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oneshot.bench.rules import RuleBook, Truth, right_answers
 from oneshot.config import PredictorConfig, TrainingConfig
-from oneshot.datasets import family
+from oneshot.data.load import family
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.explanation import agreement, edge_gradients, edge_shares, without
 from oneshot.graph.graph import KnowledgeGraph

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from oneshot.data.formats import read_facts
+from oneshot.data.write import write_facts
 from oneshot.errors import InputError
-from oneshot.fact_files import write_facts
-from oneshot.reading import read_facts
 
 ODD = [
     ("a b", "r", "é"),

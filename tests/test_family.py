@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from oneshot.family import (
+from oneshot.data.synthetic.family import (
     BASE_RELATIONS,
     DERIVED_RELATIONS,
     MAX_CHILDREN,

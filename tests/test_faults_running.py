@@ -24,8 +24,8 @@ from oneshot import jobs, stepping
 from oneshot.building import build_reasoner
 from oneshot.checkpoints import load_tensors
 from oneshot.config import from_table
-from oneshot.dataset import Dataset
-from oneshot.datasets import load
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
 from oneshot.errors import DivergedError, InputError, OneshotError
 from oneshot.losses import query_losses
 from oneshot.padding import Capacity

@@ -9,7 +9,7 @@ from reasoning import chain_world
 
 from oneshot.baselines.frequency import Frequency, frequency_metrics, frequency_scorer
 from oneshot.baselines.scoring import rank_split
-from oneshot.dataset import Dataset, both_directions
+from oneshot.data.dataset import Dataset, both_directions
 from oneshot.ranking import KnownFacts, dense_ranks
 
 

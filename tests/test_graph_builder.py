@@ -16,14 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_storage import assert_equal
 
-from oneshot import array_files, datasets, fact_stream, graph_builder, name_runs
-from oneshot.build_state import Options, building_place
-from oneshot.datasets import load
+from oneshot.data import load as datasets
+from oneshot.data.large import arrays as array_files
+from oneshot.data.large import build as graph_builder
+from oneshot.data.large import names as name_runs
+from oneshot.data.large import stream as fact_stream
+from oneshot.data.large.build import build_graph
+from oneshot.data.large.state import Options, building_place
+from oneshot.data.load import load
+from oneshot.data.locate import locate
 from oneshot.errors import InputError
 from oneshot.graph.graph import adjacency as edges
-from oneshot.graph_builder import build_graph
 from oneshot.samplers import PPRSampler
-from oneshot.sources import locate
 from oneshot.system import files
 
 SPLITS = ("train", "valid", "test")
@@ -242,7 +246,7 @@ def test_a_killed_build_goes_on_and_the_old_graph_stays(tmp_path: Path) -> None:
 import os, signal, sys
 from pathlib import Path
 from oneshot import graph_builder
-from oneshot.sources import locate
+from oneshot.data.locate import locate
 def progress(what, done, total):
     if what == sys.argv[3]:
         os.kill(os.getpid(), signal.SIGKILL)

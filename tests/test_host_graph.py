@@ -11,7 +11,7 @@ import torch
 
 from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.coverage import coverage
-from oneshot.datasets import family
+from oneshot.data.load import family
 from oneshot.errors import InputError
 from oneshot.evaluation import evaluate
 from oneshot.graph.graph import host as host_graph

@@ -9,7 +9,7 @@ import torch
 from graphs import random_graph, random_queries
 
 from oneshot.config import from_table
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.importing import import_official
 from oneshot.reasoner import Reasoner

@@ -22,8 +22,8 @@ from reasoning import SMALL, chain_world, settings, write_world
 from oneshot import final_evaluation, jobs
 from oneshot.checkpoints import load_tensors
 from oneshot.config import Config, from_table
-from oneshot.dataset import Dataset
-from oneshot.datasets import load
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
 from oneshot.evaluation import evaluate
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from oneshot.datasets import family, load
+from oneshot.data.load import family, load
 from oneshot.graph.graph import memory_map as mapping
 from oneshot.graph.graph import saved as storage
 from oneshot.graph.memory_map import Scattered, map_array

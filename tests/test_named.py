@@ -20,10 +20,10 @@ import torch
 from commands import Run
 from test_downloads import Server, server  # noqa: F401, a fixture
 
-from oneshot import named
-from oneshot.datasets import load
+from oneshot.data.load import load
+from oneshot.data.public import catalogue as named
+from oneshot.data.public.catalogue import NAMED, facts_digest
 from oneshot.errors import InputError, MissingPackageError
-from oneshot.named import NAMED, facts_digest
 
 TRAIN, VALID, TEST = "a\tr\tb\nb\tr\tc\nc\ts\ta\n", "a\ts\tb\n", "a\tr\tc\n"
 FILES = {"train": TRAIN, "valid": VALID, "test": TEST}

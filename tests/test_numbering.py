@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from oneshot import numbering
+from oneshot.data import encode as numbering
+from oneshot.data.encode import numbered
+from oneshot.data.formats import RawFacts, read_facts
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.numbering import numbered
-from oneshot.reading import RawFacts, read_facts
 
 
 def named(*facts: tuple[str, str, str], path: str = "train.parquet") -> RawFacts:

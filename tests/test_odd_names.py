@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reasoning import chain_world, tiny_predictor, trained_run
 
-from oneshot import reading, run_parts, text_tables
+from oneshot import run_parts
 from oneshot.answering import answer_questions
-from oneshot.dataset import Dataset
-from oneshot.datasets import load
+from oneshot.data import formats as reading
+from oneshot.data import text as text_tables
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary

@@ -12,8 +12,8 @@ import torch
 from commands import Run
 
 from oneshot.config import Config, PredictorConfig
-from oneshot.dataset import Dataset
-from oneshot.datasets import load
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation import evaluate
 from oneshot.graph.graph import KnowledgeGraph

@@ -12,8 +12,8 @@ from reasoning import chain_world
 import oneshot
 from oneshot.config import Config, from_table
 from oneshot.coverage import coverage
-from oneshot.dataset import Dataset, both_directions
-from oneshot.datasets import load
+from oneshot.data.dataset import Dataset, both_directions
+from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.plan import Plan, _direct_shares, make_plan

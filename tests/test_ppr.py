@@ -4,7 +4,7 @@ import pytest
 import torch
 from graphs import as_networkx, random_graph
 
-from oneshot.datasets import family
+from oneshot.data.load import family
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ppr import pagerank, ppr, ppr_chebyshev

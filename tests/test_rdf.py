@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from oneshot.data.formats import read_facts
 from oneshot.errors import InputError, MissingPackageError
-from oneshot.reading import read_facts
 
 FACT = "<http://x/a> <http://x/r> <http://x/b> .\n"
 

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from oneshot.data.formats import FORMATS, format_of, read_facts, read_names
+from oneshot.data.text import header_order
 from oneshot.errors import InputError
-from oneshot.reading import FORMATS, format_of, read_facts, read_names
-from oneshot.text_tables import header_order
 
 Row = tuple[str, str, str]
 

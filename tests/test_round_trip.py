@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneshot.datasets import Dataset, load
-from oneshot.reading import FORMATS
+from oneshot.data.formats import FORMATS
+from oneshot.data.load import Dataset, load
 
 Fact = tuple[str, str, str]
 

@@ -21,7 +21,7 @@ from oneshot import jobs, recording
 from oneshot.answers import Calibration
 from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import from_table
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.errors import InputError, OneshotError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary

@@ -15,7 +15,7 @@ from searching import arguments, needs_smac
 
 from oneshot.building import build_reasoner
 from oneshot.config import Config, TrainingConfig, from_table
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.jobs import train_run
 from oneshot.predictor import Predictor

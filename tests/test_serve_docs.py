@@ -19,7 +19,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from oneshot.cli import app
 from oneshot.config import PredictorConfig
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler

@@ -14,9 +14,9 @@ from commands import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneshot import datasets
 from oneshot.config import PredictorConfig
-from oneshot.datasets import Dataset, load
+from oneshot.data import load as datasets
+from oneshot.data.load import Dataset, load
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.graph import memory_map as mapping

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from oneshot import text_tables
+from oneshot.data import text as text_tables
+from oneshot.data.text import TextPosition, header_order, line_of_row, read_text, read_text_blocks
 from oneshot.errors import InputError
-from oneshot.text_tables import TextPosition, header_order, line_of_row, read_text, read_text_blocks
 
 Row = tuple[str, str, str]
 PATH = Path("facts.tsv")

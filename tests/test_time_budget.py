@@ -18,7 +18,7 @@ from oneshot import jobs
 from oneshot.building import build_reasoner
 from oneshot.checkpoints import load_tensors, save_tensors
 from oneshot.config import Config, TrainingConfig, from_table
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation import drawn_queries, evaluate
 from oneshot.ranking import KnownFacts, metrics

@@ -18,7 +18,7 @@ from oneshot.baselines.package import guest
 from oneshot.baselines.recipes import MEDIUM, RECIPES
 from oneshot.baselines.scoring import rank_split
 from oneshot.baselines.timetable import Timetable
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.time_budget import TimeBudget
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
-from oneshot.dataset import Dataset
-from oneshot.datasets import family
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import family
 from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation import evaluate

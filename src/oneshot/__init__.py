@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from oneshot._version import __version__
 
 if TYPE_CHECKING:
-    from oneshot import datasets
     from oneshot.answers import Answer
     from oneshot.client import Client, ServiceError
     from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
     from oneshot.coverage import Coverage, coverage
-    from oneshot.datasets import Dataset, load
+    from oneshot.data import load as datasets
+    from oneshot.data.load import Dataset, load
     from oneshot.errors import InputError, MissingPackageError, OneshotError, UnknownNameError
     from oneshot.evaluation import Report, evaluate
     from oneshot.explanation import Explanation
@@ -46,8 +46,8 @@ _HOME = {
     "TrainingConfig": "config",
     "Coverage": "coverage",
     "coverage": "coverage",
-    "Dataset": "datasets",
-    "load": "datasets",
+    "Dataset": "data.load",
+    "load": "data.load",
     "InputError": "errors",
     "MissingPackageError": "errors",
     "OneshotError": "errors",
@@ -115,7 +115,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "datasets":
-        return import_module("oneshot.datasets")
+        return import_module("oneshot.data.load")
     if name in _HOME:
         return getattr(import_module(f"oneshot.{_HOME[name]}"), name)
     raise AttributeError(f"module 'oneshot' has no attribute {name!r}")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oneshot.answers import Calibration
-from oneshot.dataset import Dataset, both_directions
+from oneshot.data.dataset import Dataset, both_directions
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner import Reasoner
 

@@ -20,7 +20,7 @@ from oneshot.baselines.peers import (
 from oneshot.baselines.recipes import DIM, RECIPES
 from oneshot.bench.measuring import measure
 from oneshot.config import Config, read_config, to_toml
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.paper.reporting import make_report, read_report
 from oneshot.paper.table import Column, Figures, Row, Table

@@ -8,7 +8,7 @@ import torch
 
 from oneshot.baselines.frequency import frequency_metrics
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.explanation import Explanation
 from oneshot.jobs import train_run
 from oneshot.ranking import Metrics

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from oneshot.config import TrainingConfig
-from oneshot.dataset import both_directions
+from oneshot.data.dataset import both_directions
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oneshot.batching import BatchSize
 from oneshot.coverage import components
-from oneshot.datasets import both_directions
+from oneshot.data.load import both_directions
 from oneshot.errors import InputError
 from oneshot.ranking import (
     KnownFacts,

@@ -6,7 +6,7 @@ from typing import Any
 
 from oneshot.answers import Calibration
 from oneshot.calibrating import calibrate
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.evaluation import drawn_queries, evaluate
 from oneshot.time_budget import TimeBudget
 from oneshot.training import Trainer

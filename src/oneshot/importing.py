@@ -17,7 +17,7 @@ from torch import Tensor
 
 from oneshot.building import build_sampler
 from oneshot.config import Config, PredictorConfig
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner

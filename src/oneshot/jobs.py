@@ -11,7 +11,7 @@ import torch
 
 from oneshot.building import build_reasoner
 from oneshot.config import Config, to_toml
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.diagnosis import Diagnosis
 from oneshot.errors import DivergedError, InputError
 from oneshot.final_evaluation import FinalEvaluation, final_queries

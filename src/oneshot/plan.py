@@ -21,7 +21,7 @@ from oneshot.building import build_reasoner, build_sampler, sampler_config
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.config_values import as_toml
 from oneshot.coverage import components
-from oneshot.dataset import Dataset, both_directions
+from oneshot.data.dataset import Dataset, both_directions
 from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.graph.graph import KnowledgeGraph

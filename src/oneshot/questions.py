@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from oneshot.data.formats import SEPARATORS, format_of
+from oneshot.data.text import COLUMN_NAMES, split_lines
 from oneshot.errors import InputError
-from oneshot.reading import SEPARATORS, format_of
 from oneshot.reasoner import Reasoner
 from oneshot.system.files import check_readable
-from oneshot.text_tables import COLUMN_NAMES, split_lines
 
 # Names of the two columns, by which a first row is recognised as a header.
 _COLUMNS = (COLUMN_NAMES[0] | {"entity"}, COLUMN_NAMES[1])

@@ -22,7 +22,7 @@ from typing import Any
 from oneshot.building import build_reasoner, sampler_config
 from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import Config, TrainingConfig, read_config, to_toml
-from oneshot.datasets import Dataset, load, source_exists, source_files
+from oneshot.data.load import Dataset, load, source_exists, source_files
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import with_changes

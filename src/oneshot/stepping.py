@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from oneshot.config import TrainingConfig
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
 from oneshot.losses import Targets, find_targets, query_losses

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from oneshot.baselines.frequency import Frequency
 from oneshot.config import TrainingConfig
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.diagnosis import Diagnosis
 from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError

@@ -15,7 +15,7 @@ from oneshot.baselines.package import guest, load_pykeen
 from oneshot.baselines.recipes import DIM, Recipe
 from oneshot.baselines.scoring import QUERIES_PER_STEP, Ranked, Scorer, rank_split
 from oneshot.baselines.timetable import Timetable
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.ranking import KnownFacts
 from oneshot.time_budget import TimeBudget

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oneshot.baselines.scoring import Scorer
-from oneshot.dataset import Dataset, both_directions
+from oneshot.data.dataset import Dataset, both_directions
 from oneshot.ranking import KnownFacts, Metrics, Ranks, metrics
 
 Ints = NDArray[np.int64]

@@ -17,7 +17,7 @@ from oneshot.baselines.recipes import DIM, RECIPES, Recipe, is_prime
 from oneshot.baselines.scoring import Ranked, rank_split
 from oneshot.bench.measuring import measure
 from oneshot.config import Config, SamplerConfig
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, UnknownNameError, is_out_of_memory
 from oneshot.time_budget import Clock, TimeBudget
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.evaluation import drawn_queries
 from oneshot.ranking import KnownFacts, Metrics, dense_ranks, metrics
 

@@ -10,7 +10,7 @@ from rich.progress import Progress
 from oneshot.baselines.embedding import MAX_EPOCHS
 from oneshot.baselines.peers import TITLES, measure_embedding
 from oneshot.baselines.recipes import RECIPES
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.system import console
 
 _SECONDS = 30.0

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from oneshot.bench.measuring import hardware, measure
 from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config
-from oneshot.dataset import Dataset, both_directions
+from oneshot.data.dataset import Dataset, both_directions
 from oneshot.epoch import Epoch, draw_epoch
 from oneshot.errors import InputError
 from oneshot.evaluation import evaluate

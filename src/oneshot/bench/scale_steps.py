@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oneshot.config import PredictorConfig
-from oneshot.dataset import SPLITS, Dataset
-from oneshot.datasets import load
+from oneshot.data.dataset import SPLITS, Dataset
+from oneshot.data.large.build import build_graph
+from oneshot.data.load import load
+from oneshot.data.locate import locate
+from oneshot.data.synthetic.generators import family, power_law_facts
 from oneshot.errors import OneshotError
-from oneshot.generated import family, power_law_facts
-from oneshot.graph_builder import build_graph
 from oneshot.ppr import ppr_chebyshev
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
-from oneshot.sources import locate
 from oneshot.system.process import prepare_process
 
 FAMILY_FACTS = 7.87  # of train, a person; rather a few facts more than asked for

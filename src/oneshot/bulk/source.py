@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.config import to_toml
-from oneshot.datasets import load
+from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import STORE, FactStore

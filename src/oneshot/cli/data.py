@@ -24,7 +24,7 @@ from oneshot.errors import InputError, UnknownNameError
 from oneshot.system import console
 
 if TYPE_CHECKING:
-    from oneshot.datasets import Dataset
+    from oneshot.data.load import Dataset
 
 _SHARES = ("coverage", "reachable")
 
@@ -191,8 +191,8 @@ def coverage(
 
 def _verify(source: str) -> None:
     """Check the files of a saved graph, with a bar."""
+    from oneshot.data.locate import look_for
     from oneshot.graph.saved import is_saved_graph, verify_graph
-    from oneshot.sources import look_for
 
     path = look_for(source)
     if path is None or not is_saved_graph(path):
@@ -204,9 +204,9 @@ def _verify(source: str) -> None:
 
 def _build(source: str, save: Path, seed: int) -> bool:
     """Build a saved graph from large files on the disk; false if it fits into memory."""
-    from oneshot.build_state import Options, building_place
-    from oneshot.datasets import large_files
-    from oneshot.graph_builder import build_graph
+    from oneshot.data.large.build import build_graph
+    from oneshot.data.large.state import Options, building_place
+    from oneshot.data.load import large_files
     from oneshot.system.process import return_freed_memory
 
     download(source)

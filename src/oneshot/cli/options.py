@@ -11,7 +11,7 @@ from oneshot.system import console
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from oneshot.datasets import Dataset
+    from oneshot.data.load import Dataset
 
 DataArgument = Annotated[
     str,
@@ -43,7 +43,7 @@ SetOption = Annotated[
 
 def load_data(source: str, seed: int) -> "Dataset":
     """The data set of a name, with a sign while it is read."""
-    from oneshot.datasets import load
+    from oneshot.data.load import load
 
     download(source)
     with console.status(f"reading {source}"):
@@ -52,8 +52,8 @@ def load_data(source: str, seed: int) -> "Dataset":
 
 def download(source: str) -> None:
     """Have a public data set in the cache, with a bar while it is downloaded."""
-    from oneshot.named import fetch, is_named
-    from oneshot.sources import bundled_names, look_for
+    from oneshot.data.locate import bundled_names, look_for
+    from oneshot.data.public.catalogue import fetch, is_named
 
     if source in bundled_names() or not is_named(source) or look_for(source) is not None:
         return
@@ -64,7 +64,7 @@ def download(source: str) -> None:
 
 def check_output(path: Path, source: str, *others: Path) -> None:
     """Raise if writing to `path` would replace a file of the data set, or one of others read."""
-    from oneshot.datasets import source_files
+    from oneshot.data.load import source_files
     from oneshot.system import files
 
     files.check_output(path, [*others, *source_files(source)])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from oneshot.config import Config
-    from oneshot.datasets import Dataset
+    from oneshot.data.load import Dataset
     from oneshot.search.allotment import Allotment
     from oneshot.search.settings import SearchSettings
 

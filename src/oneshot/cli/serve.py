@@ -105,7 +105,7 @@ def facts(
     named = _check_facts(action, fact, file, out, changes)
     run_config(run)  # anything that is not a run is told apart first
     if out is not None:
-        from oneshot.fact_files import check_facts_place
+        from oneshot.data.write import check_facts_place
         from oneshot.runs import run_files
         from oneshot.system.files import check_output
 
@@ -150,7 +150,7 @@ def _check_facts(
     action: str, fact: list[str] | None, file: Path | None, out: Path | None, changes: bool
 ) -> "list[NamedFact]":
     """The facts that the arguments name; raises if the arguments contradict each other."""
-    from oneshot.reading import read_facts
+    from oneshot.data.formats import read_facts
 
     if action not in _ACTIONS:
         raise UnknownNameError.among("action", action, _ACTIONS)
@@ -174,7 +174,7 @@ def _check_facts(
 
 def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:
     """All facts, or those that were changed with a word about each, to a file or to stdout."""
-    from oneshot.fact_files import as_line, write_facts
+    from oneshot.data.write import as_line, write_facts
 
     def rows() -> Any:
         if changes:

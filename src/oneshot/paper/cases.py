@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.paper import published
 from oneshot.paper.table import Column, Figures, Row, Table, by_data

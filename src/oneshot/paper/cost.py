@@ -10,7 +10,7 @@ from oneshot.bench.measuring import measure
 from oneshot.bench.predictor import training_rate
 from oneshot.building import build_reasoner
 from oneshot.config import PredictorConfig
-from oneshot.dataset import both_directions
+from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.evaluation import evaluate
 from oneshot.paper import published

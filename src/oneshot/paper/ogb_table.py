@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oneshot.candidates import read_candidates
-from oneshot.dataset import Dataset
-from oneshot.datasets import load
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
+from oneshot.data.public.archives import unpack_ogb
+from oneshot.data.public.ogb_negatives import read_candidates
 from oneshot.evaluation import candidate_metrics, evaluate_candidates
 from oneshot.paper import published
 from oneshot.paper.table import Column, Figures, Row, Table
 from oneshot.paper.workbench import QUICK_DATA, Workbench
-from oneshot.unpacking import unpack_ogb
 
 NAMES = ("ogbl-biokg", "ogbl-wikikg2")
 

@@ -7,7 +7,7 @@ from oneshot.baselines.embedding import count_parameters
 from oneshot.baselines.peers import OURS, TITLES, has_pykeen
 from oneshot.baselines.recipes import RECIPES
 from oneshot.config import Config
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.paper import published
 from oneshot.paper.main_table import config_digest, full_config, has_full_config
 from oneshot.paper.table import Column, Figures, Row, Table, by_data

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.coverage import coverage
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.paper import published

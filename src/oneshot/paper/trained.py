@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from oneshot.baselines.peers import WHOLE_GRAPH
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.paper import published
 from oneshot.paper.pictures import draw_lines
 from oneshot.paper.table import LEAST_DIFFERENCE, Column, Figures, Row, Table, by_data, figures_by

@@ -16,8 +16,8 @@ import torch
 
 from oneshot.baselines.showing import measure_shown
 from oneshot.config import Config, from_table, to_toml
-from oneshot.dataset import Dataset
-from oneshot.datasets import load, source_exists
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load, source_exists
 from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.jobs import train_run

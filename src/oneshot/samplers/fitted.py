@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.answer_counts import NUM_FEATURES, AnswerCounts
-from oneshot.dataset import both_directions
+from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers.base import Selection, joined

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oneshot.building import build_sampler
 from oneshot.config import SamplerConfig
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.ranking import KnownFacts, filtered_ranks
 from oneshot.reasoner import Reasoner
 from oneshot.runs import load_reasoner, load_sampler

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oneshot.config import TrainingConfig
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.epoch import without_direct
 from oneshot.reasoner import Reasoner
 from oneshot.system.devices import takes_bfloat16

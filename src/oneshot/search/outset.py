@@ -10,7 +10,7 @@ import torch
 from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config, SamplerConfig
 from oneshot.coverage import components, coverage
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.plan import make_plan
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import measure_pace

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from oneshot.config import Config, to_toml
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.jobs import train_run
 from oneshot.recording import holds_training

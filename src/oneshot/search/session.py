@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
 from oneshot.search.allotment import Allotment
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import Store

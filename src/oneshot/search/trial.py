@@ -16,8 +16,8 @@ import torch
 
 from oneshot.building import build_reasoner
 from oneshot.config import Config, TrainingConfig, from_table
-from oneshot.dataset import Dataset
-from oneshot.datasets import load
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
 from oneshot.epoch import queries_per_epoch
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.reasoner import Reasoner

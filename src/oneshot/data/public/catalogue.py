@@ -20,12 +20,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from oneshot.dataset import SPLITS
-from oneshot.downloads import Progress, checksum, download
-from oneshot.errors import InputError, require
-from oneshot.sources import cache_directory
-from oneshot.system.files import locked, sync, write_json
-from oneshot.unpacking import (
+from oneshot.data.dataset import SPLITS
+from oneshot.data.locate import cache_directory
+from oneshot.data.public.archives import (
     opened,
     unpack_archive,
     unpack_ogb,
@@ -33,6 +30,9 @@ from oneshot.unpacking import (
     unpack_undivided,
     write_names,
 )
+from oneshot.data.public.download import Progress, checksum, download
+from oneshot.errors import InputError, require
+from oneshot.system.files import locked, sync, write_json
 
 PYKEEN = "pykeen:"
 _DONE = "source.json"

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oneshot import family as family_world
-from oneshot.dataset import Dataset
+from oneshot.data.dataset import Dataset
+from oneshot.data.synthetic import family as family_world
 from oneshot.errors import InputError
 from oneshot.graph.fact_keys import first_occurrences
 from oneshot.graph.graph import KnowledgeGraph

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oneshot import array_files
-from oneshot.array_files import ArrayWriter
+from oneshot.data.large import arrays as array_files
+from oneshot.data.large.arrays import ArrayWriter
 
 
 class AdjacencyWriter:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oneshot.array_files import ArrayReader, ArrayWriter, save_array
+from oneshot.data.large.arrays import ArrayReader, ArrayWriter, save_array
 from oneshot.graph.vocabulary import Vocabulary
 
 RANGE_BYTES = 1 << 27

@@ -8,18 +8,11 @@ from pathlib import Path
 
 import torch
 
-from oneshot.dataset import SPLITS, Dataset, both_directions
-from oneshot.errors import InputError
-from oneshot.family import Rule
-from oneshot.generated import family, generated, is_generated, uniform
-from oneshot.graph.fact_keys import first_occurrences
-from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.saved import is_saved_graph, open_graph
-from oneshot.graph.vocabulary import Vocabulary
-from oneshot.graph_builder import can_build
-from oneshot.numbering import numbered
-from oneshot.reading import RawFacts, read_facts, read_names
-from oneshot.sources import (
+from oneshot.data.dataset import SPLITS, Dataset, both_directions
+from oneshot.data.encode import numbered
+from oneshot.data.formats import RawFacts, read_facts, read_names
+from oneshot.data.large.build import can_build
+from oneshot.data.locate import (
     BUNDLED,
     SourceFiles,
     bundled_names,
@@ -29,7 +22,14 @@ from oneshot.sources import (
     locate,
     look_for,
 )
-from oneshot.splitting import split_facts, split_notes
+from oneshot.data.split import split_facts, split_notes
+from oneshot.data.synthetic.family import Rule
+from oneshot.data.synthetic.generators import family, generated, is_generated, uniform
+from oneshot.errors import InputError
+from oneshot.graph.fact_keys import first_occurrences
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.saved import is_saved_graph, open_graph
+from oneshot.graph.vocabulary import Vocabulary
 
 __all__ = [
     "SPLITS",
@@ -55,9 +55,9 @@ def load(
     A bundled name (`world`, `umls`), `family:PEOPLE`, `random:ENTITIES:FACTS`,
     `power-law:ENTITIES:FACTS`, a directory with train, valid and test files, a saved graph, one
     file of triples, or the name of a directory in `$ONESHOT_DATA` or in the cache, into which the
-    public ones (`WN18RR`, `ogbl-wikikg2`, see `oneshot.named`) are downloaded. A single file is
-    split at random under `seed`, with `valid_share` and `test_share` of its facts held out, such
-    that every entity and relation stays in train.
+    public ones (`WN18RR`, `ogbl-wikikg2`, see `data.public.catalogue`) are downloaded. A single
+    file is split at random under `seed`, with `valid_share` and `test_share` of its facts held out,
+    such that every entity and relation stays in train.
     """
     options = {"seed": seed, "valid_share": valid_share, "test_share": test_share}
     name = str(source)

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from oneshot.dataset import SPLITS
+from oneshot.data.dataset import SPLITS
+from oneshot.data.formats import FORMATS, format_of
 from oneshot.errors import InputError
 from oneshot.graph.saved import CONTENTS as SAVED_GRAPH
-from oneshot.reading import FORMATS, format_of
 
 BUNDLED = Path(__file__).with_name("bundled")
 
@@ -77,7 +77,7 @@ def find(name: str) -> Path:
 
     A public data set that is in none of them is downloaded into the cache.
     """
-    from oneshot.named import NAMED, fetch, is_named
+    from oneshot.data.public.catalogue import NAMED, fetch, is_named
 
     found = look_for(name)
     if found is not None:

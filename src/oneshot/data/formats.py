@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from oneshot.data.text import header_order, line_of_row, read_text
 from oneshot.errors import InputError, require
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.files import check_readable
-from oneshot.text_tables import header_order, line_of_row, read_text
 
 SEPARATORS = {".tsv": "\t", ".txt": "\t", ".csv": ","}
 RDF_FORMATS = {".nt": "N_TRIPLES", ".ttl": "TURTLE"}

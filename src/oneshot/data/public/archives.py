@@ -13,8 +13,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oneshot.candidates import candidates_file
-from oneshot.dataset import SPLITS
+from oneshot.data.dataset import SPLITS
+from oneshot.data.public.ogb_negatives import candidates_file
 from oneshot.errors import InputError
 
 

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oneshot.data.synthetic.family import Rule
 from oneshot.errors import UnknownNameError
-from oneshot.family import Rule
 from oneshot.graph.fact_keys import combined_key
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.saved import save_graph

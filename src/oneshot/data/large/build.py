@@ -16,10 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oneshot import array_files, fact_stream
-from oneshot.adjacency_files import AdjacencyWriter, row_order
-from oneshot.array_files import ArrayReader, ArrayWriter, bounds_of, save_array
-from oneshot.build_state import (
+from oneshot.data.dataset import SPLITS
+from oneshot.data.large import arrays as array_files
+from oneshot.data.large import stream as fact_stream
+from oneshot.data.large.adjacency_files import AdjacencyWriter, row_order
+from oneshot.data.large.arrays import ArrayReader, ArrayWriter, bounds_of, save_array
+from oneshot.data.large.names import NameRun, ids_file, look_up_runs, merge_runs, sorted_names
+from oneshot.data.large.state import (
     BuildState,
     Options,
     Progress,
@@ -28,15 +31,13 @@ from oneshot.build_state import (
     identity_of,
     manifest_in,
 )
-from oneshot.dataset import SPLITS
+from oneshot.data.locate import SourceFiles
+from oneshot.data.split import check_shares, split_notes, split_parts
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.adjacency import integer_type
 from oneshot.graph.graph import check_relations, fingerprint_of
 from oneshot.graph.saved import CONTENTS, MARKER, check_place, write_marker
 from oneshot.graph.vocabulary import Vocabulary, hash_names
-from oneshot.name_runs import NameRun, ids_file, look_up_runs, merge_runs, sorted_names
-from oneshot.sources import SourceFiles
-from oneshot.splitting import check_shares, split_notes, split_parts
 from oneshot.system.files import replacing_directory, sync
 
 RUN_BYTES = 1 << 27  # of names that are sorted at once

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot._version import __version__
-from oneshot.array_files import SortedRows
+from oneshot.data.formats import read_names
+from oneshot.data.large.arrays import SortedRows
+from oneshot.data.large.names import NameRun
+from oneshot.data.locate import SourceFiles
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import integer_type
 from oneshot.graph.saved import CONTENTS
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.name_runs import NameRun
-from oneshot.reading import read_names
-from oneshot.sources import SourceFiles
 from oneshot.system.files import held, write_json
 
 MANIFEST = "build.json"
@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How a single file is split (see `oneshot.datasets.load`)."""
+    """How a single file is split (see `oneshot.data.load.load`)."""
 
     seed: int = 0
     valid_share: float = 0.1

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oneshot.dataset import Dataset, both_directions
+from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError
 
 

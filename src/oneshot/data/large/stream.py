@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from oneshot.data.formats import SEPARATORS, format_of, parquet_names, parquet_order
+from oneshot.data.text import TextPosition, line_of_row, read_text_blocks
 from oneshot.errors import InputError
-from oneshot.reading import SEPARATORS, format_of, parquet_names, parquet_order
-from oneshot.text_tables import TextPosition, line_of_row, read_text_blocks
 
 TEXT_BLOCK = 1 << 25
 PARQUET_ROWS = 1 << 19

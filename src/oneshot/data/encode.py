@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from oneshot.data.formats import RawFacts
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.fact_keys import check_ids
 from oneshot.graph.graph import check_relations
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.reading import RawFacts
 
 # Ids without names may leave gaps, but not so large that the gaps fill the memory.
 _SPARSE_IDS = 1_000_000

@@ -1,0 +1,4 @@
+"""From names, files and objects to a `Dataset`: formats, splits, writers.
+
+Imports `errors`, `system` and `graph`.
+"""

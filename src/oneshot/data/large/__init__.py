@@ -1,0 +1,1 @@
+"""Graphs larger than memory, built on disk from streamed facts."""

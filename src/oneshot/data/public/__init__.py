@@ -1,0 +1,1 @@
+"""Public data sets: the catalogue, downloads and archives."""

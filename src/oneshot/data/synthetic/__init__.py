@@ -1,0 +1,1 @@
+"""Generated graphs: worlds with known rules, and random ones of any size."""
