@@ -44,7 +44,7 @@ import sys, time
 import torch
 from oneshot.coverage import coverage
 from oneshot.data.load import load
-from oneshot.ppr import ppr
+from oneshot.samplers._pagerank import ppr
 from oneshot.samplers import PPRSampler
 data = load(sys.argv[1])
 queries, answers = data.queries("test")

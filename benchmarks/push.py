@@ -9,8 +9,8 @@ import torch
 from common import write_result
 
 from oneshot.data.load import family
-from oneshot.ppr import ppr
 from oneshot.samplers import PPRSampler
+from oneshot.samplers._pagerank import ppr
 
 FACTS_PER_PERSON = 7.88  # in train, with the default six generations
 COUNT = 2000

@@ -6,8 +6,8 @@ import torch
 from graphs import graphs
 from hypothesis import given, settings
 
-from oneshot.answer_counts import NUM_FEATURES, AnswerCounts
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
 
 
 def naive_features(graph: KnowledgeGraph, q: int, v: int) -> list[float]:

@@ -9,7 +9,6 @@ import torch
 from graphs import random_graph, random_queries
 from torch import Tensor
 
-from oneshot import subgraph
 from oneshot.compiled import library
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
@@ -17,7 +16,7 @@ from oneshot.predictor import Predictor
 from oneshot.predictor.cpu.collect import Statistics, collect
 from oneshot.predictor.cpu.plan import make_plan
 from oneshot.predictor.messages import Attention
-from oneshot.samplers import PPRSampler
+from oneshot.samplers import PPRSampler, _extract
 from oneshot.subgraph import SubgraphBatch
 
 needs_kernels = pytest.mark.skipif(
@@ -193,7 +192,7 @@ def test_subgraphs_are_those_of_the_plain_code(share: float, wide: bool) -> None
         budget = torch.full((6,), 50)
         found, expected = (
             cut(graph, queries, entities, query, budget)
-            for cut in (subgraph._compiled_cut, subgraph._cut)
+            for cut in (_extract._compiled_cut, _extract._cut)
         )
         assert found.over_budget == expected.over_budget
         for one, other in zip(found[:4], expected[:4], strict=True):
@@ -203,7 +202,7 @@ def test_subgraphs_are_those_of_the_plain_code(share: float, wide: bool) -> None
 @needs_kernels
 def test_large_graphs_are_cut_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(1, 40, 120, 3)
-    assert subgraph._takes_compiled(graph, torch.arange(3))
-    monkeypatch.setattr(subgraph, "_TABLE_ENTITIES", 10)
-    assert not subgraph._takes_compiled(graph, torch.zeros(0))
-    assert subgraph._takes_compiled(graph, torch.arange(3))
+    assert _extract._takes_compiled(graph, torch.arange(3))
+    monkeypatch.setattr(_extract, "_TABLE_ENTITIES", 10)
+    assert not _extract._takes_compiled(graph, torch.zeros(0))
+    assert _extract._takes_compiled(graph, torch.arange(3))

@@ -15,12 +15,13 @@ import pytest
 import torch
 from graphs import random_graph, random_queries
 
-from oneshot import extraction
-from oneshot.extraction import Tiling
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers import SAMPLERS, PPRSampler, base
-from oneshot.samplers.choice import choose_highest
-from oneshot.subgraph import SubgraphBatch, extract
+from oneshot.samplers import _extract_gpu as extraction
+from oneshot.samplers._extract import extract
+from oneshot.samplers._extract_gpu import Tiling
+from oneshot.samplers._select import choose_highest
+from oneshot.subgraph import SubgraphBatch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HAS_TRITON = importlib.util.find_spec("triton") is not None

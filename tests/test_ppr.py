@@ -7,8 +7,8 @@ from graphs import as_networkx, random_graph
 from oneshot.data.load import family
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ppr import pagerank, ppr, ppr_chebyshev
-from oneshot.push import PushWorkspace, grow_ball, ppr_push
+from oneshot.samplers._pagerank import pagerank, ppr, ppr_chebyshev
+from oneshot.samplers._push import PushWorkspace, grow_ball, ppr_push
 
 
 def reference(graph: KnowledgeGraph, entity: int, restart: float = 0.15) -> np.ndarray:

@@ -316,7 +316,7 @@ def test_an_interrupted_push_does_not_spoil_the_next(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("oneshot.push._distinct", interrupted)
+        patch.setattr("oneshot.samplers._push._distinct", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sampler.sample(graph, query)
     assert calls

@@ -19,7 +19,7 @@ from oneshot.jobs import train_run
 from oneshot.reasoner import Reasoner
 from oneshot.runs import load_reasoner
 from oneshot.samplers import BFSSampler, PPRSampler
-from oneshot.samplers.choice import counts_of_mass
+from oneshot.samplers._select import counts_of_mass
 from oneshot.search.answering import ask, run_sampler_trial, sampler_at_test, target_values
 from oneshot.search.budgets import Setting, choose, mixed_sampler, setting_of
 from oneshot.search.store import Answers

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from oneshot.graph.graph import KnowledgeGraph
     from oneshot.graph.vocabulary import Vocabulary
     from oneshot.plan import plan
-    from oneshot.ppr import pagerank, ppr
     from oneshot.predictor import Predictor
     from oneshot.reasoner import Reasoner
     from oneshot.samplers import (
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         RandomWalkSampler,
         Sampler,
     )
+    from oneshot.samplers._pagerank import pagerank, ppr
     from oneshot.subgraph import SubgraphBatch
     from oneshot.training import fit
 
@@ -57,8 +57,8 @@ _HOME = {
     "Explanation": "explanation",
     "KnowledgeGraph": "graph.graph",
     "plan": "plan",
-    "pagerank": "ppr",
-    "ppr": "ppr",
+    "pagerank": "samplers._pagerank",
+    "ppr": "samplers._pagerank",
     "Predictor": "predictor",
     "Reasoner": "reasoner",
     "SAMPLERS": "samplers",

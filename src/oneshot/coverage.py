@@ -16,8 +16,8 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ppr import check_entities
 from oneshot.samplers import Sampler
+from oneshot.samplers._pagerank import check_entities
 from oneshot.samplers.base import check_queries
 
 _QUERIES_PER_STEP = 256

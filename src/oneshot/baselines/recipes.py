@@ -21,7 +21,7 @@ from torch import Tensor
 
 from oneshot.baselines.package import load_pykeen
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ppr import pagerank
+from oneshot.samplers._pagerank import pagerank
 
 SMALL = {"cpu": 1000, "cuda": 10_000}
 """Entities up to which every model is trained against all of them, by the kind of device."""

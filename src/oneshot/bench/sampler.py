@@ -18,9 +18,9 @@ from torch import Tensor
 from oneshot.bench.measuring import Measured, hardware, measure
 from oneshot.errors import MissingPackageError, UnknownNameError, require
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ppr import ppr
 from oneshot.samplers import PPRSampler
-from oneshot.samplers.choice import choose_highest
+from oneshot.samplers._pagerank import ppr
+from oneshot.samplers._select import choose_highest
 
 # The chosen entities of each query, and nothing of the rest.
 Chosen = list[NDArray[np.int64]]

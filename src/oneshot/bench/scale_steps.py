@@ -26,10 +26,10 @@ from oneshot.data.load import load
 from oneshot.data.locate import locate
 from oneshot.data.synthetic.generators import family, power_law_facts
 from oneshot.errors import OneshotError
-from oneshot.ppr import ppr_chebyshev
 from oneshot.predictor import Predictor
 from oneshot.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
+from oneshot.samplers._pagerank import ppr_chebyshev
 from oneshot.system.process import prepare_process
 
 FAMILY_FACTS = 7.87  # of train, a person; rather a few facts more than asked for

@@ -24,7 +24,7 @@ from oneshot.jobs import train_run
 from oneshot.paper.table import Figures
 from oneshot.reasoner import Reasoner
 from oneshot.runs import METRICS, load_reasoner
-from oneshot.samplers.budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
+from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
 from oneshot.stopping import StopTraining, told_to_stop
 
 QUICK_DATA = "family:100"

@@ -11,13 +11,14 @@ from typing import ClassVar, NamedTuple, Self, get_args
 import torch
 from torch import Tensor
 
-from oneshot import extraction
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ppr import check_entities
-from oneshot.samplers.budget import Budget, Count, Ratio
-from oneshot.samplers.choice import choose_highest, counts_of_mass, ranks_of
-from oneshot.subgraph import EdgeScore, SubgraphBatch, concatenate, extract
+from oneshot.samplers import _extract_gpu as extraction
+from oneshot.samplers._budget import Budget, Count, Ratio
+from oneshot.samplers._extract import EdgeScore, extract
+from oneshot.samplers._pagerank import check_entities
+from oneshot.samplers._select import choose_highest, counts_of_mass, ranks_of
+from oneshot.subgraph import SubgraphBatch, concatenate
 
 # Dense blocks [V, block] that live at the same time while a block of queries is scored.
 _LIVE_BLOCKS = 8

@@ -7,12 +7,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from oneshot.answer_counts import NUM_FEATURES, AnswerCounts
 from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
+from oneshot.samplers._select import choose_highest, counts_of_mass
 from oneshot.samplers.base import Selection, joined
-from oneshot.samplers.choice import choose_highest, counts_of_mass
 from oneshot.samplers.ppr import PPRSampler
 
 # Added to PPR scores before their logarithm is taken: below those of any entity that matters.
@@ -55,8 +55,8 @@ class FittedSampler(PPRSampler):
 
     PPR knows the question's entity and nothing of its relation. The score is linear in features of
     question, relation and entity: log PPR, and how often the entity and others like it are answers
-    of the relation (see `oneshot.answer_counts`). `fit` learns its weights in seconds, by asking
-    for facts that it takes out of the graph: those of all relations, and how each one differs.
+    of the relation (see `AnswerCounts`). `fit` learns its weights in seconds, by asking for facts
+    that it takes out of the graph: those of all relations, and how each one differs.
 
     In the subgraphs `score` is how many times as likely an entity is the answer as one drawn at
     random, the exponential of the fitted score over its mean.

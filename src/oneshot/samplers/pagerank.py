@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ppr import pagerank
+from oneshot.samplers._pagerank import pagerank
 from oneshot.samplers.base import Sampler
 
 

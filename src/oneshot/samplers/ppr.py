@@ -7,12 +7,12 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ppr import Transition, ppr, ppr_chebyshev
-from oneshot.push import PushWorkspace, ppr_push
+from oneshot.samplers._budget import Count, Ratio
+from oneshot.samplers._extract import EdgeScore
+from oneshot.samplers._pagerank import Transition, ppr, ppr_chebyshev
+from oneshot.samplers._push import PushWorkspace, ppr_push
+from oneshot.samplers._select import choose_highest, counts_of_mass
 from oneshot.samplers.base import Sampler, Selection, joined
-from oneshot.samplers.budget import Count, Ratio
-from oneshot.samplers.choice import choose_highest, counts_of_mass
-from oneshot.subgraph import EdgeScore
 
 Method = Literal["auto", "chebyshev", "power", "push"]
 

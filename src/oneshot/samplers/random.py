@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.samplers._hash import uniform
 from oneshot.samplers.base import Sampler
-from oneshot.samplers.hashing import uniform
 
 
 class RandomSampler(Sampler):

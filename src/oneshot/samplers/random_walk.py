@@ -5,10 +5,10 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.samplers._budget import Count, Ratio
+from oneshot.samplers._extract import EdgeScore
+from oneshot.samplers._hash import uniform
 from oneshot.samplers.base import Sampler
-from oneshot.samplers.budget import Count, Ratio
-from oneshot.samplers.hashing import uniform
-from oneshot.subgraph import EdgeScore
 
 
 class RandomWalkSampler(Sampler):

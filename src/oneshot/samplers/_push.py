@@ -18,7 +18,7 @@ from torch import Tensor
 from oneshot.graph.adjacency import Neighbours
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.sparse import SparseMatrix
-from oneshot.ppr import chebyshev
+from oneshot.samplers._pagerank import chebyshev
 
 # An entity joins the ball with the round's best if it holds at least this share of the most.
 _JOIN_SHARE = 0.1

@@ -100,7 +100,7 @@ def cut(
     tiling: Tiling | None = None,
 ) -> Cut:
     """All edges between the chosen entities; arguments as those of `subgraph.extract`."""
-    from oneshot import extraction_kernels as kernels  # Triton is optional
+    from oneshot.samplers import _triton as kernels
 
     tiling = TILING if tiling is None else tiling
     edges, device = graph.edges, graph.device
@@ -154,7 +154,7 @@ def choose(
     scores: Tensor, counts: Tensor, forced: Tensor, keep_unreachable: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `samplers.choice.choose_highest`; `scores` float32 [n, V], contiguous, n and V > 0."""
-    from oneshot import extraction_kernels as kernels  # Triton is optional
+    from oneshot.samplers import _triton as kernels
 
     height, width = scores.shape
     device = scores.device
@@ -199,7 +199,7 @@ def choose(
 
 def _put(scores: Tensor, columns: Tensor, values: Tensor) -> None:
     """`scores[i, columns[i, j]] = values[i, j]` where the column is not -1, without a wait."""
-    from oneshot import extraction_kernels as kernels
+    from oneshot.samplers import _triton as kernels
 
     if columns.numel():
         kernels.put_values[(-(-columns.numel() // 256),)](

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from oneshot import extraction
+from oneshot.samplers import _extract_gpu as extraction
 
 
 def choose_highest(

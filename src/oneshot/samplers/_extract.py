@@ -1,0 +1,208 @@
+"""Extraction: how the subgraphs of queries are cut out of a graph, on the CPU.
+
+The GPU has kernels of its own for it (`_extract_gpu`); `extract` takes them where they work.
+"""
+
+import ctypes
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oneshot import compiled
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.samplers import _extract_gpu as extraction
+from oneshot.samplers._extract_gpu import Cut
+from oneshot.subgraph import SubgraphBatch, place_of
+
+EdgeScore = Literal["product", "sum"]
+
+# Entities of a graph up to which a table over all of them costs next to nothing.
+_TABLE_ENTITIES = 200_000
+
+
+def extract(
+    graph: KnowledgeGraph,
+    queries: Tensor,
+    entities: Tensor,
+    entity_query: Tensor,
+    score: Tensor,
+    edge_budget: Tensor,
+    edge_score: EdgeScore = "product",
+) -> SubgraphBatch:
+    """Cut the subgraphs on the chosen entities out of the graph, for all queries at once.
+
+    `queries` [n, 2]; `entities`, `entity_query`, `score` [N] as in `SubgraphBatch`, with each
+    query's `u` among its entities; `edge_budget` [n]: the most facts, counted in both
+    directions, that a query may have. Beyond it the edges of highest `p_x · p_o` (or
+    `p_x + p_o`) stay, ties by place. Identity edges are always kept and not counted.
+    """
+    small = extraction.fits(graph, len(queries), len(entities))
+    cut = _cut
+    if small and extraction.available(graph.device):
+        cut = extraction.cut
+    elif _takes_compiled(graph, entities):
+        cut = _compiled_cut
+    edges, edge_query, degree, source, over_budget = cut(
+        graph, queries, entities, entity_query, edge_budget
+    )
+    if over_budget:
+        local, relation, row = edges
+        left, right = score[local], score[row]
+        value = left * right if edge_score == "product" else left + right
+        is_fact = relation < 2 * graph.num_relations
+        keep = ~is_fact | _highest(value, edge_query, is_fact, edge_budget)
+        kept = keep.nonzero().squeeze(1)
+        edges, edge_query = edges[:, kept], edge_query[kept]
+    return SubgraphBatch(
+        queries=queries,
+        entities=entities,
+        entity_query=entity_query,
+        source=source,
+        score=score,
+        degree=degree,
+        edges=edges,
+        edge_query=edge_query,
+    )
+
+
+class _CutCall(ctypes.Structure):
+    """The arguments of the kernels, as they are declared in `compiled/subgraph.c`."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in (
+            "num_queries", "num_entities", "num_relations", "wide",
+        )),
+        *((name, ctypes.c_void_p) for name in (
+            "end", "entities", "start", "degree", "source", "relation",
+            "count", "first", "from", "label", "to", "query",
+        )),
+    ]  # fmt: skip
+
+
+def _takes_compiled(graph: KnowledgeGraph, entities: Tensor) -> bool:
+    """Whether compiled kernels cut: each thread fills a table over all entities of the graph."""
+    if graph.device.type != "cpu" or compiled.library() is None:
+        return False
+    return graph.num_entities <= max(_TABLE_ENTITIES, 64 * len(entities))
+
+
+def _compiled_cut(
+    graph: KnowledgeGraph,
+    queries: Tensor,
+    entities: Tensor,
+    entity_query: Tensor,
+    edge_budget: Tensor,
+) -> Cut:
+    """What `_cut` gives, by compiled kernels."""
+    edges = graph.edges
+    degree = graph.degree_of(entities).contiguous()
+    start = edges.indptr[entities].long()
+    edges.expect(start, degree)
+    end = torch.searchsorted(entity_query, torch.arange(len(queries) + 1))
+    count = torch.empty(len(queries), dtype=torch.long)
+    source, relation = edges.source.contiguous(), edges.relation.contiguous()
+    shape = (len(queries), graph.num_entities, graph.num_relations, source.dtype == torch.int64)
+    tensors = (end, entities.contiguous(), start, degree, source, relation, count)
+    call = _CutCall(*shape, *map(compiled.pointer, tensors))
+    work = 4 * int(degree.sum())
+    compiled.run("count_edges", work, ctypes.byref(call))
+    ends = count.cumsum(0)
+    first = ends - count
+    total = int(ends[-1]) if len(queries) else 0
+    found = torch.empty(3, total, dtype=torch.long)
+    query = torch.empty(total, dtype=torch.long)
+    call.first, call.query = compiled.pointer(first), compiled.pointer(query)
+    for name, column in zip(("from", "label", "to"), found, strict=True):
+        setattr(call, name, compiled.pointer(column))
+    compiled.run("write_edges", work, ctypes.byref(call))
+    keys = entity_query * graph.num_entities + entities
+    asked = torch.arange(len(queries)) * graph.num_entities + queries[:, 0]
+    return Cut(
+        edges=found,
+        edge_query=query,
+        degree=degree,
+        source=place_of(keys, asked),
+        over_budget=bool((count - end.diff() > edge_budget).any()),
+    )
+
+
+def _cut(
+    graph: KnowledgeGraph,
+    queries: Tensor,
+    entities: Tensor,
+    entity_query: Tensor,
+    edge_budget: Tensor,
+) -> Cut:
+    """All edges between the chosen entities; arguments as those of `extract`.
+
+    The reference for `extraction.cut` and `_compiled_cut`, and what computes without kernels.
+    """
+    edges = graph.edges
+    count = graph.degree_of(entities)
+    start = edges.indptr[entities]
+    edges.expect(start, count)
+    # Row `i` of the candidates: the edges into entity `i`, then its identity edge. Walking
+    # the rows in order gives edges sorted by target without a sort.
+    first = (count + 1).cumsum(0) - (count + 1)
+    total = int(first[-1] + count[-1]) + 1 if len(entities) else 0
+    places = torch.arange(len(entities), device=graph.device)
+    row = places.repeat_interleave(count + 1, output_size=total)
+    place = torch.arange(total, device=graph.device) + (start - first)[row]
+    identity = first + count
+    place[identity] = 0  # has no place in the adjacency; what stands there is replaced below
+    any_edge = len(edges.source) > 0
+    source = edges.source[place].long() if any_edge else torch.zeros_like(row)
+    relation = edges.relation[place].long() if any_edge else torch.zeros_like(row)
+    local = _local_places(graph.num_entities, len(queries), entities, entity_query, row, source)
+    local[identity] = places
+    relation[identity] = 2 * graph.num_relations
+    kept = (local >= 0).nonzero().squeeze(1)
+    row, local, relation = row[kept], local[kept], relation[kept]
+    query = entity_query[row]
+    facts_per_query = torch.bincount(query, minlength=len(queries)) - torch.bincount(
+        entity_query, minlength=len(queries)
+    )
+    keys = entity_query * graph.num_entities + entities
+    asked = torch.arange(len(queries), device=graph.device) * graph.num_entities + queries[:, 0]
+    return Cut(
+        edges=torch.stack([local, relation, row]),
+        edge_query=query,
+        degree=count,
+        source=place_of(keys, asked),
+        over_budget=bool((facts_per_query > edge_budget).any()),
+    )
+
+
+def _local_places(
+    num_entities: int,
+    num_queries: int,
+    entities: Tensor,
+    entity_query: Tensor,
+    row: Tensor,
+    source: Tensor,
+) -> Tensor:
+    """Place in `entities` of each candidate edge's source within the same query, or -1. [C]"""
+    base = entity_query * num_entities
+    keys = base + entities
+    wanted = base[row].add_(source)
+    if num_queries * num_entities <= 16 * len(wanted):
+        # A table over all (query, entity) pairs: one look-up an edge.
+        table = torch.full((num_queries * num_entities,), -1, device=keys.device)
+        table[keys] = torch.arange(len(keys), device=keys.device)
+        return table[wanted]
+    # The table would be mostly empty, and its cost would grow with the graph.
+    return place_of(keys, wanted)
+
+
+def _highest(value: Tensor, query: Tensor, eligible: Tensor, budget: Tensor) -> Tensor:
+    """Mark each query's `budget` highest eligible values, ties by place. → bool [E]"""
+    candidates = eligible.nonzero().squeeze(1)
+    by_value = value[candidates].argsort(descending=True, stable=True)
+    order = candidates[by_value][query[candidates[by_value]].argsort(stable=True)]
+    counts = torch.bincount(query[order], minlength=len(budget))
+    first = counts.cumsum(0) - counts
+    rank = torch.arange(len(order), device=value.device) - first[query[order]]
+    keep = torch.zeros_like(eligible)
+    keep[order[rank < budget[query[order]]]] = True
+    return keep
