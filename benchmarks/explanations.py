@@ -15,7 +15,7 @@ from oneshot.bench.rules import RELIABLE, RuleBook, Truth, right_answers
 from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.data.load import family
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.training import fit
 

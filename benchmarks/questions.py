@@ -18,7 +18,7 @@ from oneshot.config import PredictorConfig  # noqa: E402
 from oneshot.data.load import load  # noqa: E402
 from oneshot.evaluation import evaluate  # noqa: E402
 from oneshot.predictor import Predictor  # noqa: E402
-from oneshot.reasoner import Reasoner  # noqa: E402
+from oneshot.reasoner.reasoner import Reasoner  # noqa: E402
 from oneshot.samplers import PPRSampler  # noqa: E402
 
 

@@ -29,7 +29,7 @@ from oneshot.config import PredictorConfig
 from oneshot.data.load import load
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.system.devices import find_device
 

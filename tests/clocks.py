@@ -7,7 +7,7 @@ import pytest
 from torch import Tensor
 
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.training import Trainer
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from reasoning import chain_world
 
-from oneshot.answers import Calibration
 from oneshot.config import PredictorConfig
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 
 

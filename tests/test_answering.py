@@ -14,7 +14,7 @@ from reasoning import chain_world, tiny_predictor, trained_run, write_world
 
 from oneshot import answering, questions
 from oneshot.errors import InputError
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 
 ASKED = [("link 3", "after"), ("link 3", "after⁻¹"), ("alone", "next"), ("link 7", "next")] * 5

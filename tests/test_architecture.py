@@ -17,7 +17,7 @@ ROOT = Path(oneshot.__file__).parent
 ORDER = (
     ("graph", "subgraph", "samplers", "coverage"),
     ("subgraph", "predictor"),
-    ("ranking", "best_answers", "reasoner", "stepping", "training", "search"),
+    ("ranking", "reasoner", "stepping", "training", "search"),
     ("ranking", "reasoner", "evaluation", "search"),
     ("search", "paper", "cli"),
     ("reasoner", "bulk", "cli"),

@@ -5,11 +5,11 @@ import torch
 from graphs import random_graph
 from reasoning import tiny_predictor
 
-from oneshot import batching
-from oneshot.batching import BatchSize
 from oneshot.config import PredictorConfig
 from oneshot.evaluation import evaluate
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.reasoner.reasoner import batch_size as batching
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 

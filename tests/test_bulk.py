@@ -23,7 +23,7 @@ from oneshot.bulk.manifest import LOCK, MANIFEST, default_partition, part_name, 
 from oneshot.bulk.parts import answer_partition
 from oneshot.bulk.source import opened
 from oneshot.checkpoints import load_tensors, save_tensors
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.files import locked
 
 RELATIONS = ("next", "after", "before", "next⁻¹", "after⁻¹", "before⁻¹")

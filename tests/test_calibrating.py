@@ -7,12 +7,12 @@ import pytest
 import torch
 from reasoning import chain_world
 
-from oneshot.answers import Calibration
 from oneshot.building import build_reasoner
-from oneshot.calibrating import _fit_logistic, calibrate
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.load import family
 from oneshot.ranking import KnownFacts
+from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.calibration import _fit_logistic, calibrate
 from oneshot.training import fit
 
 

@@ -13,7 +13,7 @@ from oneshot.compiled import library
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
 from oneshot.predictor import Predictor
-from oneshot.predictor.cpu.collect import Statistics, collect
+from oneshot.predictor.cpu.messages import Statistics, collect
 from oneshot.predictor.cpu.plan import make_plan
 from oneshot.predictor.messages import Attention
 from oneshot.samplers import PPRSampler, _extract

@@ -16,7 +16,7 @@ from oneshot.evaluation import Report, candidate_metrics, evaluate, evaluate_can
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import Uncovered
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 

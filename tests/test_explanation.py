@@ -13,12 +13,12 @@ from oneshot.bench.rules import RuleBook, Truth, right_answers
 from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.data.load import family
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.explanation import agreement, edge_gradients, edge_shares, without
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.paths import heaviest_paths, hops
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.explanation import agreement, edge_gradients, edge_shares, without
+from oneshot.reasoner.paths import heaviest_paths, hops
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.training import fit

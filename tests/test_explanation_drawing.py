@@ -13,11 +13,11 @@ from graphs import random_graph, random_queries
 
 from oneshot.config import PredictorConfig
 from oneshot.errors import MissingPackageError
-from oneshot.explanation import Explanation
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.report import shapes
 from oneshot.report.explanation import picture
 from oneshot.report.layout import MAX_ENTITIES, lay_out

@@ -17,7 +17,7 @@ from oneshot.evaluation import evaluate
 from oneshot.graph.graph import host as host_graph
 from oneshot.graph.host import HostGraph, fits_on
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.training import Trainer
 

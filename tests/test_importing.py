@@ -12,7 +12,7 @@ from oneshot.config import from_table
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.importing import import_official
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 
 DIM, ATTENTION, LAYERS = 6, 3, 3
 

@@ -16,8 +16,8 @@ from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
-from oneshot.predictor import rows as rows_module
-from oneshot.predictor.rows import Rows
+from oneshot.predictor import segments as rows_module
+from oneshot.predictor.segments import Rows
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 

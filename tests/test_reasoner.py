@@ -8,11 +8,11 @@ import torch
 from reasoning import chain_world, tiny_predictor
 
 import oneshot
-from oneshot.answers import Calibration, Prediction
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.answers import Calibration, Prediction
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 
 

@@ -18,14 +18,14 @@ from reasoning import chain_world, settings, tiny_predictor, write_world
 from serving import saved_run
 
 from oneshot import jobs, recording
-from oneshot.answers import Calibration
 from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import from_table
 from oneshot.data.load import load
 from oneshot.errors import InputError, OneshotError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner, run_data, run_graph, run_relations
 from oneshot.samplers import PPRSampler, RandomSampler

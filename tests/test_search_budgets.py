@@ -16,7 +16,7 @@ from oneshot.building import build_sampler, sampler_config
 from oneshot.config import SamplerConfig, from_table
 from oneshot.errors import InputError
 from oneshot.jobs import train_run
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import load_reasoner
 from oneshot.samplers import BFSSampler, PPRSampler
 from oneshot.samplers._select import counts_of_mass

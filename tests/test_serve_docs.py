@@ -21,7 +21,7 @@ from oneshot.cli import app
 from oneshot.config import PredictorConfig
 from oneshot.data.load import load
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service

@@ -24,7 +24,7 @@ from oneshot.graph.graph import saved as storage
 from oneshot.graph.saved import MARKER, check_place, is_saved_graph, verify_graph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 
 

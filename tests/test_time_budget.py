@@ -22,7 +22,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation import drawn_queries, evaluate
 from oneshot.ranking import KnownFacts, metrics
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner, run_config
 from oneshot.schedule import Schedule

@@ -17,7 +17,7 @@ from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_dir
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation import evaluate
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system import devices

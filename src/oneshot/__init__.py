@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from oneshot._version import __version__
 
 if TYPE_CHECKING:
-    from oneshot.answers import Answer
     from oneshot.client import Client, ServiceError
     from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
     from oneshot.coverage import Coverage, coverage
@@ -16,12 +15,13 @@ if TYPE_CHECKING:
     from oneshot.data.load import Dataset, load
     from oneshot.errors import InputError, MissingPackageError, OneshotError, UnknownNameError
     from oneshot.evaluation import Report, evaluate
-    from oneshot.explanation import Explanation
     from oneshot.graph.graph import KnowledgeGraph
     from oneshot.graph.vocabulary import Vocabulary
     from oneshot.plan import plan
     from oneshot.predictor import Predictor
-    from oneshot.reasoner import Reasoner
+    from oneshot.reasoner.answers import Answer
+    from oneshot.reasoner.explanation import Explanation
+    from oneshot.reasoner.reasoner import Reasoner
     from oneshot.samplers import (
         SAMPLERS,
         BFSSampler,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Names are imported on first use, so that `oneshot --help` does not wait for torch.
 _HOME = {
-    "Answer": "answers",
+    "Answer": "reasoner.answers",
     "Client": "client",
     "ServiceError": "client",
     "Config": "config",
@@ -54,13 +54,13 @@ _HOME = {
     "UnknownNameError": "errors",
     "Report": "evaluation",
     "evaluate": "evaluation",
-    "Explanation": "explanation",
+    "Explanation": "reasoner.explanation",
     "KnowledgeGraph": "graph.graph",
     "plan": "plan",
     "pagerank": "samplers._pagerank",
     "ppr": "samplers._pagerank",
     "Predictor": "predictor",
-    "Reasoner": "reasoner",
+    "Reasoner": "reasoner.reasoner",
     "SAMPLERS": "samplers",
     "BFSSampler": "samplers",
     "PPRSampler": "samplers",

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from oneshot.answers import Prediction
 from oneshot.errors import InputError
 from oneshot.questions import read_questions
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.answers import Prediction
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.files import replacing
 
 COLUMNS = ("entity", "relation", "rank", "answer", "score", "probability", "known")

@@ -9,7 +9,7 @@ from oneshot.config import Config, SamplerConfig
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, Sampler
 
 # What some samplers have beyond the options of all.

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from http.client import HTTPException
 from typing import Any
 
-from oneshot.answers import Answer, Prediction
 from oneshot.errors import OneshotError
+from oneshot.reasoner.answers import Answer, Prediction
 
 
 class ServiceError(OneshotError):

@@ -9,10 +9,10 @@ import torch
 from oneshot.baselines.frequency import frequency_metrics
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.load import load
-from oneshot.explanation import Explanation
 from oneshot.jobs import train_run
 from oneshot.ranking import Metrics
-from oneshot.reasoner import Prediction
+from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.reasoner import Prediction
 from oneshot.runs import load_reasoner
 
 QUESTION = ("Bolivia", "borders")

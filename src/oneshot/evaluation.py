@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oneshot.batching import BatchSize
 from oneshot.coverage import components
 from oneshot.data.load import both_directions
 from oneshot.errors import InputError
@@ -21,7 +20,8 @@ from oneshot.ranking import (
     filtered_ranks,
     metrics,
 )
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.distributed import Team
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from oneshot.answers import Calibration
-from oneshot.calibrating import calibrate
 from oneshot.data.dataset import Dataset
 from oneshot.evaluation import drawn_queries, evaluate
+from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.calibration import calibrate
 from oneshot.time_budget import TimeBudget
 from oneshot.training import Trainer
 

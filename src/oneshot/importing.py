@@ -20,7 +20,7 @@ from oneshot.config import Config, PredictorConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.files import check_readable
 
 _LAYER = re.compile(r"gnn_layers\.([0-9]{1,4})\.(.+)")

@@ -25,7 +25,7 @@ from oneshot.data.dataset import Dataset, both_directions
 from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import BFSSampler, FittedSampler, Sampler
 from oneshot.system.devices import find_device
 from oneshot.training import Trainer

@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 from oneshot.data.formats import SEPARATORS, format_of
 from oneshot.data.text import COLUMN_NAMES, split_lines
 from oneshot.errors import InputError
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.files import check_readable
 
 # Names of the two columns, by which a first row is recognised as a header.

@@ -28,7 +28,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import with_changes
 from oneshot.graph.live.store import STORE, has_changes
 from oneshot.graph.saved import is_saved_graph, open_graph, save_graph
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.run_parts import (
     CALIBRATION,
     CHECKPOINT,

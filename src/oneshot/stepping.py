@@ -19,7 +19,7 @@ from oneshot.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
 from oneshot.losses import Targets, find_targets, query_losses
 from oneshot.ranking import KnownFacts
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.recorded import Prepared, RecordedStep, ahead, can_record, sizes_of
 from oneshot.schedule import Schedule
 from oneshot.subgraph import SubgraphBatch

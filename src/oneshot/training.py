@@ -27,7 +27,7 @@ from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError
 from oneshot.evaluation import Report, drawn_queries, evaluate
 from oneshot.ranking import KnownFacts
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.stepping import Stepper
 from oneshot.stopping import StopTraining
 from oneshot.time_budget import TimeBudget

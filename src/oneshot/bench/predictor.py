@@ -24,7 +24,7 @@ from oneshot.predictor.fused import why_not_fused
 from oneshot.predictor.layer import ACTIVATIONS, Gate, Layer
 from oneshot.predictor.messages import RedGNNMessage
 from oneshot.ranking import KnownFacts, filtered_ranks
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.recorded import Prepared, RecordedStep, can_record, sizes_of
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products, takes_bfloat16

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from oneshot.data.dataset import Dataset, both_directions
-from oneshot.explanation import Explanation
 from oneshot.ranking import KnownFacts, filtered_ranks
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.reasoner import Reasoner
 
 RELIABLE = 0.95
 """Share of cases in which a sequence of relations has to hold to count as a rule."""

@@ -27,7 +27,7 @@ from oneshot.data.locate import locate
 from oneshot.data.synthetic.generators import family, power_law_facts
 from oneshot.errors import OneshotError
 from oneshot.predictor import Predictor
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.samplers._pagerank import ppr_chebyshev
 from oneshot.system.process import prepare_process

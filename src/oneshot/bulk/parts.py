@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.answering import answer_rows, answers_schema, write_rows
-from oneshot.answers import Prediction
 from oneshot.bulk.manifest import Manifest, part_name, read_manifest
 from oneshot.bulk.source import Source, opened_as
 from oneshot.errors import InputError, OneshotError
+from oneshot.reasoner.answers import Prediction
 from oneshot.system.files import replacing
 from oneshot.system.workers import Outcome, Task
 

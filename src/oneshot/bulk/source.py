@@ -12,7 +12,7 @@ from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import STORE, FactStore
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import (
     CALIBRATION,
     PREDICTOR,

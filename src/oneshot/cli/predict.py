@@ -21,9 +21,9 @@ from oneshot.errors import InputError
 from oneshot.system import console
 
 if TYPE_CHECKING:
-    from oneshot.answers import Prediction
-    from oneshot.explanation import Explanation
-    from oneshot.reasoner import Reasoner
+    from oneshot.reasoner.answers import Prediction
+    from oneshot.reasoner.explanation import Explanation
+    from oneshot.reasoner.reasoner import Reasoner
 
 
 def predict(

@@ -12,7 +12,7 @@ from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.bulk.running import Job
-    from oneshot.reasoner import Reasoner
+    from oneshot.reasoner.reasoner import Reasoner
 
 
 def is_directory_of_parts(out: Path, given: Sequence[str]) -> bool:

@@ -22,7 +22,7 @@ from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_me
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.jobs import train_run
 from oneshot.paper.table import Figures
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import METRICS, load_reasoner
 from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
 from oneshot.stopping import StopTraining, told_to_stop

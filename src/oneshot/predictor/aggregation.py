@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from oneshot.predictor.rows import EdgePlan
+from oneshot.predictor.segments import EdgePlan
 
 # Each takes messages [E, d] and gives [N, width · d].
 Aggregate = Callable[[Tensor, EdgePlan], Tensor]

@@ -91,13 +91,13 @@ def fused_scores(
     collect: Any
     dots: Any
     if _takes_compiled(batch.device):
-        from oneshot.predictor.cpu.collect import collect
+        from oneshot.predictor.cpu.messages import collect
         from oneshot.predictor.cpu.ops import dots, gated, settled
     else:
-        from oneshot.predictor.kernels.collect import collect
+        from oneshot.predictor.kernels.activation import settled
         from oneshot.predictor.kernels.dot import dots
-        from oneshot.predictor.kernels.gate import gated
-        from oneshot.predictor.kernels.settle import settled
+        from oneshot.predictor.kernels.gru import gated
+        from oneshot.predictor.kernels.messages import collect
 
     config = predictor.config
     query = predictor.query(batch.queries[:, 1])

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from oneshot.config import PredictorConfig
 from oneshot.predictor.aggregation import AGGREGATES, degree_factor
 from oneshot.predictor.messages import MESSAGES, Query
-from oneshot.predictor.rows import EdgePlan
+from oneshot.predictor.segments import EdgePlan
 
 NORM_FLOOR = 1e-3
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from oneshot.config import PredictorConfig
-from oneshot.predictor.rows import EdgePlan
+from oneshot.predictor.segments import EdgePlan
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from oneshot.predictor.fused import fused_plan, fused_scores, why_not_fused
 from oneshot.predictor.layer import Gate, Layer, reached_next
 from oneshot.predictor.messages import MESSAGES, DRUMWeights, Query
 from oneshot.predictor.priors import NUM_PRIORS, SCALE, prior_features
-from oneshot.predictor.rows import EdgePlan, Rows
+from oneshot.predictor.segments import EdgePlan, Rows
 from oneshot.subgraph import SubgraphBatch
 
 if TYPE_CHECKING:

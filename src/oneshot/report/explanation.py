@@ -7,8 +7,8 @@ their distances from the question's entity, are distributed.
 import math
 from pathlib import Path
 
-from oneshot.explanation import Explanation
-from oneshot.paths import hops
+from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.paths import hops
 from oneshot.report.layout import lay_out
 from oneshot.report.neighbourhood import (
     FAINT,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from oneshot.explanation import Explanation
-from oneshot.paths import hops
+from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.paths import hops
 
 MAX_ENTITIES = 40
 _MAX_NEIGHBOURS_IN_COLUMN = 9

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from oneshot.explanation import Explanation
+from oneshot.reasoner.explanation import Explanation
 from oneshot.report.layout import Layout
 from oneshot.report.shapes import (
     Box,

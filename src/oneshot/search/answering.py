@@ -16,7 +16,7 @@ from oneshot.building import build_sampler
 from oneshot.config import SamplerConfig
 from oneshot.data.dataset import Dataset
 from oneshot.ranking import KnownFacts, filtered_ranks
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import load_reasoner, load_sampler
 from oneshot.search.store import Answers
 from oneshot.search.trial import Slow, base_config, failure, free_memory, task_data

@@ -13,7 +13,7 @@ from torch import Tensor
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.epoch import without_direct
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.devices import takes_bfloat16
 from oneshot.time_budget import Clock
 

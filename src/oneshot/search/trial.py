@@ -20,7 +20,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.epoch import queries_per_epoch
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import Demand, Pace, measure_pace
 from oneshot.search.halving import judged

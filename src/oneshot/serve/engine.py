@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from oneshot.answers import Prediction
 from oneshot.errors import OneshotError
-from oneshot.explanation import Explanation
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.answers import Prediction
+from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.settings import ServeSettings
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.explanation import Explanation
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.live.store import StoreError
+from oneshot.reasoner.explanation import Explanation
 from oneshot.runs import (
     load_reasoner,
     run_config,

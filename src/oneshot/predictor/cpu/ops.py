@@ -6,9 +6,9 @@ Rows beyond those of an older state have a state of zero, which is not stored.
 from torch import Tensor, nn
 
 from oneshot.predictor.aggregation import degree_factor
-from oneshot.predictor.cpu.settle import can_settle, settle
+from oneshot.predictor.cpu.activation import can_settle, settle
 from oneshot.predictor.layer import NORM_FLOOR, Layer
-from oneshot.predictor.rows import Rows
+from oneshot.predictor.segments import Rows
 
 
 def dots(state: Tensor, asked: Tensor, rows: Rows) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oneshot.compiled import pointer, run
-from oneshot.predictor.rows import Rows
+from oneshot.predictor.segments import Rows
 from oneshot.subgraph import SubgraphBatch
 
 

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from oneshot.predictor.kernels.pieces import PIECE, join_sums
 from oneshot.predictor.kernels.plan import QueryRows
+from oneshot.predictor.kernels.segments import PIECE, join_sums
 
 
 def dots(state: Tensor, asked: Tensor, rows: QueryRows) -> Tensor:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from oneshot.predictor.kernels.pieces import Pieces, cut
+from oneshot.predictor.kernels.segments import Pieces, cut
 from oneshot.subgraph import SubgraphBatch
 
 _SPREAD_BLOCK = 1024

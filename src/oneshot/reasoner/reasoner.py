@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from oneshot.answers import Answer, Calibration, Prediction
-from oneshot.best_answers import Candidates, best_answers, candidates_of
 from oneshot.errors import InputError
 from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
+from oneshot.reasoner.answers import Answer, Calibration, Prediction
+from oneshot.reasoner.best_answers import Candidates, best_answers, candidates_of
 from oneshot.samplers import Sampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products
 
 if TYPE_CHECKING:
-    from oneshot.explanation import Explanation
-    from oneshot.streaming import OnError, Query
+    from oneshot.reasoner.explanation import Explanation
+    from oneshot.reasoner.stream import OnError, Query
 
 __all__ = ["Answer", "Calibration", "Prediction", "Reasoner"]
 
@@ -146,7 +146,7 @@ class Reasoner:
         A query about an entity without any fact has no answers here: among many such questions
         one that cannot be answered is no reason to stop.
         """
-        from oneshot.streaming import predict_stream
+        from oneshot.reasoner.stream import predict_stream
 
         _check_top(top)
         return predict_stream(self, queries, top, exclude_known, batch_size, errors)
@@ -176,7 +176,7 @@ class Reasoner:
         The answer is put into the subgraph if it was not chosen. `beam`: partial paths that the
         search keeps at each entity; more may find a heavier path and takes longer.
         """
-        from oneshot.explanation import explain
+        from oneshot.reasoner.explanation import explain
 
         tail = self._entity(answer)
         return explain(self, self.query(entity, relation, inverse), tail, paths, beam)

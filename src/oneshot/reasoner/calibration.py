@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from oneshot.answers import Calibration
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.ranking import KnownFacts
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.reasoner import Reasoner
 
 _CANDIDATES = 10  # answers of each question that the fit looks at
 _PRIOR = 0.01  # weight of the square of the slope

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from oneshot.predictor.kernels.gate import tanh
+from oneshot.predictor.kernels.gru import tanh
 from oneshot.predictor.layer import Layer
 
 _ROWS = 16

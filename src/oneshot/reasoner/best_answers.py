@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from oneshot.answers import Answer, Calibration
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.reasoner.answers import Answer, Calibration
 from oneshot.subgraph import SubgraphBatch
 
 

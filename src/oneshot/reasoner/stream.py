@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from oneshot.answers import Prediction
-from oneshot.batching import BatchSize
 from oneshot.errors import InputError
 from oneshot.graph.graph import INVERSE_MARK
+from oneshot.reasoner.answers import Prediction
+from oneshot.reasoner.batch_size import BatchSize
 
 if TYPE_CHECKING:
-    from oneshot.reasoner import Reasoner
+    from oneshot.reasoner.reasoner import Reasoner
 
 Query = tuple[str | int, str | int] | tuple[str | int, str | int, bool]
 """An entity and a relation, each by name or id, and whether the inverse relation is meant."""

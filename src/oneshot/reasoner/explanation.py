@@ -23,10 +23,10 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.paths import WeightedPath, heaviest_paths, hops, routes
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
-from oneshot.reasoner import Reasoner
+from oneshot.reasoner.paths import WeightedPath, heaviest_paths, hops, routes
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 
 # Of the average. The median error is 1 % of the largest share (4 points: 5 %); Gauss's points are

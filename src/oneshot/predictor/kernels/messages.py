@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from oneshot.predictor.aggregation import VARIANCE_FLOOR
-from oneshot.predictor.kernels.edge_kernels import (
+from oneshot.predictor.kernels.message_kernels import (
     attend,
     collect_extremes,
     collect_sums,
@@ -23,8 +23,8 @@ from oneshot.predictor.kernels.edge_kernels import (
     to_kinds,
     to_sources,
 )
-from oneshot.predictor.kernels.pieces import PIECE, Pieces, join_sums
 from oneshot.predictor.kernels.plan import FusedPlan
+from oneshot.predictor.kernels.segments import PIECE, Pieces, join_sums
 from oneshot.predictor.messages import Attention
 
 Statistics = Literal["sum", "mean", "max", "pna"]

@@ -1,0 +1,4 @@
+"""Graph, sampler and predictor together: predict, explain, calibrate, stream.
+
+The only room below training that knows both samplers and predictor.
+"""
