@@ -42,7 +42,7 @@ result = {"seconds": round(opened, 4), "look_up_ms": round(looked * 1e3, 3)}
 COVERAGE = """
 import sys, time
 import torch
-from oneshot.coverage import coverage
+from oneshot.evaluation.coverage import coverage
 from oneshot.data.load import load
 from oneshot.samplers._pagerank import ppr
 from oneshot.samplers import PPRSampler

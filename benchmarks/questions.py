@@ -16,7 +16,7 @@ from common import find, write_result  # noqa: E402
 
 from oneshot.config import PredictorConfig  # noqa: E402
 from oneshot.data.load import load  # noqa: E402
-from oneshot.evaluation import evaluate  # noqa: E402
+from oneshot.evaluation.evaluate import evaluate  # noqa: E402
 from oneshot.predictor import Predictor  # noqa: E402
 from oneshot.reasoner.reasoner import Reasoner  # noqa: E402
 from oneshot.samplers import PPRSampler  # noqa: E402

@@ -7,8 +7,8 @@ from common import find, write_result
 from rich.console import Console
 from rich.table import Table
 
-from oneshot.coverage import coverage
 from oneshot.data.load import load
+from oneshot.evaluation.coverage import coverage
 from oneshot.paper import published
 from oneshot.samplers import SAMPLERS
 

@@ -30,7 +30,7 @@ import torch
 from common import RESULTS, find
 
 from oneshot.bench.measuring import hardware
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.runs import load_reasoner, run_config, run_data
 from oneshot.search.sampler_phase import RUN, find_sampler
 from oneshot.search.session import Session, Timer

@@ -6,7 +6,7 @@ from graphs import random_graph
 from reasoning import tiny_predictor
 
 from oneshot.config import PredictorConfig
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.reasoner.reasoner import batch_size as batching

@@ -3,8 +3,8 @@ import torch
 from graphs import as_networkx, random_graph, random_queries
 from networkx import node_connected_component
 
-from oneshot.coverage import budget_label, components, coverage
 from oneshot.errors import InputError
+from oneshot.evaluation.coverage import budget_label, components, coverage
 from oneshot.samplers import SAMPLERS, PPRSampler
 
 

@@ -10,9 +10,9 @@ from graphs import random_graph
 from reasoning import tiny_predictor
 from torch import Tensor
 
-from oneshot.coverage import components
 from oneshot.errors import InputError
-from oneshot.evaluation import Report, candidate_metrics, evaluate, evaluate_candidates
+from oneshot.evaluation.coverage import components
+from oneshot.evaluation.evaluate import Report, candidate_metrics, evaluate, evaluate_candidates
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import Uncovered

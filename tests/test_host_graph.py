@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from oneshot.config import PredictorConfig, TrainingConfig
-from oneshot.coverage import coverage
 from oneshot.data.load import family
 from oneshot.errors import InputError
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.coverage import coverage
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.graph.graph import host as host_graph
 from oneshot.graph.host import HostGraph, fits_on
 from oneshot.predictor import Predictor

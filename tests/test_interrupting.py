@@ -24,7 +24,7 @@ from oneshot.checkpoints import load_tensors
 from oneshot.config import Config, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner
 from oneshot.stopping import interrupted

@@ -15,7 +15,7 @@ from oneshot.config import Config, PredictorConfig
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.errors import InputError
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.paper import TABLES, Workbench, main_table, make_report, published, workbench
 from oneshot.paper.cases import choose_questions, hops_from

@@ -11,10 +11,10 @@ from reasoning import chain_world
 
 import oneshot
 from oneshot.config import Config, from_table
-from oneshot.coverage import coverage
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.data.load import load
 from oneshot.errors import InputError
+from oneshot.evaluation.coverage import coverage
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.plan import Plan, _direct_shares, make_plan
 from oneshot.runs import run_config

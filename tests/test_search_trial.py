@@ -7,8 +7,8 @@ import torch
 from reasoning import chain_world
 
 from oneshot.config import SamplerConfig, TrainingConfig
-from oneshot.coverage import coverage
 from oneshot.epoch import queries_per_epoch
+from oneshot.evaluation.coverage import coverage
 from oneshot.samplers import PPRSampler
 from oneshot.search.halving import expected_value, limits
 from oneshot.search.outset import fitted_sampler

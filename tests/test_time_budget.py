@@ -20,7 +20,7 @@ from oneshot.checkpoints import load_tensors, save_tensors
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.evaluation import drawn_queries, evaluate
+from oneshot.evaluation.evaluate import drawn_queries, evaluate
 from oneshot.ranking import KnownFacts, metrics
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.recording import CHECKPOINT

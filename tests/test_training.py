@@ -15,7 +15,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.data.load import family
 from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import InputError, OneshotError
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler

@@ -10,11 +10,11 @@ from oneshot._version import __version__
 if TYPE_CHECKING:
     from oneshot.client import Client, ServiceError
     from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
-    from oneshot.coverage import Coverage, coverage
     from oneshot.data import load as datasets
     from oneshot.data.load import Dataset, load
     from oneshot.errors import InputError, MissingPackageError, OneshotError, UnknownNameError
-    from oneshot.evaluation import Report, evaluate
+    from oneshot.evaluation.coverage import Coverage, coverage
+    from oneshot.evaluation.evaluate import Report, evaluate
     from oneshot.graph.graph import KnowledgeGraph
     from oneshot.graph.vocabulary import Vocabulary
     from oneshot.plan import plan
@@ -44,16 +44,16 @@ _HOME = {
     "PredictorConfig": "config",
     "SamplerConfig": "config",
     "TrainingConfig": "config",
-    "Coverage": "coverage",
-    "coverage": "coverage",
+    "Coverage": "evaluation.coverage",
+    "coverage": "evaluation.coverage",
     "Dataset": "data.load",
     "load": "data.load",
     "InputError": "errors",
     "MissingPackageError": "errors",
     "OneshotError": "errors",
     "UnknownNameError": "errors",
-    "Report": "evaluation",
-    "evaluate": "evaluation",
+    "Report": "evaluation.evaluate",
+    "evaluate": "evaluation.evaluate",
     "Explanation": "reasoner.explanation",
     "KnowledgeGraph": "graph.graph",
     "plan": "plan",

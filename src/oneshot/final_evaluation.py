@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from oneshot.data.dataset import Dataset
-from oneshot.evaluation import drawn_queries, evaluate
+from oneshot.evaluation.evaluate import drawn_queries, evaluate
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.calibration import calibrate
 from oneshot.time_budget import TimeBudget

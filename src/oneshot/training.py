@@ -25,7 +25,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.diagnosis import Diagnosis
 from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError
-from oneshot.evaluation import Report, drawn_queries, evaluate
+from oneshot.evaluation.evaluate import Report, drawn_queries, evaluate
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.stepping import Stepper

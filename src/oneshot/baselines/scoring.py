@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.data.dataset import Dataset
-from oneshot.evaluation import drawn_queries
+from oneshot.evaluation.evaluate import drawn_queries
 from oneshot.ranking import KnownFacts, Metrics, dense_ranks, metrics
 
 Scorer = Callable[[Tensor], Tensor]

@@ -17,7 +17,7 @@ from oneshot.config import Config
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.epoch import Epoch, draw_epoch
 from oneshot.errors import InputError
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.losses import find_targets, query_losses
 from oneshot.predictor import Predictor
 from oneshot.predictor.fused import why_not_fused

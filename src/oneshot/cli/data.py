@@ -112,8 +112,8 @@ def coverage(
     device: DeviceOption = "auto",
 ) -> None:
     """Measure how often the answer is in a sampler's subgraph, in both query directions."""
-    from oneshot.coverage import budget_label
-    from oneshot.coverage import coverage as measure
+    from oneshot.evaluation.coverage import budget_label
+    from oneshot.evaluation.coverage import coverage as measure
     from oneshot.samplers import SAMPLERS
     from oneshot.system.devices import find_device
 

@@ -174,7 +174,7 @@ def evaluate(
     """Filtered ranking of held-out facts, in both directions."""
     import torch
 
-    from oneshot import evaluation
+    from oneshot.evaluation.evaluate import evaluate as evaluated
     from oneshot.runs import current_graph, load_reasoner, run_data
     from oneshot.system.devices import find_device
 
@@ -189,7 +189,7 @@ def evaluate(
     asked = min(2 * len(facts), limit or 2 * len(facts))
     with console.progress_bar() as progress:
         task = progress.add_task("evaluating", total=asked)
-        report = evaluation.evaluate(
+        report = evaluated(
             reasoner,
             facts,
             known,

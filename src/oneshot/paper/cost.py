@@ -12,7 +12,7 @@ from oneshot.building import build_reasoner
 from oneshot.config import PredictorConfig
 from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.paper import published
 from oneshot.paper.pictures import draw_heat_map
 from oneshot.paper.table import Column, Figures, Row, Table, by_data

@@ -5,7 +5,7 @@ from functools import partial
 
 from oneshot.building import build_sampler
 from oneshot.config import from_table
-from oneshot.evaluation import evaluate
+from oneshot.evaluation.evaluate import evaluate
 from oneshot.paper.pictures import draw_heat_map
 from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.workbench import Workbench

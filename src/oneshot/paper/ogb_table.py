@@ -16,7 +16,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.data.public.archives import unpack_ogb
 from oneshot.data.public.ogb_negatives import read_candidates
-from oneshot.evaluation import candidate_metrics, evaluate_candidates
+from oneshot.evaluation.evaluate import candidate_metrics, evaluate_candidates
 from oneshot.paper import published
 from oneshot.paper.table import Column, Figures, Row, Table
 from oneshot.paper.workbench import QUICK_DATA, Workbench

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from oneshot.coverage import coverage
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
+from oneshot.evaluation.coverage import coverage
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.paper import published
 from oneshot.paper.pictures import draw_lines

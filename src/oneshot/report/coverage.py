@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from oneshot.coverage import Coverage, budget_label
 from oneshot.errors import InputError, require
+from oneshot.evaluation.coverage import Coverage, budget_label
 from oneshot.system.files import replacing
 
 PICTURE_FORMATS = (".png", ".svg", ".pdf")

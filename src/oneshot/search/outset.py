@@ -9,8 +9,8 @@ import torch
 
 from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config, SamplerConfig
-from oneshot.coverage import components, coverage
 from oneshot.data.dataset import Dataset
+from oneshot.evaluation.coverage import components, coverage
 from oneshot.plan import make_plan
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import measure_pace

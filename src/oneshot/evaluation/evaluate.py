@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oneshot.coverage import components
 from oneshot.data.load import both_directions
 from oneshot.errors import InputError
+from oneshot.evaluation.coverage import components
 from oneshot.ranking import (
     KnownFacts,
     Metrics,
