@@ -44,8 +44,8 @@ OURS = (
     SETUP
     + """
 from oneshot.building import build_reasoner
-from oneshot.epoch import draw_epoch
-from oneshot.training import Trainer
+from oneshot.training.epoch import draw_epoch
+from oneshot.training.trainer import Trainer
 
 config = from_table({
     "sampler": {"entity_ratio": ratio},

@@ -17,7 +17,7 @@ from oneshot.data.load import family
 from oneshot.predictor import Predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
-from oneshot.training import fit
+from oneshot.training.trainer import fit
 
 PEOPLE, MAX_ENTITIES, EPOCHS, EXPLAINED = 600, 80, 5, 100
 SEEDS = (0, 1, 2)  # of world, parameters, training and choice of facts

@@ -24,7 +24,7 @@ from oneshot.building import build_reasoner
 from oneshot.config import read_config
 from oneshot.data.load import load
 from oneshot.system.files import write_json
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
 BUSY = ("kernel", "gpu_memcpy", "gpu_memset")

@@ -27,7 +27,7 @@ import torch
 from oneshot.building import build_reasoner
 from oneshot.config import from_table
 from oneshot.data.load import load
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 class Enough(Exception):
     pass

@@ -18,7 +18,7 @@ from oneshot.building import build_reasoner
 from oneshot.paper.workbench import Workbench
 from oneshot.system.devices import find_device
 from oneshot.system.files import write_json
-from oneshot.training import fit
+from oneshot.training.trainer import fit
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from oneshot.predictor import Predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 
 class FakeClock:

@@ -7,9 +7,9 @@ from reasoning import tiny_predictor
 
 from oneshot.config import PredictorConfig
 from oneshot.evaluation.evaluate import evaluate
+from oneshot.reasoner import batch_size as batching
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.reasoner.reasoner import batch_size as batching
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 

@@ -13,7 +13,7 @@ from oneshot.data.load import family
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.calibration import _fit_logistic, calibrate
-from oneshot.training import fit
+from oneshot.training.trainer import fit
 
 
 def test_probabilities_beat_a_constant_on_held_out_facts() -> None:

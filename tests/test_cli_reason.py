@@ -12,8 +12,9 @@ import torch
 from commands import Run, listing
 from reasoning import chain_world, settings, trained_run, write_world
 
-from oneshot import errors, tensorboard
+from oneshot import errors
 from oneshot.checkpoints import load_tensors, save_tensors
+from oneshot.training import tensorboard
 
 
 @pytest.fixture(scope="module")

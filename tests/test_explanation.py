@@ -21,7 +21,7 @@ from oneshot.reasoner.paths import heaviest_paths, hops
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
-from oneshot.training import fit
+from oneshot.training.trainer import fit
 
 
 def reasoner_on(graph: KnowledgeGraph, seed: int = 0, ratio: float = 1.0, **options) -> Reasoner:

@@ -20,22 +20,23 @@ from faulty import SEVERAL_STEPS, contents, write_base
 from reasoning import settings
 from torch import Tensor
 
-from oneshot import jobs, stepping
+from oneshot import jobs
 from oneshot.building import build_reasoner
 from oneshot.checkpoints import load_tensors
 from oneshot.config import from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.errors import DivergedError, InputError, OneshotError
-from oneshot.losses import query_losses
-from oneshot.padding import Capacity
-from oneshot.recorded import Prepared
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner, only_writer, run_config, run_data
-from oneshot.stopping import StopTraining, ended_by_sigterm
 from oneshot.subgraph import SubgraphBatch
-from oneshot.time_budget import TimeBudget
-from oneshot.training import Trainer
+from oneshot.training import steps as stepping
+from oneshot.training.cuda_graph import Prepared
+from oneshot.training.interrupt import StopTraining, ended_by_sigterm
+from oneshot.training.losses import query_losses
+from oneshot.training.padding import Capacity
+from oneshot.training.time_budget import TimeBudget
+from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 

@@ -11,13 +11,13 @@ from reasoning import chain_world
 
 import oneshot
 from oneshot.config import from_table
-from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.jobs import train_run
 from oneshot.runs import SAMPLER
 from oneshot.samplers import FittedSampler, PPRSampler
-from oneshot.training import Trainer
+from oneshot.training.epoch import draw_epoch
+from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 

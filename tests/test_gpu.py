@@ -9,9 +9,9 @@ from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.load import family
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.graph.graph import host as host_graph
+from oneshot.graph import host as host_graph
 from oneshot.samplers import SAMPLERS, PPRSampler
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,

@@ -26,7 +26,7 @@ from oneshot.data.large.state import Options, building_place
 from oneshot.data.load import load
 from oneshot.data.locate import locate
 from oneshot.errors import InputError
-from oneshot.graph.graph import adjacency as edges
+from oneshot.graph import adjacency as edges
 from oneshot.samplers import PPRSampler
 from oneshot.system import files
 

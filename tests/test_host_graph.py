@@ -14,12 +14,12 @@ from oneshot.data.load import family
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.graph.graph import host as host_graph
+from oneshot.graph import host as host_graph
 from oneshot.graph.host import HostGraph, fits_on
 from oneshot.predictor import Predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, PPRSampler
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 DATA = family(300)

@@ -19,7 +19,7 @@ from commands import Run, listing
 from faulty import contents
 from reasoning import SMALL, chain_world, settings, write_world
 
-from oneshot import final_evaluation, jobs
+from oneshot import jobs
 from oneshot.checkpoints import load_tensors
 from oneshot.config import Config, from_table
 from oneshot.data.dataset import Dataset
@@ -27,8 +27,9 @@ from oneshot.data.load import load
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner
-from oneshot.stopping import interrupted
-from oneshot.training import Trainer
+from oneshot.training import final_evaluation
+from oneshot.training.interrupt import interrupted
+from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 STEPS = ("training.batch_size=8", "training.epochs=4", "predictor.dropout=0.2")

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.losses import Targets, find_targets, query_losses, softmax_loss
-from oneshot.padding import Capacity, PaddedBatch
 from oneshot.predictor import Predictor
 from oneshot.predictor.fused import fused_plan
 from oneshot.ranking import KnownFacts
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import has_triton
+from oneshot.training.losses import Targets, find_targets, query_losses, softmax_loss
+from oneshot.training.padding import Capacity, PaddedBatch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -155,7 +155,7 @@ def test_padding_changes_nothing(shape: dict[str, object], batch: SubgraphBatch)
 @needs_kernels
 @pytest.mark.parametrize("rivals", ["all", "sampled"])
 def test_losses_on_a_padded_batch(rivals: str, batch: SubgraphBatch) -> None:
-    from oneshot.loss_kernels import query_logsumexp
+    from oneshot.training._triton import query_logsumexp
 
     config = TrainingConfig(mask_known=True, softmax_over=rivals)  # type: ignore[arg-type]
     scores = torch.linspace(-3, 4, batch.num_entities, device=DEVICE).requires_grad_()

@@ -11,12 +11,12 @@ from commands import Run
 from graphs import random_graph, random_queries
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oneshot.graph.graph.live import overlay as loose
 from reasoning import chain_world, tiny_predictor, trained_run, write_world
 
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.graph import host as host_graph
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.graph import host as host_graph
+from oneshot.graph.live import overlay as loose
 from oneshot.graph.live.live_graph import LiveGraph, with_changes
 from oneshot.graph.live.merge import find_facts, merged
 from oneshot.graph.live.store import STORE, Change, FactStore

@@ -8,11 +8,11 @@ from graphs import random_graph, random_queries
 from torch import Tensor
 
 from oneshot.config import TrainingConfig
-from oneshot.losses import bce_loss, find_targets, query_losses, softmax_loss
 from oneshot.ranking import KnownFacts
 from oneshot.samplers import PPRSampler
-from oneshot.schedule import Schedule
 from oneshot.subgraph import SubgraphBatch
+from oneshot.training.losses import bce_loss, find_targets, query_losses, softmax_loss
+from oneshot.training.schedule import Schedule
 
 NUM_ENTITIES = 30
 

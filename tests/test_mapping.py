@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from oneshot.data.load import family, load
-from oneshot.graph.graph import memory_map as mapping
-from oneshot.graph.graph import saved as storage
+from oneshot.graph import memory_map as mapping
+from oneshot.graph import saved as storage
 from oneshot.graph.memory_map import Scattered, map_array
 from oneshot.samplers import PPRSampler
 

@@ -3,8 +3,8 @@
 import torch
 from graphs import random_graph, random_queries
 
-from oneshot.padding import Capacity, PaddedBatch
 from oneshot.samplers import PPRSampler
+from oneshot.training.padding import Capacity, PaddedBatch
 
 
 def test_a_capacity_grows_only_where_it_must() -> None:

@@ -27,7 +27,7 @@ from oneshot.paper.trained import noisy, thinned
 from oneshot.predictor import Predictor
 from oneshot.runs import METRICS
 from oneshot.samplers import PPRSampler
-from oneshot.stopping import StopTraining
+from oneshot.training.interrupt import StopTraining
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
 pytest.importorskip("smac", reason="one of the tables searches (extra search)")

@@ -16,9 +16,9 @@ from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.plan import Plan, _direct_shares, make_plan
 from oneshot.runs import run_config
 from oneshot.samplers import FittedSampler
+from oneshot.training.plan import Plan, _direct_shares, make_plan
 
 
 @pytest.fixture(autouse=True)

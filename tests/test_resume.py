@@ -23,7 +23,7 @@ from oneshot.checkpoints import load_tensors, save_tensors
 from oneshot.config import from_table
 from oneshot.errors import OneshotError
 from oneshot.recording import CHECKPOINT
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 # Everything that a checkpoint has to carry over.

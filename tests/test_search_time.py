@@ -32,7 +32,7 @@ from oneshot.search.store import STORE, Store, Trial
 from oneshot.search.summary import summarise
 from oneshot.search.trial import provide, run_predictor_trial, timed_training, trial_training
 from oneshot.search.trial_budget import TrialBudget
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -545,7 +545,7 @@ def test_a_plan_with_few_layers_is_in_the_space() -> None:
 def test_the_plan_is_for_a_time_between_a_trial_and_the_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from oneshot.plan import make_plan
+    from oneshot.training.plan import make_plan
 
     asked: list[float] = []
 

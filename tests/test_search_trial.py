@@ -7,14 +7,14 @@ import torch
 from reasoning import chain_world
 
 from oneshot.config import SamplerConfig, TrainingConfig
-from oneshot.epoch import queries_per_epoch
 from oneshot.evaluation.coverage import coverage
 from oneshot.samplers import PPRSampler
 from oneshot.search.halving import expected_value, limits
 from oneshot.search.outset import fitted_sampler
 from oneshot.search.store import Trial
 from oneshot.search.trial import full_training, provide, run_predictor_trial, trial_training
-from oneshot.stopping import StopTraining
+from oneshot.training.epoch import queries_per_epoch
+from oneshot.training.interrupt import StopTraining
 
 
 def task(data: Any, **changes: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_no_memory_is_a_failure_of_the_trial(monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("oneshot.training.evaluate", full)
+    monkeypatch.setattr("oneshot.training.trainer.evaluate", full)
     outcome = run_predictor_trial(task(chain_world(30)))
     assert (outcome["status"], outcome["error"]) == ("failed", "out of memory")
 
@@ -81,7 +81,7 @@ def test_a_fault_of_ours_is_a_failure_of_the_trial(monkeypatch: pytest.MonkeyPat
     def odd(*_: object, **__: object) -> None:
         raise KeyError("missing")
 
-    monkeypatch.setattr("oneshot.training.evaluate", odd)
+    monkeypatch.setattr("oneshot.training.trainer.evaluate", odd)
     outcome = run_predictor_trial(task(chain_world(30)))
     assert (outcome["status"], outcome["error"]) == ("failed", "KeyError: 'missing'")
 
@@ -90,7 +90,7 @@ def test_a_trial_that_is_to_stop_is_no_failure(monkeypatch: pytest.MonkeyPatch) 
     def stopped(*_: object, **__: object) -> None:
         raise StopTraining
 
-    monkeypatch.setattr("oneshot.training.evaluate", stopped)
+    monkeypatch.setattr("oneshot.training.trainer.evaluate", stopped)
     with pytest.raises(StopTraining):
         run_predictor_trial(task(chain_world(30)))
 

@@ -18,9 +18,9 @@ from oneshot.config import PredictorConfig
 from oneshot.data import load as datasets
 from oneshot.data.load import Dataset, load
 from oneshot.errors import InputError
+from oneshot.graph import memory_map as mapping
+from oneshot.graph import saved as storage
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.graph import memory_map as mapping
-from oneshot.graph.graph import saved as storage
 from oneshot.graph.saved import MARKER, check_place, is_saved_graph, verify_graph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor import Predictor

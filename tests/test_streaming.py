@@ -12,9 +12,9 @@ import torch
 from reasoning import chain_world, tiny_predictor
 
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.reasoner import stream as streaming
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.reasoner.reasoner import stream as streaming
 from oneshot.samplers import PPRSampler
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

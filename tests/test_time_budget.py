@@ -25,11 +25,11 @@ from oneshot.ranking import KnownFacts, metrics
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.recording import CHECKPOINT
 from oneshot.runs import load_reasoner, run_config
-from oneshot.schedule import Schedule
-from oneshot.stopping import StopTraining
 from oneshot.system.distributed import Team
-from oneshot.time_budget import TimeBudget
-from oneshot.training import Trainer, TrainingState
+from oneshot.training.interrupt import StopTraining
+from oneshot.training.schedule import Schedule
+from oneshot.training.time_budget import TimeBudget
+from oneshot.training.trainer import Trainer, TrainingState
 
 CPU = torch.device("cpu")
 # 48 queries in 6 steps an epoch on a chain of 30.

@@ -20,7 +20,7 @@ from oneshot.baselines.scoring import rank_split
 from oneshot.baselines.timetable import Timetable
 from oneshot.data.dataset import Dataset
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.time_budget import TimeBudget
+from oneshot.training.time_budget import TimeBudget
 
 CPU = torch.device("cpu")
 FAST = ["distmult", "complex", "rotate", "conve"]

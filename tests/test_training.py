@@ -13,7 +13,6 @@ from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import family
-from oneshot.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.graph.graph import KnowledgeGraph
@@ -22,7 +21,8 @@ from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system import devices
 from oneshot.system.process import ONEDNN_LIMIT, WITHOUT_AMX
-from oneshot.training import Trainer, fit
+from oneshot.training.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_direct
+from oneshot.training.trainer import Trainer, fit
 
 SMALL = TrainingConfig(epochs=3, batch_size=16, learning_rate=0.01, fact_ratio=0.7)
 SHAPE = PredictorConfig(num_layers=3, dim=8, attention_dim=4)

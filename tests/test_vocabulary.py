@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph.graph import vocabulary as module
+from oneshot.graph import vocabulary as module
 from oneshot.graph.vocabulary import Vocabulary
 
 distinct_names = st.lists(st.text(), unique=True, max_size=30)

@@ -1,8 +1,6 @@
 """oneshot: link prediction on large knowledge graphs, one small subgraph per question."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from oneshot._version import __version__
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from oneshot.evaluation.evaluate import Report, evaluate
     from oneshot.graph.graph import KnowledgeGraph
     from oneshot.graph.vocabulary import Vocabulary
-    from oneshot.plan import plan
     from oneshot.predictor import Predictor
     from oneshot.reasoner.answers import Answer
     from oneshot.reasoner.explanation import Explanation
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
     from oneshot.samplers import (
         SAMPLERS,
         BFSSampler,
+        FittedSampler,
         PageRankSampler,
         PPRSampler,
         RandomSampler,
@@ -33,7 +31,8 @@ if TYPE_CHECKING:
     )
     from oneshot.samplers._pagerank import pagerank, ppr
     from oneshot.subgraph import SubgraphBatch
-    from oneshot.training import fit
+    from oneshot.training.plan import plan
+    from oneshot.training.trainer import fit
 
 # Names are imported on first use, so that `oneshot --help` does not wait for torch.
 _HOME = {
@@ -56,20 +55,21 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "Explanation": "reasoner.explanation",
     "KnowledgeGraph": "graph.graph",
-    "plan": "plan",
+    "plan": "training.plan",
     "pagerank": "samplers._pagerank",
     "ppr": "samplers._pagerank",
     "Predictor": "predictor",
     "Reasoner": "reasoner.reasoner",
     "SAMPLERS": "samplers",
     "BFSSampler": "samplers",
+    "FittedSampler": "samplers",
     "PPRSampler": "samplers",
     "PageRankSampler": "samplers",
     "RandomSampler": "samplers",
     "RandomWalkSampler": "samplers",
     "Sampler": "samplers",
     "SubgraphBatch": "subgraph",
-    "fit": "training",
+    "fit": "training.trainer",
     "Vocabulary": "graph.vocabulary",
 }
 
@@ -82,6 +82,7 @@ __all__ = [
     "Coverage",
     "Dataset",
     "Explanation",
+    "FittedSampler",
     "InputError",
     "KnowledgeGraph",
     "MissingPackageError",
@@ -123,15 +124,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    """Keeps `oneshot.ppr` and others the functions, not the modules that they live in."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # The import system binds each submodule to its package after loading it.
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

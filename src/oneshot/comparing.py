@@ -25,8 +25,8 @@ from oneshot.errors import InputError
 from oneshot.paper.reporting import make_report, read_report
 from oneshot.paper.table import Column, Figures, Row, Table
 from oneshot.paper.workbench import Workbench, facts_digest
-from oneshot.plan import make_plan
 from oneshot.system.files import write_text
+from oneshot.training.plan import make_plan
 
 NAME = "compare"
 

@@ -112,7 +112,7 @@ class PredictorConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How the predictor is trained; see `oneshot.training`."""
+    """How the predictor is trained; see `oneshot.training.trainer`."""
 
     epochs: int = 20
     # time budget in minutes for the whole training, validation and the final evaluation of both

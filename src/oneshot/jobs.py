@@ -12,10 +12,7 @@ import torch
 from oneshot.building import build_reasoner
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
-from oneshot.diagnosis import Diagnosis
 from oneshot.errors import DivergedError, InputError
-from oneshot.final_evaluation import FinalEvaluation, final_queries
-from oneshot.progress import ProgressDisplay
 from oneshot.recording import RunWriter, begun_run, holds_training, remove_staged
 from oneshot.resuming import (
     Checkpoint,
@@ -42,13 +39,16 @@ from oneshot.runs import (
     read_json,
     run_config,
 )
-from oneshot.stopping import StopTraining
 from oneshot.system import console
 from oneshot.system.checksums import write_sealed_json, write_sealed_text
 from oneshot.system.distributed import Team
 from oneshot.system.files import json_text, remove_leftovers, write_text
-from oneshot.time_budget import Clock, TimeBudget
-from oneshot.training import Observer, Trainer
+from oneshot.training.diagnosis import Diagnosis
+from oneshot.training.final_evaluation import FinalEvaluation, final_queries
+from oneshot.training.interrupt import StopTraining
+from oneshot.training.progress import ProgressDisplay
+from oneshot.training.time_budget import Clock, TimeBudget
+from oneshot.training.trainer import Observer, Trainer
 
 REPORTED = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "coverage", "queries", "seconds")
 """The figures of an evaluation that are shown in a table."""

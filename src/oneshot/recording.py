@@ -32,7 +32,7 @@ from oneshot.runs import (
     start_run,
 )
 from oneshot.system.files import check_replaceable, exchange, leftovers, sync, write_text
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 __all__ = ["CHECKPOINT", "RunWriter", "begun_run", "holds_training", "remove_staged"]
 

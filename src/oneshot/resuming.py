@@ -13,7 +13,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.recording import metrics_lines
 from oneshot.runs import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, relation_lines, run_relations
 from oneshot.system.files import write_text
-from oneshot.training import Trainer, TrainingState
+from oneshot.training.trainer import Trainer, TrainingState
 
 _PREFIXES = ("predictor.", "best.", "optimizer.")
 _LATER = {"asked": 0, "loss": 0.0, "covered": 0.0, "out_of_time": 0.0, "valid_limit": 0}

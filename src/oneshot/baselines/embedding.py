@@ -18,7 +18,7 @@ from oneshot.baselines.timetable import Timetable
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.ranking import KnownFacts
-from oneshot.time_budget import TimeBudget
+from oneshot.training.time_budget import TimeBudget
 
 PATIENCE = 5
 """Validations without a better MRR after which a training ends."""

@@ -19,7 +19,7 @@ from oneshot.bench.measuring import measure
 from oneshot.config import Config, SamplerConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, UnknownNameError, is_out_of_memory
-from oneshot.time_budget import Clock, TimeBudget
+from oneshot.training.time_budget import Clock, TimeBudget
 
 OURS = "oneshot"
 FREQUENCY = "frequency"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from oneshot.baselines.course import Course
-from oneshot.time_budget import TimeBudget
+from oneshot.training.time_budget import TimeBudget
 
 # The share of the time after which the learning rate falls, evenly, to nearly nothing.
 _DESCENT = 0.6

@@ -15,20 +15,20 @@ from oneshot.bench.measuring import hardware, measure
 from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config
 from oneshot.data.dataset import Dataset, both_directions
-from oneshot.epoch import Epoch, draw_epoch
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.losses import find_targets, query_losses
 from oneshot.predictor import Predictor
 from oneshot.predictor.fused import why_not_fused
 from oneshot.predictor.layer import ACTIVATIONS, Gate, Layer
 from oneshot.predictor.messages import RedGNNMessage
 from oneshot.ranking import KnownFacts, filtered_ranks
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.recorded import Prepared, RecordedStep, can_record, sizes_of
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products, takes_bfloat16
-from oneshot.training import Trainer
+from oneshot.training.cuda_graph import Prepared, RecordedStep, can_record, sizes_of
+from oneshot.training.epoch import Epoch, draw_epoch
+from oneshot.training.losses import find_targets, query_losses
+from oneshot.training.trainer import Trainer
 
 
 class EdgeByEdge(nn.Module):

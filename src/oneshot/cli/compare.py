@@ -67,9 +67,9 @@ def compare(
     from oneshot.comparing import VIEWS, Comparison
     from oneshot.comparing import compare as measure_all
     from oneshot.config import from_table, read_config
-    from oneshot.plan import check_minutes
-    from oneshot.stopping import StopTraining, ended_by_sigterm
     from oneshot.system.devices import find_device
+    from oneshot.training.interrupt import StopTraining, ended_by_sigterm
+    from oneshot.training.plan import check_minutes
 
     place = find_device(device)
     check_minutes(minutes_each)

@@ -47,8 +47,8 @@ def paper(
     from oneshot.config import from_table
     from oneshot.errors import require
     from oneshot.paper import TABLES, Workbench
-    from oneshot.stopping import StopTraining, ended_by_sigterm
     from oneshot.system.devices import find_device
+    from oneshot.training.interrupt import StopTraining, ended_by_sigterm
 
     if name.casefold() == "list":
         _print_tables(json)

@@ -16,7 +16,7 @@ from oneshot.cli.options import (
 from oneshot.system import console
 
 if TYPE_CHECKING:
-    from oneshot.plan import Plan
+    from oneshot.training.plan import Plan
 
 MinutesOption = Annotated[
     float | None,
@@ -38,8 +38,8 @@ def plan(
 ) -> None:
     """Show the configuration that `oneshot train` would choose for a data set, and why."""
     from oneshot.config import from_table
-    from oneshot.plan import check_minutes, make_plan
     from oneshot.system.devices import find_device
+    from oneshot.training.plan import check_minutes, make_plan
 
     check_minutes(minutes)
     place = find_device(device)

@@ -74,11 +74,11 @@ def train(
     started = time.perf_counter()  # what is read and built before training counts, too
     from oneshot.config import from_table
     from oneshot.jobs import train_run
-    from oneshot.plan import make_plan
     from oneshot.runs import CONFIG, check_run_place
-    from oneshot.stopping import interrupted, told_to_stop
     from oneshot.system.devices import find_device
-    from oneshot.tensorboard import TensorBoard
+    from oneshot.training.interrupt import interrupted, told_to_stop
+    from oneshot.training.plan import make_plan
+    from oneshot.training.tensorboard import TensorBoard
 
     place = find_device(device)
     if minutes is not None and not 0 < minutes <= 10**6:

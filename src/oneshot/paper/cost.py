@@ -20,7 +20,7 @@ from oneshot.paper.workbench import Workbench
 from oneshot.predictor import Predictor
 from oneshot.ranking import KnownFacts
 from oneshot.subgraph import SubgraphBatch
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 # complexity --------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from oneshot.paper.table import Figures
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import METRICS, load_reasoner
 from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
-from oneshot.stopping import StopTraining, told_to_stop
+from oneshot.training.interrupt import StopTraining, told_to_stop
 
 QUICK_DATA = "family:100"
 """The small world on which a quick run measures everything."""

@@ -20,7 +20,7 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import load_reasoner, load_sampler
 from oneshot.search.store import Answers
 from oneshot.search.trial import Slow, base_config, failure, free_memory, task_data
-from oneshot.time_budget import Clock
+from oneshot.training.time_budget import Clock
 
 
 def target_values(ranks: NDArray[Any], target: str) -> NDArray[np.float64]:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
-from oneshot.epoch import without_direct
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.devices import takes_bfloat16
-from oneshot.time_budget import Clock
+from oneshot.training.epoch import without_direct
+from oneshot.training.time_budget import Clock
 
 # What a trial has to do at least: steps of the optimizer, training queries, and validations, at
 # the two rungs where it is judged and at its end.

@@ -11,9 +11,9 @@ from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config, SamplerConfig
 from oneshot.data.dataset import Dataset
 from oneshot.evaluation.coverage import components, coverage
-from oneshot.plan import make_plan
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import measure_pace
+from oneshot.training.plan import make_plan
 
 _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 # Of the answers that a path leads to, this share is to be sampled.

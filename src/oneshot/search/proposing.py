@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from oneshot.epoch import mixed_seed
 from oneshot.errors import require
 from oneshot.search.settings import Surrogate
 from oneshot.search.space import Space, plain
+from oneshot.training.epoch import mixed_seed
 
 # Random configurations among which the expected improvement is looked for, beside local search.
 _CANDIDATES = 1000

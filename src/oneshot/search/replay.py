@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oneshot.epoch import mixed_seed
 from oneshot.search.predictor_phase import cost_of
 from oneshot.search.proposing import (
     MUTATIONS,
@@ -29,6 +28,7 @@ from oneshot.search.proposing import (
 from oneshot.search.settings import Surrogate
 from oneshot.search.space import Space
 from oneshot.search.surrogates import Model, expected_improvement, make_surrogate
+from oneshot.training.epoch import mixed_seed
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]

@@ -12,7 +12,6 @@ import numpy as np
 from oneshot.building import build_sampler
 from oneshot.config import Config, SamplerConfig, to_toml
 from oneshot.errors import OneshotError
-from oneshot.final_evaluation import FinalEvaluation
 from oneshot.runs import load_reasoner, load_sampler
 from oneshot.search.answering import asked_queries, sampler_at_test, target_values
 from oneshot.search.budgets import choose, mixed_sampler, setting_of
@@ -25,8 +24,9 @@ from oneshot.search.settings import SearchSettings
 from oneshot.search.space import Space, phase_2_space
 from oneshot.search.store import Trial
 from oneshot.system import console
-from oneshot.time_budget import TimeBudget
-from oneshot.training import Trainer
+from oneshot.training.final_evaluation import FinalEvaluation
+from oneshot.training.time_budget import TimeBudget
+from oneshot.training.trainer import Trainer
 
 SAMPLER = "sampler"
 """Name in the store; with an ending that says of which training (`sampler:0a1b2c3d4e5f`)."""

@@ -27,7 +27,7 @@ from oneshot.search.trial import full_config, provide
 from oneshot.search.workers import open_workers, run_task
 from oneshot.system import console
 from oneshot.system.files import write_text
-from oneshot.time_budget import Clock
+from oneshot.training.time_budget import Clock
 
 
 def search(

@@ -13,8 +13,8 @@ from oneshot.search.allotment import Allotment
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import Store
 from oneshot.search.workers import Workers
-from oneshot.time_budget import Clock, TimeBudget
-from oneshot.training import Trainer
+from oneshot.training.time_budget import Clock, TimeBudget
+from oneshot.training.trainer import Trainer
 
 _SESSIONS = "sessions"
 

@@ -18,7 +18,6 @@ from oneshot.building import build_reasoner
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
-from oneshot.epoch import queries_per_epoch
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.search.allotment import Allotment
@@ -29,8 +28,9 @@ from oneshot.search.space import configured
 from oneshot.search.store import Trial
 from oneshot.search.trial_budget import TrialBudget
 from oneshot.system.process import return_freed_memory
-from oneshot.time_budget import Clock
-from oneshot.training import Trainer
+from oneshot.training.epoch import queries_per_epoch
+from oneshot.training.time_budget import Clock
+from oneshot.training.trainer import Trainer
 
 # How often the training in full is validated, at least.
 _FULL_VALIDATIONS = 10

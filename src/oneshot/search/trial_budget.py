@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from oneshot.time_budget import TimeBudget
+from oneshot.training.time_budget import TimeBudget
 
 
 @dataclass

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from oneshot.system import workers
 from oneshot.system.workers import Outcome, Task, ThisProcess, Workers
-from oneshot.time_budget import Clock
+from oneshot.training.time_budget import Clock
 
 __all__ = ["Outcome", "Task", "ThisProcess", "Workers", "open_workers", "run_task"]
 

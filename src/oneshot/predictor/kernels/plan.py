@@ -86,7 +86,7 @@ def make_plan(
 
     `prune`: number by distance (else all rows are worked on in all layers). `backward`: also the
     orders that only gradients need. `reach`: bounds to be used instead of the exact numbers. The
-    batch may be padded (see `oneshot.padding`).
+    batch may be padded (see `oneshot.training.padding`).
     """
     source, relation, target = batch.edges
     device, count, num_edges = batch.device, batch.num_entities, batch.num_edges

@@ -21,14 +21,14 @@ from oneshot.building import build_reasoner, build_sampler, sampler_config
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.config_values import as_toml
 from oneshot.data.dataset import Dataset, both_directions
-from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.evaluation.coverage import components
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import BFSSampler, FittedSampler, Sampler
 from oneshot.system.devices import find_device
-from oneshot.training import Trainer
+from oneshot.training.epoch import draw_epoch
+from oneshot.training.trainer import Trainer
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
 """The time that a training takes if none is given."""

@@ -7,7 +7,7 @@ import torch
 from oneshot.samplers import Sampler
 
 if TYPE_CHECKING:
-    from oneshot.training import Trainer
+    from oneshot.training.trainer import Trainer
 
 _LEAST_COVERED = 0.5
 _ENOUGH_QUERIES = 1000  # to judge the coverage by within an epoch

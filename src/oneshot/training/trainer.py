@@ -22,15 +22,15 @@ from torch import Tensor
 from oneshot.baselines.frequency import Frequency
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
-from oneshot.diagnosis import Diagnosis
-from oneshot.epoch import draw_epoch
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import Report, drawn_queries, evaluate
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.stepping import Stepper
-from oneshot.stopping import StopTraining
-from oneshot.time_budget import TimeBudget
+from oneshot.training.diagnosis import Diagnosis
+from oneshot.training.epoch import draw_epoch
+from oneshot.training.interrupt import StopTraining
+from oneshot.training.steps import Stepper
+from oneshot.training.time_budget import TimeBudget
 
 CHECKPOINT_SECONDS = 60.0
 """Time between two checkpoints within an epoch."""
@@ -85,11 +85,11 @@ def fit(
     a CPU, 5 on a GPU (see `oneshot.plan`). The best epoch is chosen by MRR on `data.valid`; the
     test split is never looked at. The history has one record an epoch. `restore` puts the trainer
     where an earlier training stood.
-    What seems to go wrong is logged as a warning (see `oneshot.diagnosis`).
+    What seems to go wrong is logged as a warning (see `oneshot.training.diagnosis`).
     """
     watching: list[Observer] = [Diagnosis(), *(observers or [])]
     if config is None:
-        from oneshot.plan import plan_training  # which trains a little itself
+        from oneshot.training.plan import plan_training  # which trains a little itself
 
         config = plan_training(reasoner, data)
     trainer = Trainer(reasoner, data, config, watching)

@@ -88,7 +88,7 @@ def softmax_loss(
 def _logsumexp(scores: Tensor, batch: SubgraphBatch) -> Tensor:
     """`log Σ exp` of each query's scores [N], [n]; very low where no score is above -∞."""
     if scores.device.type == "cuda" and has_triton():
-        from oneshot.loss_kernels import query_logsumexp
+        from oneshot.training._triton import query_logsumexp
 
         queries = torch.arange(batch.num_queries + 1, device=scores.device)
         return query_logsumexp(scores, torch.searchsorted(batch.entity_query, queries))

@@ -8,8 +8,8 @@ from oneshot.data.dataset import Dataset
 from oneshot.evaluation.evaluate import drawn_queries, evaluate
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.calibration import calibrate
-from oneshot.time_budget import TimeBudget
-from oneshot.training import Trainer
+from oneshot.training.time_budget import TimeBudget
+from oneshot.training.trainer import Trainer
 
 SPLITS = ("valid", "test")
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from oneshot.system import console
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 
 class ProgressDisplay:

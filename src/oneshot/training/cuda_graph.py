@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from oneshot.config import TrainingConfig
-from oneshot.losses import Targets, query_losses
-from oneshot.padding import Capacity, PaddedBatch
 from oneshot.predictor import Predictor
 from oneshot.predictor.fused import can_prune, fused_plan, why_not_fused
 from oneshot.subgraph import SubgraphBatch
+from oneshot.training.losses import Targets, query_losses
+from oneshot.training.padding import Capacity, PaddedBatch
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
-from oneshot.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
-from oneshot.losses import Targets, find_targets, query_losses
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.recorded import Prepared, RecordedStep, ahead, can_record, sizes_of
-from oneshot.schedule import Schedule
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import takes_bfloat16
 from oneshot.system.distributed import Team
+from oneshot.training.cuda_graph import Prepared, RecordedStep, ahead, can_record, sizes_of
+from oneshot.training.epoch import Epoch, mixed_seed, queries_per_epoch, without_direct
+from oneshot.training.losses import Targets, find_targets, query_losses
+from oneshot.training.schedule import Schedule
 
 # What is sampled at once for several recorded steps: enough to keep a GPU busy.
 _SAMPLED_QUERIES = 1024

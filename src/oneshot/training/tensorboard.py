@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.errors import require
-from oneshot.training import Trainer
+from oneshot.training.trainer import Trainer
 
 
 class TensorBoard:

@@ -1,0 +1,1 @@
+"""From facts to a predictor: plan, trainer, steps, losses, schedule and time budget, observers."""
