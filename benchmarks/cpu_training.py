@@ -43,7 +43,7 @@ layers, dim = int(layers), int(dim)
 OURS = (
     SETUP
     + """
-from oneshot.building import build_reasoner
+from oneshot.reasoner.build import build_reasoner
 from oneshot.training.epoch import draw_epoch
 from oneshot.training.trainer import Trainer
 

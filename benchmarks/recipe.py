@@ -23,8 +23,8 @@ from common import RESULTS
 from recipes import oneshot
 
 from oneshot.bench.measuring import hardware
-from oneshot.checkpoints import load_tensors, save_tensors
-from oneshot.run_parts import run_relations
+from oneshot.runs.layout import run_relations
+from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.system.checksums import read_sealed_json, write_sealed_json
 from oneshot.system.devices import find_device
 from oneshot.system.files import write_json

@@ -24,7 +24,7 @@ STEPS = 12
 CODE = """
 import json, sys, time
 import torch
-from oneshot.building import build_reasoner
+from oneshot.reasoner.build import build_reasoner
 from oneshot.config import from_table
 from oneshot.data.load import load
 from oneshot.training.trainer import Trainer

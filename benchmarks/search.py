@@ -31,7 +31,7 @@ from common import RESULTS, find
 
 from oneshot.bench.measuring import hardware
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.runs import load_reasoner, run_config, run_data
+from oneshot.runs.run import load_reasoner, run_config, run_data
 from oneshot.search.sampler_phase import RUN, find_sampler
 from oneshot.search.session import Session, Timer
 from oneshot.search.settings import Effort, Goal, SearchSettings

@@ -14,8 +14,8 @@ from pathlib import Path
 from common import RESULTS
 
 from oneshot.bench.measuring import hardware
-from oneshot.building import build_reasoner
 from oneshot.paper.workbench import Workbench
+from oneshot.reasoner.build import build_reasoner
 from oneshot.system.devices import find_device
 from oneshot.system.files import write_json
 from oneshot.training.trainer import fit

@@ -7,7 +7,7 @@ from reasoning import chain_world, trained_run, write_world
 from serving import saved_run
 
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.runs import run_data
+from oneshot.runs.run import run_data
 
 SEVERAL_STEPS = ("training.epochs=2", "training.batch_size=8", "predictor.dropout=0.2")
 

@@ -26,8 +26,7 @@ from serving import saved_run
 from test_broken_files import whole_file
 from test_importing import checkpoint
 
-from oneshot import jobs
-from oneshot.building import build_sampler
+from oneshot.batch.questions import read_questions
 from oneshot.config import from_table, read_config, to_toml
 from oneshot.data.dataset import both_directions
 from oneshot.data.formats import FORMATS
@@ -35,9 +34,10 @@ from oneshot.data.load import load
 from oneshot.errors import OneshotError
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.saved import verify_graph, write_marker
-from oneshot.importing import import_official
-from oneshot.questions import read_questions
-from oneshot.runs import current_graph, load_reasoner, run_config, run_data
+from oneshot.reasoner.build import build_sampler
+from oneshot.runs import train as jobs
+from oneshot.runs.official import import_official
+from oneshot.runs.run import current_graph, load_reasoner, run_config, run_data
 from oneshot.samplers import PPRSampler
 from oneshot.search.space_files import read_space
 from oneshot.search.store import STORE, Store
@@ -215,7 +215,7 @@ def _unseal(run: Path) -> None:
         (run / name).write_text(json.dumps(about))
     lines = (run / "config.toml").read_text().splitlines(keepends=True)
     (run / "config.toml").write_text("".join(lines[1:]))
-    from oneshot.checkpoints import load_tensors
+    from oneshot.runs.tensors import load_tensors
 
     for file in (run / "predictor.safetensors", run / "checkpoint" / "state.safetensors"):
         _, about = load_tensors(file)

@@ -32,7 +32,7 @@ from oneshot.data import load as datasets
 from oneshot.data.load import load
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.saved import verify_graph
-from oneshot.runs import current_graph, load_reasoner, run_data
+from oneshot.runs.run import current_graph, load_reasoner, run_data
 
 _EVENTS = ("open", "os.", "shutil.", "sqlite3.", "tempfile.", "ctypes.dlsym")
 _QUESTIONS = 60

@@ -12,8 +12,8 @@ from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.jobs import train_run
 from oneshot.predictor import Predictor
+from oneshot.runs.train import train_run
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 

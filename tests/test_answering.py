@@ -12,7 +12,8 @@ import pytest
 from commands import Run, listing
 from reasoning import chain_world, tiny_predictor, trained_run, write_world
 
-from oneshot import answering, questions
+from oneshot.batch import answers as answering
+from oneshot.batch import questions
 from oneshot.errors import InputError
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler

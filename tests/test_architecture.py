@@ -20,7 +20,7 @@ ORDER = (
     ("ranking", "reasoner", "training", "search"),
     ("ranking", "reasoner", "evaluation", "search"),
     ("search", "paper", "cli"),
-    ("reasoner", "bulk", "cli"),
+    ("reasoner", "batch", "cli"),
     ("ranking", "baselines", "paper", "comparing", "cli"),
     ("search", "serve"),
     ("search", "report"),

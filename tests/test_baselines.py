@@ -18,13 +18,13 @@ from torch import Tensor
 
 from oneshot.baselines import embedding, peers, recipes
 from oneshot.baselines.embedding import build_model, count_parameters, scorer_of, triples_factory
-from oneshot.baselines.frequency import frequency_scorer
 from oneshot.baselines.package import guest
 from oneshot.baselines.recipes import RECIPES
 from oneshot.baselines.scoring import rank_split
 from oneshot.config import Config
 from oneshot.data.dataset import Dataset
 from oneshot.errors import MissingPackageError, UnknownNameError
+from oneshot.evaluation.frequency import frequency_scorer
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts, dense_ranks, filtered_ranks
 from oneshot.samplers import PPRSampler

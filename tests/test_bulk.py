@@ -19,11 +19,11 @@ import pytest
 from commands import Run, listing
 from reasoning import chain_world, trained_run, write_world
 
-from oneshot.bulk.manifest import LOCK, MANIFEST, default_partition, part_name, read_manifest
-from oneshot.bulk.parts import answer_partition
-from oneshot.bulk.source import opened
-from oneshot.checkpoints import load_tensors, save_tensors
+from oneshot.batch.manifest import LOCK, MANIFEST, default_partition, part_name, read_manifest
+from oneshot.batch.parts import answer_partition
+from oneshot.batch.source import opened
 from oneshot.reasoner.reasoner import Reasoner
+from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.system.files import locked
 
 RELATIONS = ("next", "after", "before", "next⁻¹", "after⁻¹", "before⁻¹")

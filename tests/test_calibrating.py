@@ -7,11 +7,11 @@ import pytest
 import torch
 from reasoning import chain_world
 
-from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.load import family
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.calibration import _fit_logistic, calibrate
 from oneshot.training.trainer import fit
 

@@ -13,7 +13,7 @@ from serving import saved_run
 import oneshot
 from oneshot.data.load import load
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.runs import run_fingerprint, run_graph
+from oneshot.runs.run import run_fingerprint, run_graph
 
 FACTS = "".join(f"n {i % 13}\tr{i % 3}\tn {i * i % 11}\n" for i in range(120))
 

@@ -13,7 +13,7 @@ from commands import Run, listing
 from reasoning import chain_world, settings, trained_run, write_world
 
 from oneshot import errors
-from oneshot.checkpoints import load_tensors, save_tensors
+from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.training import tensorboard
 
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oneshot.building import build_sampler, sampler_config
 from oneshot.config import (
     Config,
     PredictorConfig,
@@ -23,6 +22,7 @@ from oneshot.config import (
     to_toml,
 )
 from oneshot.errors import InputError
+from oneshot.reasoner.build import build_sampler, sampler_config
 from oneshot.samplers import SAMPLERS, PPRSampler, RandomWalkSampler, Sampler
 
 CHANGED = Config(

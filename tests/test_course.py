@@ -12,9 +12,9 @@ from graphs import random_graph
 
 from oneshot.baselines import course, embedding, recipes
 from oneshot.baselines.recipes import RECIPES
-from oneshot.checkpoints import load_tensors
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
+from oneshot.runs.tensors import load_tensors
 
 CPU = torch.device("cpu")
 

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from oneshot.baselines.frequency import frequency_metrics
 from oneshot.data.load import Dataset, load
 from oneshot.demo import QUESTION, run_demo
+from oneshot.evaluation.frequency import frequency_metrics
 from oneshot.graph.graph import KnowledgeGraph
 
 

@@ -10,11 +10,11 @@ from clocks import FakeClock, Steps
 from commands import Run
 from reasoning import SMALL, chain_world, settings, write_world
 
-from oneshot.building import build_reasoner
 from oneshot.config import from_table
 from oneshot.data.dataset import Dataset
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
+from oneshot.reasoner.build import build_reasoner
 from oneshot.training import diagnosis
 from oneshot.training.diagnosis import Diagnosis
 from oneshot.training.time_budget import TimeBudget

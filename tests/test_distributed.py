@@ -14,8 +14,8 @@ import torch
 from commands import listing
 from reasoning import chain_world, settings, write_world
 
-from oneshot.checkpoints import load_tensors
-from oneshot.recording import CHECKPOINT
+from oneshot.runs.tensors import load_tensors
+from oneshot.runs.writer import CHECKPOINT
 from oneshot.system.distributed import Team
 
 LINUX = pytest.mark.skipif(

@@ -16,10 +16,10 @@ from faulty import contents, write_base
 from reasoning import settings
 from test_importing import checkpoint
 
-from oneshot import jobs
 from oneshot.errors import InputError
 from oneshot.graph.saved import open_graph, verify_graph
-from oneshot.runs import current_graph, load_reasoner, run_config, run_data
+from oneshot.runs import train as jobs
+from oneshot.runs.run import current_graph, load_reasoner, run_config, run_data
 
 
 @pytest.fixture(scope="module")

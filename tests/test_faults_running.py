@@ -20,15 +20,15 @@ from faulty import SEVERAL_STEPS, contents, write_base
 from reasoning import settings
 from torch import Tensor
 
-from oneshot import jobs
-from oneshot.building import build_reasoner
-from oneshot.checkpoints import load_tensors
 from oneshot.config import from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.errors import DivergedError, InputError, OneshotError
-from oneshot.recording import CHECKPOINT
-from oneshot.runs import load_reasoner, only_writer, run_config, run_data
+from oneshot.reasoner.build import build_reasoner
+from oneshot.runs import train as jobs
+from oneshot.runs.run import load_reasoner, only_writer, run_config, run_data
+from oneshot.runs.tensors import load_tensors
+from oneshot.runs.writer import CHECKPOINT
 from oneshot.subgraph import SubgraphBatch
 from oneshot.training import steps as stepping
 from oneshot.training.cuda_graph import Prepared
@@ -54,7 +54,7 @@ def test_two_processes_do_not_write_one_run(base: Path, tmp_path: Path, run: Run
     shutil.copytree(base / "run", out)
     before = contents(out)
     code = (
-        "import sys, time; from pathlib import Path; from oneshot.runs import only_writer\n"
+        "import sys, time; from pathlib import Path; from oneshot.runs.run import only_writer\n"
         "with only_writer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen(

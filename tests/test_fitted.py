@@ -13,8 +13,8 @@ import oneshot
 from oneshot.config import from_table
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.jobs import train_run
-from oneshot.runs import SAMPLER
+from oneshot.runs.run import SAMPLER
+from oneshot.runs.train import train_run
 from oneshot.samplers import FittedSampler, PPRSampler
 from oneshot.training.epoch import draw_epoch
 from oneshot.training.trainer import Trainer

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.load import family
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.graph import host as host_graph
+from oneshot.reasoner.build import build_reasoner
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.training.trainer import Trainer
 

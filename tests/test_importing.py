@@ -11,8 +11,8 @@ from graphs import random_graph, random_queries
 from oneshot.config import from_table
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.importing import import_official
 from oneshot.reasoner.reasoner import Reasoner
+from oneshot.runs.official import import_official
 
 DIM, ATTENTION, LAYERS = 6, 3, 3
 

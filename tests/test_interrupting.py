@@ -19,14 +19,14 @@ from commands import Run, listing
 from faulty import contents
 from reasoning import SMALL, chain_world, settings, write_world
 
-from oneshot import jobs
-from oneshot.checkpoints import load_tensors
 from oneshot.config import Config, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.recording import CHECKPOINT
-from oneshot.runs import load_reasoner
+from oneshot.runs import train as jobs
+from oneshot.runs.run import load_reasoner
+from oneshot.runs.tensors import load_tensors
+from oneshot.runs.writer import CHECKPOINT
 from oneshot.training import final_evaluation
 from oneshot.training.interrupt import interrupted
 from oneshot.training.trainer import Trainer

@@ -22,7 +22,7 @@ from oneshot.graph.live.merge import find_facts, merged
 from oneshot.graph.live.store import STORE, Change, FactStore
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs import current_graph, run_fingerprint, run_graph
+from oneshot.runs.run import current_graph, run_fingerprint, run_graph
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.samplers._pagerank import pagerank, ppr, ppr_chebyshev
 

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reasoning import chain_world, tiny_predictor, trained_run
 
-from oneshot import run_parts
-from oneshot.answering import answer_questions
+from oneshot.batch.answers import answer_questions
 from oneshot.data import formats as reading
 from oneshot.data import text as text_tables
 from oneshot.data.dataset import Dataset
@@ -24,7 +23,8 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs import read_relations
+from oneshot.runs import layout as run_parts
+from oneshot.runs.run import read_relations
 from oneshot.samplers import PPRSampler
 
 # str.splitlines() splits at each of these.

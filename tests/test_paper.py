@@ -25,7 +25,7 @@ from oneshot.paper.structure import within_hops
 from oneshot.paper.table import Figures
 from oneshot.paper.trained import noisy, thinned
 from oneshot.predictor import Predictor
-from oneshot.runs import METRICS
+from oneshot.runs.run import METRICS
 from oneshot.samplers import PPRSampler
 from oneshot.training.interrupt import StopTraining
 

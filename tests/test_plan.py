@@ -16,7 +16,7 @@ from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.runs import run_config
+from oneshot.runs.run import run_config
 from oneshot.samplers import FittedSampler
 from oneshot.training.plan import Plan, _direct_shares, make_plan
 
@@ -134,7 +134,7 @@ def test_the_public_function_gives_the_configuration() -> None:
 
 
 def reasoner_of(data: Dataset, config: Config) -> "oneshot.Reasoner":
-    from oneshot.building import build_reasoner
+    from oneshot.reasoner.build import build_reasoner
 
     return build_reasoner(data.graph, config)
 

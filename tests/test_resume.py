@@ -18,11 +18,11 @@ from reasoning import chain_world, settings, trained_run, write_world
 from safetensors.torch import save_file
 from torch import Tensor
 
-from oneshot import jobs
-from oneshot.checkpoints import load_tensors, save_tensors
 from oneshot.config import from_table
 from oneshot.errors import OneshotError
-from oneshot.recording import CHECKPOINT
+from oneshot.runs import train as jobs
+from oneshot.runs.tensors import load_tensors, save_tensors
+from oneshot.runs.writer import CHECKPOINT
 from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")

@@ -17,8 +17,6 @@ from commands import listing
 from reasoning import chain_world, settings, tiny_predictor, write_world
 from serving import saved_run
 
-from oneshot import jobs, recording
-from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import from_table
 from oneshot.data.load import load
 from oneshot.errors import InputError, OneshotError, UnknownNameError
@@ -26,8 +24,11 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.recording import CHECKPOINT
-from oneshot.runs import load_reasoner, run_data, run_graph, run_relations
+from oneshot.runs import train as jobs
+from oneshot.runs import writer as recording
+from oneshot.runs.run import load_reasoner, run_data, run_graph, run_relations
+from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
+from oneshot.runs.writer import CHECKPOINT
 from oneshot.samplers import PPRSampler, RandomSampler
 from oneshot.system.files import replacing
 

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reasoning import chain_world
 
-from oneshot.building import build_sampler, sampler_config
 from oneshot.config import SamplerConfig, from_table
 from oneshot.errors import InputError
-from oneshot.jobs import train_run
+from oneshot.reasoner.build import build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs import load_reasoner
+from oneshot.runs.run import load_reasoner
+from oneshot.runs.train import train_run
 from oneshot.samplers import BFSSampler, PPRSampler
 from oneshot.samplers._select import counts_of_mass
 from oneshot.search.answering import ask, run_sampler_trial, sampler_at_test, target_values

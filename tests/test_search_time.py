@@ -13,12 +13,12 @@ from commands import Run
 from reasoning import chain_world, write_world
 from searching import arguments, needs_smac
 
-from oneshot.building import build_reasoner
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.jobs import train_run
 from oneshot.predictor import Predictor
+from oneshot.reasoner.build import build_reasoner
+from oneshot.runs.train import train_run
 from oneshot.search import predictor_phase, sampler_phase, searching, trial
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import Demand, Pace, measure_pace

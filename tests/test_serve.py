@@ -26,7 +26,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.live.store import STORE
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs import run_fingerprint, run_graph
+from oneshot.runs.run import run_fingerprint, run_graph
 from oneshot.serve import engine, protocol
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service

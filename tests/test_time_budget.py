@@ -14,17 +14,17 @@ from commands import Run
 from reasoning import SMALL, chain_world, settings, write_world
 from torch import Tensor
 
-from oneshot import jobs
-from oneshot.building import build_reasoner
-from oneshot.checkpoints import load_tensors, save_tensors
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import drawn_queries, evaluate
 from oneshot.ranking import KnownFacts, metrics
+from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.recording import CHECKPOINT
-from oneshot.runs import load_reasoner, run_config
+from oneshot.runs import train as jobs
+from oneshot.runs.run import load_reasoner, run_config
+from oneshot.runs.tensors import load_tensors, save_tensors
+from oneshot.runs.writer import CHECKPOINT
 from oneshot.system.distributed import Team
 from oneshot.training.interrupt import StopTraining
 from oneshot.training.schedule import Schedule

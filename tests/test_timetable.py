@@ -12,13 +12,13 @@ from graphs import random_graph
 from oneshot.baselines import embedding, peers
 from oneshot.baselines.course import Course
 from oneshot.baselines.embedding import build_model, train_embedding, triples_factory
-from oneshot.baselines.frequency import frequency_scorer
 from oneshot.baselines.interactions import is_fast, speed_up
 from oneshot.baselines.package import guest
 from oneshot.baselines.recipes import MEDIUM, RECIPES
 from oneshot.baselines.scoring import rank_split
 from oneshot.baselines.timetable import Timetable
 from oneshot.data.dataset import Dataset
+from oneshot.evaluation.frequency import frequency_scorer
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.training.time_budget import TimeBudget
 

@@ -9,13 +9,13 @@ import torch
 from reasoning import chain_world, tiny_predictor
 from torch import Tensor
 
-from oneshot.building import build_reasoner
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import family
 from oneshot.errors import InputError, OneshotError
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from oneshot.baselines.frequency import frequency_metrics
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.load import load
-from oneshot.jobs import train_run
+from oneshot.evaluation.frequency import frequency_metrics
 from oneshot.ranking import Metrics
 from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Prediction
-from oneshot.runs import load_reasoner
+from oneshot.runs.run import load_reasoner
+from oneshot.runs.train import train_run
 
 QUESTION = ("Bolivia", "borders")
 

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oneshot.checkpoints import (
+from oneshot.errors import InputError
+from oneshot.runs.tensors import (
     check_shapes,
     load_tensors,
     optimizer_tensors,
     restore_optimizer,
     save_tensors,
 )
-from oneshot.errors import InputError
 from oneshot.system.files import remove_leftovers
 
 LEAST_GAIN = 0.002

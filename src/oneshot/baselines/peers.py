@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from oneshot.baselines.embedding import Watcher, train_embedding
-from oneshot.baselines.frequency import frequency_scorer
 from oneshot.baselines.package import load_pykeen
 from oneshot.baselines.recipes import DIM, RECIPES, Recipe, is_prime
 from oneshot.baselines.scoring import Ranked, rank_split
@@ -19,6 +18,7 @@ from oneshot.bench.measuring import measure
 from oneshot.config import Config, SamplerConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, UnknownNameError, is_out_of_memory
+from oneshot.evaluation.frequency import frequency_scorer
 from oneshot.training.time_budget import Clock, TimeBudget
 
 OURS = "oneshot"

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from oneshot.bench.measuring import hardware, measure
-from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError
@@ -22,6 +21,7 @@ from oneshot.predictor.fused import why_not_fused
 from oneshot.predictor.layer import ACTIVATIONS, Gate, Layer
 from oneshot.predictor.messages import RedGNNMessage
 from oneshot.ranking import KnownFacts, filtered_ranks
+from oneshot.reasoner.build import build_reasoner, build_sampler
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products, takes_bfloat16

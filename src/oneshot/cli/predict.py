@@ -94,7 +94,7 @@ def predict(
     device: DeviceOption = "auto",
 ) -> None:
     """Answer one question, or a file of them."""
-    from oneshot.runs import load_reasoner, run_files
+    from oneshot.runs.run import load_reasoner, run_files
     from oneshot.system.devices import find_device
 
     _check_use(entity, relation, inverse, explain, plot, queries, out)
@@ -110,7 +110,7 @@ def predict(
             read = [*run_files(run), *([] if queries is None else [queries])]
             check_output(target, data or "", *read)
     if is_parts and queries is not None and out is not None:
-        from oneshot.bulk.running import Job
+        from oneshot.batch.job import Job
 
         if data is not None:
             download(data)

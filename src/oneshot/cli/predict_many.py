@@ -11,7 +11,7 @@ from oneshot.errors import InputError
 from oneshot.system import console
 
 if TYPE_CHECKING:
-    from oneshot.bulk.running import Job
+    from oneshot.batch.job import Job
     from oneshot.reasoner.reasoner import Reasoner
 
 
@@ -31,7 +31,7 @@ def is_directory_of_parts(out: Path, given: Sequence[str]) -> bool:
 
 def answer_into_parts(job: "Job", workers: int | None, dask: str | None, json: bool) -> None:
     """Answer a file of questions into a directory, by several processes."""
-    from oneshot.bulk.running import run_job
+    from oneshot.batch.job import run_job
 
     if workers is not None and dask is not None:
         raise InputError("--workers starts processes here, --dask takes those of a cluster: one")
@@ -59,8 +59,8 @@ def answer_into_file(
     json: bool,
 ) -> None:
     """Answer a file of questions into another file."""
-    from oneshot.answering import answer_questions, check_answers_place
-    from oneshot.questions import check_questions
+    from oneshot.batch.answers import answer_questions, check_answers_place
+    from oneshot.batch.questions import check_questions
 
     check_answers_place(out)
     started = time.perf_counter()

@@ -73,8 +73,8 @@ def train(
     """
     started = time.perf_counter()  # what is read and built before training counts, too
     from oneshot.config import from_table
-    from oneshot.jobs import train_run
-    from oneshot.runs import CONFIG, check_run_place
+    from oneshot.runs.run import CONFIG, check_run_place
+    from oneshot.runs.train import train_run
     from oneshot.system.devices import find_device
     from oneshot.training.interrupt import interrupted, told_to_stop
     from oneshot.training.plan import make_plan
@@ -142,7 +142,7 @@ def _configuration(file: Path | None, changes: list[str], resumed: Path | None) 
     The time of a resumed run stays as it was unless another one is given.
     """
     from oneshot.config import from_table, read_config
-    from oneshot.runs import run_config
+    from oneshot.runs.run import run_config
 
     if resumed is not None and file is None:
         return run_config(resumed, changes)
@@ -175,7 +175,7 @@ def evaluate(
     import torch
 
     from oneshot.evaluation.evaluate import evaluate as evaluated
-    from oneshot.runs import current_graph, load_reasoner, run_data
+    from oneshot.runs.run import current_graph, load_reasoner, run_data
     from oneshot.system.devices import find_device
 
     place = find_device(device)
@@ -223,7 +223,7 @@ def import_official(
     (false) and the sampler.
     """
     from oneshot.config import from_table
-    from oneshot.importing import import_official as read_checkpoint
+    from oneshot.runs.official import import_official as read_checkpoint
     from oneshot.system.devices import find_device
 
     find_device(device)
@@ -240,7 +240,7 @@ def import_official(
 
 
 def _print_report(title: str, report: dict[str, Any], baseline_mrr: float | None = None) -> None:
-    from oneshot.jobs import REPORTED
+    from oneshot.runs.train import REPORTED
 
     rows = {name.replace("_", " "): f"{report[name]:.4f}" for name in REPORTED}
     rows["queries"] = f"{report['queries']:,}"

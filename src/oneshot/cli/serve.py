@@ -98,7 +98,7 @@ def facts(
 ) -> None:
     """Change the graph of a run, durably, or write its facts out."""
     from oneshot.graph.live.live_graph import LiveGraph
-    from oneshot.runs import run_config, run_fingerprint, run_graph, run_relations
+    from oneshot.runs.run import run_config, run_fingerprint, run_graph, run_relations
     from oneshot.system.devices import find_device
 
     find_device(device)
@@ -106,7 +106,7 @@ def facts(
     run_config(run)  # anything that is not a run is told apart first
     if out is not None:
         from oneshot.data.write import check_facts_place
-        from oneshot.runs import run_files
+        from oneshot.runs.run import run_files
         from oneshot.system.files import check_output
 
         check_facts_place(out)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from oneshot.bench.measuring import measure
 from oneshot.bench.predictor import training_rate
-from oneshot.building import build_reasoner
 from oneshot.config import PredictorConfig
 from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
@@ -19,6 +18,7 @@ from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.workbench import Workbench
 from oneshot.predictor import Predictor
 from oneshot.ranking import KnownFacts
+from oneshot.reasoner.build import build_reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.training.trainer import Trainer
 

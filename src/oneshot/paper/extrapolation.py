@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from oneshot.building import build_sampler
 from oneshot.config import from_table
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.paper.pictures import draw_heat_map
 from oneshot.paper.table import Column, Figures, Row, Table, by_data
 from oneshot.paper.workbench import Workbench
+from oneshot.reasoner.build import build_sampler
 
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 

@@ -20,10 +20,10 @@ from oneshot.data.dataset import Dataset
 from oneshot.data.load import load, source_exists
 from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.jobs import train_run
 from oneshot.paper.table import Figures
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs import METRICS, load_reasoner
+from oneshot.runs.run import METRICS, load_reasoner
+from oneshot.runs.train import train_run
 from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
 from oneshot.training.interrupt import StopTraining, told_to_stop
 

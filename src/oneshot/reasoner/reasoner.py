@@ -183,14 +183,14 @@ class Reasoner:
 
     def save(self, path: str | Path) -> None:
         """Write a run directory that `Reasoner.load` and the command line open."""
-        from oneshot.runs import save_reasoner
+        from oneshot.runs.run import save_reasoner
 
         save_reasoner(self, Path(path))
 
     @staticmethod
     def load(path: str | Path, graph: KnowledgeGraph | None = None) -> "Reasoner":
         """The reasoner in a run directory; with another `graph`, relations are matched by name."""
-        from oneshot.runs import load_reasoner
+        from oneshot.runs.run import load_reasoner
 
         return load_reasoner(Path(path), graph)
 

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oneshot.building import build_sampler
 from oneshot.config import SamplerConfig
 from oneshot.data.dataset import Dataset
 from oneshot.ranking import KnownFacts, filtered_ranks
+from oneshot.reasoner.build import build_sampler
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs import load_reasoner, load_sampler
+from oneshot.runs.run import load_reasoner, load_sampler
 from oneshot.search.store import Answers
 from oneshot.search.trial import Slow, base_config, failure, free_memory, task_data
 from oneshot.training.time_budget import Clock

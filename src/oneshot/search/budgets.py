@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oneshot.building import build_sampler
 from oneshot.config import SamplerConfig
 from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
+from oneshot.reasoner.build import build_sampler
 
 Floats = NDArray[np.float64]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from oneshot.building import build_reasoner, build_sampler
 from oneshot.config import Config, SamplerConfig
 from oneshot.data.dataset import Dataset
 from oneshot.evaluation.coverage import components, coverage
+from oneshot.reasoner.build import build_reasoner, build_sampler
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import measure_pace
 from oneshot.training.plan import make_plan

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from oneshot.building import build_sampler
 from oneshot.config import Config, SamplerConfig, to_toml
 from oneshot.errors import OneshotError
-from oneshot.runs import load_reasoner, load_sampler
+from oneshot.reasoner.build import build_sampler
+from oneshot.runs.run import load_reasoner, load_sampler
 from oneshot.search.answering import asked_queries, sampler_at_test, target_values
 from oneshot.search.budgets import choose, mixed_sampler, setting_of
 from oneshot.search.display import SearchDisplay

@@ -12,10 +12,10 @@ import torch
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.jobs import train_run
-from oneshot.recording import holds_training
-from oneshot.resuming import read_checkpoint
-from oneshot.runs import CONFIG, run_config
+from oneshot.runs.checkpoint import read_checkpoint
+from oneshot.runs.run import CONFIG, run_config
+from oneshot.runs.train import train_run
+from oneshot.runs.writer import holds_training
 from oneshot.search.allotment import Allotment
 from oneshot.search.predictor_phase import RANDOM, find_predictor, search_randomly
 from oneshot.search.running import best_trial

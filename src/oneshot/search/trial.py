@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from oneshot.building import build_reasoner
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
+from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import Demand, Pace, measure_pace

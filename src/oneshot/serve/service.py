@@ -16,7 +16,7 @@ from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.live.store import StoreError
 from oneshot.reasoner.explanation import Explanation
-from oneshot.runs import (
+from oneshot.runs.run import (
     load_reasoner,
     run_config,
     run_fingerprint,

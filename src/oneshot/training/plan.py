@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from oneshot.building import build_reasoner, build_sampler, sampler_config
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.config_values import as_toml
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.evaluation.coverage import components
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import BFSSampler, FittedSampler, Sampler
 from oneshot.system.devices import find_device

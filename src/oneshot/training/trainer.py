@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from oneshot.baselines.frequency import Frequency
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import Report, drawn_queries, evaluate
+from oneshot.evaluation.frequency import Frequency
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.training.diagnosis import Diagnosis

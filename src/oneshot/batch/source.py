@@ -13,7 +13,7 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import STORE, FactStore
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs import (
+from oneshot.runs.run import (
     CALIBRATION,
     PREDICTOR,
     RELATIONS,

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oneshot.checkpoints import load_tensors
 from oneshot.data.formats import read_names
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
@@ -19,6 +18,7 @@ from oneshot.graph.live.store import FILES as STORE_FILES
 from oneshot.graph.saved import CONTENTS as SAVED_GRAPH
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.answers import Calibration
+from oneshot.runs.tensors import load_tensors
 from oneshot.system.checksums import (
     damaged,
     digest,

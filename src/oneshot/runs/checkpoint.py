@@ -7,11 +7,18 @@ from typing import Any, get_origin
 
 from torch import Tensor
 
-from oneshot.checkpoints import check_shapes, load_tensors, restore_optimizer, save_tensors
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.recording import metrics_lines
-from oneshot.runs import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, relation_lines, run_relations
+from oneshot.runs.run import (
+    CHECKPOINT,
+    METRICS,
+    PREDICTOR,
+    RELATIONS,
+    relation_lines,
+    run_relations,
+)
+from oneshot.runs.tensors import check_shapes, load_tensors, restore_optimizer, save_tensors
+from oneshot.runs.writer import metrics_lines
 from oneshot.system.files import write_text
 from oneshot.training.trainer import Trainer, TrainingState
 

@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from oneshot.checkpoints import optimizer_tensors, save_tensors
 from oneshot.config import Config
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import FILES as STORE_FILES
-from oneshot.runs import (
+from oneshot.runs.run import (
     CALIBRATION,
     CHECKPOINT,
     CONFIG,
@@ -31,6 +30,7 @@ from oneshot.runs import (
     save_sampler,
     start_run,
 )
+from oneshot.runs.tensors import optimizer_tensors, save_tensors
 from oneshot.system.files import check_replaceable, exchange, leftovers, sync, write_text
 from oneshot.training.trainer import Trainer
 

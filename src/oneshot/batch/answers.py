@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from oneshot.batch.questions import read_questions
 from oneshot.errors import InputError
-from oneshot.questions import read_questions
 from oneshot.reasoner.answers import Prediction
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.files import replacing

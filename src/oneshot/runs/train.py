@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from oneshot.building import build_reasoner
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, InputError
-from oneshot.recording import RunWriter, begun_run, holds_training, remove_staged
-from oneshot.resuming import (
+from oneshot.reasoner.build import build_reasoner
+from oneshot.runs.checkpoint import (
     Checkpoint,
     goes_on,
     mend_run,
@@ -22,7 +21,7 @@ from oneshot.resuming import (
     reopen,
     restore,
 )
-from oneshot.runs import (
+from oneshot.runs.run import (
     CALIBRATION,
     CHECKPOINT,
     CONFIG,
@@ -39,6 +38,7 @@ from oneshot.runs import (
     read_json,
     run_config,
 )
+from oneshot.runs.writer import RunWriter, begun_run, holds_training, remove_staged
 from oneshot.system import console
 from oneshot.system.checksums import write_sealed_json, write_sealed_text
 from oneshot.system.distributed import Team

@@ -11,7 +11,7 @@ metrics.jsonl            one record an epoch
 checkpoint/              for resuming
 facts.sqlite             facts added and removed since (with files -wal and -shm while in use)
 
-What is read from a run is checked against checksums (see `oneshot.run_parts`).
+What is read from a run is checked against checksums (see `oneshot.runs.layout`).
 """
 
 from contextlib import ExitStack
@@ -19,8 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from oneshot.building import build_reasoner, sampler_config
-from oneshot.checkpoints import load_parameters, load_tensors, save_tensors
 from oneshot.config import Config, TrainingConfig, read_config, to_toml
 from oneshot.data.load import Dataset, load, source_exists, source_files
 from oneshot.errors import InputError
@@ -28,8 +26,9 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import with_changes
 from oneshot.graph.live.store import STORE, has_changes
 from oneshot.graph.saved import is_saved_graph, open_graph, save_graph
+from oneshot.reasoner.build import build_reasoner, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.run_parts import (
+from oneshot.runs.layout import (
     CALIBRATION,
     CHECKPOINT,
     CONFIG,
@@ -49,6 +48,7 @@ from oneshot.run_parts import (
     relation_lines,
     run_relations,
 )
+from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
 from oneshot.samplers import Sampler
 from oneshot.system.checksums import check_sealed_text, digest, write_sealed_json, write_sealed_text
 from oneshot.system.files import check_replaceable, replacing_directory, write_text

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from oneshot.answering import answer_rows, answers_schema, write_rows
-from oneshot.bulk.manifest import Manifest, part_name, read_manifest
-from oneshot.bulk.source import Source, opened_as
+from oneshot.batch.answers import answer_rows, answers_schema, write_rows
+from oneshot.batch.manifest import Manifest, part_name, read_manifest
+from oneshot.batch.source import Source, opened_as
 from oneshot.errors import InputError, OneshotError
 from oneshot.reasoner.answers import Prediction
 from oneshot.system.files import replacing

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oneshot.building import build_sampler
 from oneshot.config import Config, PredictorConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.predictor import Predictor
+from oneshot.reasoner.build import build_sampler
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.files import check_readable
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from oneshot.bulk.manifest import (
+from oneshot.batch.manifest import (
     MANIFEST,
     Manifest,
     alone_in,
@@ -16,10 +16,10 @@ from oneshot.bulk.manifest import (
     part_name,
     read_manifest,
 )
-from oneshot.bulk.parts import answer_partition, unanswered_in
-from oneshot.bulk.source import Source, file_digest, opened
+from oneshot.batch.parts import answer_partition, unanswered_in
+from oneshot.batch.questions import check_questions, read_questions
+from oneshot.batch.source import Source, file_digest, opened
 from oneshot.errors import InputError, OneshotError
-from oneshot.questions import check_questions, read_questions
 from oneshot.system import console
 from oneshot.system.files import remove_leftovers
 from oneshot.system.workers import Workers, open_workers

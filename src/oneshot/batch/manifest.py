@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from oneshot._version import __version__
-from oneshot.bulk.source import Identity
+from oneshot.batch.source import Identity
 from oneshot.errors import InputError
-from oneshot.runs import read_json
+from oneshot.runs.run import read_json
 from oneshot.system.files import leftovers, locked, write_json
 
 # Readers of a directory of Parquet files pass over names that begin so.

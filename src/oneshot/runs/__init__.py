@@ -1,0 +1,1 @@
+"""A reasoner on disk: written, read, trained, resumed, imported from official checkpoints."""
