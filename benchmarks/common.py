@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from oneshot.bench.measuring import hardware
 from oneshot.data.load import data_directories
+from oneshot.experiments.bench.measure import hardware
 from oneshot.system.files import write_json
 
 RESULTS = Path(__file__).with_name("results")

@@ -18,9 +18,9 @@ prepare_process()  # before torch is loaded, as the command line does
 
 from common import find, write_result  # noqa: E402
 
-from oneshot.comparing import Comparison, compare  # noqa: E402
 from oneshot.config import from_table  # noqa: E402
 from oneshot.data.load import bundled_names, load  # noqa: E402
+from oneshot.experiments.compare import Comparison, compare  # noqa: E402
 from oneshot.system.devices import find_device  # noqa: E402
 
 PEERS = ("frequency", "transe", "distmult", "complex", "rotate", "quate", "conve")

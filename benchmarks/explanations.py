@@ -1,8 +1,8 @@
 """How often the first path of an explanation is a true rule, on family worlds.
 
 Each reasoner is trained on a world of its own; of the held-out facts that it answers correctly
-(rank 1, filtered, both directions) some are drawn and explained. `oneshot.bench.rules` says what
-counts as a true rule.
+(rank 1, filtered, both directions) some are drawn and explained.
+`oneshot.experiments.bench.rules` says what counts as a true rule.
 """
 
 import time
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from common import write_result
 
-from oneshot.bench.rules import RELIABLE, RuleBook, Truth, right_answers
 from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.data.load import family
+from oneshot.experiments.bench.rules import RELIABLE, RuleBook, Truth, right_answers
 from oneshot.predictor import Predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler

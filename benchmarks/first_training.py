@@ -41,9 +41,9 @@ prepare_process()  # before torch is loaded, as the command line does
 
 from common import RESULTS, write_result  # noqa: E402
 
-from oneshot.bench.measuring import hardware  # noqa: E402
 from oneshot.data.load import load, source_exists  # noqa: E402
 from oneshot.errors import InputError  # noqa: E402
+from oneshot.experiments.bench.measure import hardware  # noqa: E402
 from oneshot.system.devices import find_device  # noqa: E402
 
 NAME = "first-training"
@@ -230,8 +230,8 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
 
 def measure_peer(job: Job) -> dict[str, Any]:
     """The figures of an embedding model that is trained for so many minutes."""
-    from oneshot.baselines.peers import find_peer, measure_embedding
-    from oneshot.baselines.recipes import RECIPES
+    from oneshot.experiments.baselines.recipes import RECIPES
+    from oneshot.experiments.baselines.registry import find_peer, measure_embedding
 
     started = time.perf_counter()  # reading the data counts, as it does for ours
     name = find_peer(job.model)

@@ -19,9 +19,9 @@ import torch
 from common import RESULTS, find
 from torch.profiler import ProfilerActivity, profile
 
-from oneshot.bench.measuring import hardware
 from oneshot.config import read_config
 from oneshot.data.load import load
+from oneshot.experiments.bench.measure import hardware
 from oneshot.reasoner.build import build_reasoner
 from oneshot.system.files import write_json
 from oneshot.training.trainer import Trainer

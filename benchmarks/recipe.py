@@ -22,7 +22,7 @@ from typing import Any
 from common import RESULTS
 from recipes import oneshot
 
-from oneshot.bench.measuring import hardware
+from oneshot.experiments.bench.measure import hardware
 from oneshot.runs.layout import run_relations
 from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.system.checksums import read_sealed_json, write_sealed_json

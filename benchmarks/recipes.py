@@ -22,7 +22,7 @@ from typing import Any
 
 from common import RESULTS
 
-from oneshot.bench.measuring import hardware
+from oneshot.experiments.bench.measure import hardware
 from oneshot.system.devices import find_device
 from oneshot.system.files import write_json
 

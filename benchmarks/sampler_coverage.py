@@ -9,7 +9,7 @@ from rich.table import Table
 
 from oneshot.data.load import load
 from oneshot.evaluation.coverage import coverage
-from oneshot.paper import published
+from oneshot.experiments.paper import published
 from oneshot.samplers import SAMPLERS
 
 RATIOS = (0.1, 0.2, 0.5)

@@ -5,8 +5,8 @@ import sys
 import torch
 from common import find, write_result
 
-from oneshot.bench.sampler import bench_sampler
 from oneshot.data.load import Dataset, load, uniform
+from oneshot.experiments.bench.sampler import bench_sampler
 from oneshot.samplers import PPRSampler
 
 

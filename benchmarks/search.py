@@ -29,8 +29,8 @@ from typing import Any
 import torch
 from common import RESULTS, find
 
-from oneshot.bench.measuring import hardware
 from oneshot.evaluation.evaluate import evaluate
+from oneshot.experiments.bench.measure import hardware
 from oneshot.runs.run import load_reasoner, run_config, run_data
 from oneshot.search.sampler_phase import RUN, find_sampler
 from oneshot.search.session import Session, Timer

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from common import RESULTS
 
-from oneshot.bench.measuring import hardware
-from oneshot.paper.workbench import Workbench
+from oneshot.experiments.bench.measure import hardware
+from oneshot.experiments.tables.workbench import Workbench
 from oneshot.reasoner.build import build_reasoner
 from oneshot.system.devices import find_device
 from oneshot.system.files import write_json

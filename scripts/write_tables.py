@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from oneshot.bench.measuring import sources
-from oneshot.bench.wikidata import ASSUMPTIONS
-from oneshot.paper import published
+from oneshot.experiments.bench.measure import sources
+from oneshot.experiments.bench.wikidata import ASSUMPTIONS
+from oneshot.experiments.paper import published
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -512,11 +512,11 @@ def scale_wikidata() -> str:
 
 def paper() -> str:
     """All tables of the paper that were measured, in the paper's order."""
-    import oneshot.paper
-    from oneshot.paper.reporting import as_markdown, read_report
+    import oneshot.experiments.paper
+    from oneshot.experiments.tables.report import as_markdown, read_report
 
     parts, missing = [], []
-    for name, one in oneshot.paper.TABLES.items():
+    for name, one in oneshot.experiments.paper.TABLES.items():
         report = read_report(RESULTS / "paper" / f"{name}.json")
         if report is None:
             missing.append(f"`{name}`")
@@ -635,11 +635,13 @@ def search_goals() -> str:
 
 def surrogates() -> str:
     """The comparison of surrogates in short; the table is in the page of the paper."""
-    import oneshot.paper
-    from oneshot.paper.reporting import read_report
+    import oneshot.experiments.paper
+    from oneshot.experiments.tables.report import read_report
 
     report = read_report(RESULTS / "paper" / "search.json")
-    finding = "" if report is None else oneshot.paper.TABLES["search"].finding(report["rows"])
+    finding = (
+        "" if report is None else oneshot.experiments.paper.TABLES["search"].finding(report["rows"])
+    )
     return finding or "Not measured yet."
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from graphs import random_graph, random_queries
 
-from oneshot.config import PredictorConfig, from_table
+from oneshot.config import Config, PredictorConfig, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.graph.graph import KnowledgeGraph
@@ -98,6 +98,11 @@ SMALL = (
     "training.fact_ratio=0.7",
 )
 """Settings that make a training take a second or two."""
+
+
+def small_config(*changes: str) -> Config:
+    """`SMALL` with changes, as a configuration."""
+    return from_table({}, (*SMALL, *changes))
 
 
 def settings(*changes: str) -> list[str]:

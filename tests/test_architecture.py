@@ -19,11 +19,11 @@ ORDER = (
     ("subgraph", "predictor"),
     ("ranking", "reasoner", "training", "search"),
     ("ranking", "reasoner", "evaluation", "search"),
-    ("search", "paper", "cli"),
+    ("search", "experiments", "cli"),
     ("reasoner", "batch", "cli"),
-    ("ranking", "baselines", "paper", "comparing", "cli"),
+    ("ranking", "experiments", "cli"),
     ("search", "serve"),
-    ("search", "report"),
+    ("search", "plots"),
 )
 # The paper's decoupling: only the reasoner knows both.
 STRANGERS = (("samplers", "predictor"), ("predictor", "samplers"))

@@ -16,15 +16,21 @@ from extras import needs_pykeen
 from graphs import random_graph, random_queries
 from torch import Tensor
 
-from oneshot.baselines import embedding, peers, recipes
-from oneshot.baselines.embedding import build_model, count_parameters, scorer_of, triples_factory
-from oneshot.baselines.package import guest
-from oneshot.baselines.recipes import RECIPES
-from oneshot.baselines.scoring import rank_split
 from oneshot.config import Config
 from oneshot.data.dataset import Dataset
 from oneshot.errors import MissingPackageError, UnknownNameError
 from oneshot.evaluation.frequency import frequency_scorer
+from oneshot.evaluation.scorer import rank_split
+from oneshot.experiments.baselines import embedding, recipes
+from oneshot.experiments.baselines import registry as peers
+from oneshot.experiments.baselines.embedding import (
+    build_model,
+    count_parameters,
+    scorer_of,
+    triples_factory,
+)
+from oneshot.experiments.baselines.pykeen_import import guest
+from oneshot.experiments.baselines.recipes import RECIPES
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts, dense_ranks, filtered_ranks
 from oneshot.samplers import PPRSampler
@@ -265,7 +271,8 @@ def test_a_dimension_that_makes_no_image_is_a_result(data: Dataset) -> None:
 
 @needs_pykeen
 def test_nothing_is_written_into_the_home(tmp_path: Path) -> None:
-    code = "from oneshot.baselines.package import load_pykeen; print(load_pykeen().__name__)"
+    module = "oneshot.experiments.baselines.pykeen_import"
+    code = f"from {module} import load_pykeen; print(load_pykeen().__name__)"
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith("PYSTOW")}
     surroundings["HOME"] = str(tmp_path)
     done = subprocess.run(

@@ -9,12 +9,12 @@ import pytest
 import torch
 from commands import Run
 
-from oneshot.bench import scale, scale_steps
-from oneshot.bench.scale import bench_scale, fitted, parse_size, run_step
-from oneshot.bench.wikidata import ENTITIES, FACTS, estimate
 from oneshot.data.load import load
 from oneshot.data.synthetic.generators import power_law
 from oneshot.errors import InputError
+from oneshot.experiments.bench import scale, scale_steps
+from oneshot.experiments.bench.scale import bench_scale, fitted, parse_size, run_step
+from oneshot.experiments.bench.wikidata import ENTITIES, FACTS, estimate
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from oneshot.data.load import load
 from oneshot.data.public.archives import unpack_ogb
 from oneshot.data.public.ogb_negatives import candidates_file, read_candidates
 from oneshot.errors import InputError
-from oneshot.paper.ogb_table import judged, write_ogb
+from oneshot.experiments.paper.ogb import judged, write_ogb
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_judge_is_ogb_where_it_is_installed(
         def version(name: str) -> str:
             raise PackageNotFoundError(name)
 
-        monkeypatch.setattr("oneshot.paper.ogb_table.version", version)
+        monkeypatch.setattr("oneshot.experiments.paper.ogb.version", version)
     generator = torch.Generator().manual_seed(0)
     positive = torch.randn(50, generator=generator)
     negative = torch.randn(50, 9, generator=generator)

@@ -8,10 +8,11 @@ import pytest
 from commands import Run
 from extras import needs_pykeen
 
-from oneshot import comparing
-from oneshot.baselines import course, showing
-from oneshot.comparing import Comparison
 from oneshot.config import read_config
+from oneshot.experiments import compare as comparing
+from oneshot.experiments.baselines import checkpoint as course
+from oneshot.experiments.baselines import progress as showing
+from oneshot.experiments.compare import Comparison
 
 SMALL = ["--epochs", 2, "--device", "cpu"]
 for change in ("predictor.dim=8", "predictor.num_layers=2", "sampler.entity_ratio=0.5"):

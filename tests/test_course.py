@@ -10,10 +10,11 @@ import torch
 from extras import needs_pykeen
 from graphs import random_graph
 
-from oneshot.baselines import course, embedding, recipes
-from oneshot.baselines.recipes import RECIPES
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
+from oneshot.experiments.baselines import checkpoint as course
+from oneshot.experiments.baselines import embedding, recipes
+from oneshot.experiments.baselines.recipes import RECIPES
 from oneshot.runs.tensors import load_tensors
 
 CPU = torch.device("cpu")

@@ -9,10 +9,10 @@ from graphs import random_graph, random_queries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneshot.bench.rules import RuleBook, Truth, right_answers
 from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.data.load import family
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.experiments.bench.rules import RuleBook, Truth, right_answers
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor import Predictor

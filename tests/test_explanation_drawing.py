@@ -15,13 +15,13 @@ from oneshot.config import PredictorConfig
 from oneshot.errors import MissingPackageError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
+from oneshot.plots import shapes
+from oneshot.plots.explanation.figure import picture
+from oneshot.plots.explanation.layout import MAX_ENTITIES, lay_out
+from oneshot.plots.shapes import Text, shortened, text_width
 from oneshot.predictor import Predictor
 from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.report import shapes
-from oneshot.report.explanation import picture
-from oneshot.report.layout import MAX_ENTITIES, lay_out
-from oneshot.report.shapes import Text, shortened, text_width
 from oneshot.samplers import PPRSampler
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -17,10 +17,9 @@ import torch
 from clocks import FakeClock, Steps
 from commands import Run, listing
 from faulty import SEVERAL_STEPS, contents, write_base
-from reasoning import settings
+from reasoning import settings, small_config
 from torch import Tensor
 
-from oneshot.config import from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.errors import DivergedError, InputError, OneshotError
@@ -94,7 +93,7 @@ def test_the_successor_of_a_run_is_held_too(base: Path, tmp_path: Path) -> None:
             with pytest.raises(InputError, match="another process is writing"), only_writer(out):
                 pass
 
-    config = from_table({}, settings("training.epochs=2")[1::2])
+    config = small_config("training.epochs=2")
     jobs.train_run(data, out, config, CPU, observers=[Look()])
     assert seen == [1, 2]
     with only_writer(out):
@@ -113,7 +112,7 @@ def test_of_two_that_begin_a_run_at_once_one_trains(
         return build(*arguments)
 
     monkeypatch.setattr(jobs, "build_reasoner", other_is_faster)
-    config = from_table({}, settings("training.epochs=2")[1::2])
+    config = small_config("training.epochs=2")
     with pytest.raises(InputError, match="another process has begun"):
         jobs.train_run(run_data(base / "run"), out, config, CPU)
     assert contents(out) == contents(base / "run")
@@ -125,7 +124,7 @@ def test_what_a_killed_process_left_beside_a_run_is_removed(base: Path, tmp_path
     shutil.copytree(base / "run", tmp_path / ".run.abcd1234")
     (tmp_path / ".run.mine_own").mkdir()
     (tmp_path / ".run.mine_own" / "thesis.doc").write_text("mine")
-    config = from_table({}, settings("training.epochs=1")[1::2])
+    config = small_config("training.epochs=1")
     jobs.train_run(run_data(out), out, config, CPU)
     beside = sorted(path.name for path in tmp_path.iterdir())
     assert beside == [".run.mine_own", "run"]
@@ -142,7 +141,7 @@ def test_a_clock_that_jumps_changes_nothing(
     monkeypatch.setattr(time, "time_ns", lambda: int(generator.uniform(0, 2e18)))
     out = tmp_path / "run"
     data = load(base / "data")
-    config = from_table({}, settings(*SEVERAL_STEPS)[1::2])
+    config = small_config(*SEVERAL_STEPS)
     stop = Stopper(3)
     assert jobs.train_run(data, out, config, CPU, should_stop=stop)["stopped"]
     for path in out.rglob("*"):  # files from the future, and from before they were
@@ -182,7 +181,7 @@ def test_a_training_told_to_stop_anywhere_goes_on_as_if_nothing_was(
     base: Path, tmp_path: Path
 ) -> None:
     data = load(base / "data")
-    config = from_table({}, settings(*SEVERAL_STEPS)[1::2])
+    config = small_config(*SEVERAL_STEPS)
     expected = trained(base / "run")
     places = set()
     for count in (1, 2, 3, 5, 6, 7, 8, 9, 11):
@@ -205,7 +204,7 @@ def test_an_older_run_stays_if_its_successor_is_stopped_early(base: Path, tmp_pa
     run = tmp_path / "run"
     shutil.copytree(base / "run", run)
     before = contents(run)
-    config = from_table({}, settings("training.epochs=1", "training.batch_size=8")[1::2])
+    config = small_config("training.epochs=1", "training.batch_size=8")
     result = jobs.train_run(run_data(run), run, config, CPU, should_stop=Stopper(3))
     assert (result["stopped"], result["saved"], contents(run) == before) == (True, False, True)
 

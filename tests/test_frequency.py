@@ -7,9 +7,9 @@ import torch
 from graphs import random_graph
 from reasoning import chain_world
 
-from oneshot.baselines.scoring import rank_split
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.evaluation.frequency import Frequency, frequency_metrics, frequency_scorer
+from oneshot.evaluation.scorer import rank_split
 from oneshot.ranking import KnownFacts, dense_ranks
 
 

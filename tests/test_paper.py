@@ -16,14 +16,16 @@ from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import evaluate
+from oneshot.experiments.paper import TABLES, Workbench, make_report, published
+from oneshot.experiments.paper import main as main_table
+from oneshot.experiments.paper.ablations import noisy, thinned
+from oneshot.experiments.paper.cases import choose_questions, hops_from
+from oneshot.experiments.paper.claims import CLAIMS, Comparison, weighed
+from oneshot.experiments.paper.cost import by_formula, counted
+from oneshot.experiments.paper.graphs import within_hops
+from oneshot.experiments.tables import workbench
+from oneshot.experiments.tables.table import Figures
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.paper import TABLES, Workbench, main_table, make_report, published, workbench
-from oneshot.paper.cases import choose_questions, hops_from
-from oneshot.paper.claims import CLAIMS, Comparison, weighed
-from oneshot.paper.cost import by_formula, counted
-from oneshot.paper.structure import within_hops
-from oneshot.paper.table import Figures
-from oneshot.paper.trained import noisy, thinned
 from oneshot.predictor import Predictor
 from oneshot.runs.run import METRICS
 from oneshot.samplers import PPRSampler

@@ -10,11 +10,12 @@ import pytest
 import torch
 from commands import Run
 
-from oneshot.bench.measuring import sources
 from oneshot.errors import DivergedError, InputError
-from oneshot.paper import TABLES, Workbench, make_report, published, workbench
-from oneshot.paper.reporting import as_markdown
-from oneshot.paper.table import Column, Figures, Row, Table
+from oneshot.experiments.bench.measure import sources
+from oneshot.experiments.paper import TABLES, Workbench, make_report, published
+from oneshot.experiments.tables import workbench
+from oneshot.experiments.tables.report import as_markdown
+from oneshot.experiments.tables.table import Column, Figures, Row, Table
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
 pytest.importorskip("smac", reason="one of the tables searches (extra search)")

@@ -7,8 +7,9 @@ import pytest
 import torch
 from searching import response
 
-from oneshot.paper import TABLES, Workbench, make_report, search_table
-from oneshot.paper.table import Figures
+from oneshot.experiments.paper import TABLES, Workbench, make_report
+from oneshot.experiments.paper import search as search_table
+from oneshot.experiments.tables.table import Figures
 from oneshot.search import trial
 from oneshot.search.space import Choice
 

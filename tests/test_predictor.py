@@ -11,9 +11,9 @@ from naive_predictor import naive_scores
 from reasoning import COMBINATIONS, VARIANTS, tiny_batch, tiny_predictor
 from torch import Tensor
 
-from oneshot.bench.predictor import EdgeByEdge
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
+from oneshot.experiments.bench.predictor import EdgeByEdge
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.predictor import segments as rows_module

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from commands import listing
-from reasoning import chain_world, settings, tiny_predictor, write_world
+from reasoning import chain_world, small_config, tiny_predictor, write_world
 from serving import saved_run
 
 from oneshot.config import from_table
@@ -286,7 +286,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_leaves_the_old_files(tiny_disk: Path) -> None:
     data = chain_world(15)
     data.graph.origin = {"source": "nowhere", "options": {}}
-    config = from_table({}, settings("training.epochs=2")[1::2])
+    config = small_config("training.epochs=2")
     run = tiny_disk / "run"
     jobs.train_run(data, run, config, CPU)
     (run / "result.json").unlink()
@@ -339,8 +339,8 @@ class Stop:
 def test_an_older_run_is_replaced_as_a_whole(tmp_path: Path) -> None:
     data = chain_world(15)
     data.graph.origin = {"source": "nowhere", "options": {}}
-    jobs.train_run(data, tmp_path, from_table({}, settings("training.epochs=2")[1::2]), CPU)
-    small = from_table({}, settings("training.epochs=1", "predictor.dim=4")[1::2])
+    jobs.train_run(data, tmp_path, small_config("training.epochs=2"), CPU)
+    small = small_config("training.epochs=1", "predictor.dim=4")
     jobs.train_run(data, tmp_path, small, CPU)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
     assert json.loads((tmp_path / "result.json").read_text())["epochs"] == 1
@@ -355,7 +355,7 @@ def test_an_older_run_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_trained_leaves_the_older_one(tmp_path: Path) -> None:
     data = chain_world(15)
     data.graph.origin = {"source": "nowhere", "options": {}}
-    jobs.train_run(data, tmp_path, from_table({}, settings("training.epochs=1")[1::2]), CPU)
+    jobs.train_run(data, tmp_path, small_config("training.epochs=1"), CPU)
     before = contents(tmp_path)
     for setting, message in (
         ("sampler.entity_ratio={default=0.5,nope=0.2}", "unknown relation 'nope'"),
@@ -363,7 +363,7 @@ def test_a_run_that_cannot_be_trained_leaves_the_older_one(tmp_path: Path) -> No
         ("training.learning_rate=1000", "the loss is not finite"),
     ):
         wild = ("predictor.activation=identity", "predictor.gate=false", "predictor.num_layers=9")
-        changed = from_table({}, settings(*wild, "training.batch_size=4", setting)[1::2])
+        changed = small_config(*wild, "training.batch_size=4", setting)
         with pytest.raises(OneshotError, match=message):
             jobs.train_run(data, tmp_path, changed, CPU)
         assert contents(tmp_path) == before
@@ -422,6 +422,6 @@ def test_a_data_set_without_test_facts_can_be_trained_on(tmp_path: Path) -> None
     data = chain_world(15)
     data.graph.origin = {"source": "nowhere", "options": {}}
     object.__setattr__(data, "test", data.test[:0])
-    result = jobs.train_run(data, tmp_path, from_table({}, settings()[1::2]), CPU)
+    result = jobs.train_run(data, tmp_path, small_config(), CPU)
     assert result["test"] is None
     assert result["valid"]["queries"] == 2 * len(data.valid)

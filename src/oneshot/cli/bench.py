@@ -49,7 +49,7 @@ def sampler(
     """Time PPR and the choice of entities against networkx, scipy and PyTorch Geometric."""
     import torch
 
-    from oneshot.bench import sampler as sampler_bench
+    from oneshot.experiments.bench import sampler as sampler_bench
     from oneshot.samplers import PPRSampler
     from oneshot.system.devices import find_device
 
@@ -101,7 +101,7 @@ def predictor(
     device: DeviceOption = "auto",
 ) -> None:
     """Time a training step against the same network written edge by edge."""
-    from oneshot.bench.predictor import bench_predictor
+    from oneshot.experiments.bench.predictor import bench_predictor
     from oneshot.system.devices import find_device
 
     place = find_device(device)
@@ -149,7 +149,7 @@ def end_to_end(
     device: DeviceOption = "auto",
 ) -> None:
     """Time training and evaluation, sampling included, against the usual way of writing it."""
-    from oneshot.bench.predictor import bench_end_to_end
+    from oneshot.experiments.bench.predictor import bench_end_to_end
     from oneshot.system.devices import find_device
 
     place = find_device(device)
@@ -201,7 +201,7 @@ def scale(
     Graphs are built on the disk from text and asked on a processor, each step in a process of its
     own, the files untouched before.
     """
-    from oneshot.bench.scale import Row, bench_scale, check, parse_size, read_result
+    from oneshot.experiments.bench.scale import Row, bench_scale, check, parse_size, read_result
     from oneshot.system.devices import find_device
     from oneshot.system.files import write_json
 
@@ -213,7 +213,7 @@ def scale(
     names = parts(graphs, "--graphs")
     check(sizes, names, directory)
     if plot is not None:
-        from oneshot.report.coverage import check_picture
+        from oneshot.plots.coverage import check_picture
 
         check_picture(plot)
     with console.progress_bar(with_counts=False) as bar:
@@ -242,7 +242,7 @@ def scale(
             before=before,
         )
     if plot is not None:
-        from oneshot.report.scale import plot_scale
+        from oneshot.plots.scale import plot_scale
 
         plot_scale(result, plot)
         result["picture"] = str(plot)

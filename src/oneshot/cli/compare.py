@@ -62,11 +62,11 @@ def compare(
     device: DeviceOption = "auto",
 ) -> None:
     """Train our predictor and its peers on your data; all are ranked the same way."""
-    from oneshot.baselines.peers import check_packages, find_peer, has_pykeen
-    from oneshot.baselines.recipes import DIM
-    from oneshot.comparing import VIEWS, Comparison
-    from oneshot.comparing import compare as measure_all
     from oneshot.config import from_table, read_config
+    from oneshot.experiments.baselines.recipes import DIM
+    from oneshot.experiments.baselines.registry import check_packages, find_peer, has_pykeen
+    from oneshot.experiments.compare import VIEWS, Comparison
+    from oneshot.experiments.compare import compare as measure_all
     from oneshot.system.devices import find_device
     from oneshot.training.interrupt import StopTraining, ended_by_sigterm
     from oneshot.training.plan import check_minutes

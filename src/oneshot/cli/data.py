@@ -129,7 +129,7 @@ def coverage(
         shares = "0.1,0.2,0.5" if ratio is None else ratio
         budgets = [_ratio(text) for text in parts(shares, "--ratio")]
     if plot is not None:
-        from oneshot.report.coverage import check_picture
+        from oneshot.plots.coverage import check_picture
 
         check_picture(plot)
         check_output(plot, source)
@@ -165,7 +165,7 @@ def coverage(
                 )
             )
     if plot is not None:
-        from oneshot.report.coverage import plot_coverage
+        from oneshot.plots.coverage import plot_coverage
 
         plot_coverage(rows, f"{dataset.name}, {split} split", plot)
     if json:

@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Train on the bundled graph of the world, evaluate, and answer a question with reasons."""
     from oneshot.demo import run_demo
-    from oneshot.report.coverage import check_picture
+    from oneshot.plots.coverage import check_picture
     from oneshot.system.devices import find_device
 
     check_picture(out / "explanation.png")

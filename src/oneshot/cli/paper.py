@@ -10,7 +10,7 @@ from oneshot.errors import InputError, OneshotError, UnknownNameError
 from oneshot.system import console
 
 if TYPE_CHECKING:
-    from oneshot.paper import Table, Workbench
+    from oneshot.experiments.paper import Table, Workbench
 
 ALL = "all"
 PLACE, QUICK_PLACE = Path("reports"), Path("reports") / "quick"
@@ -46,7 +46,7 @@ def paper(
     """Measure a table or figure of the paper; run again, it goes on where it stopped."""
     from oneshot.config import from_table
     from oneshot.errors import require
-    from oneshot.paper import TABLES, Workbench
+    from oneshot.experiments.paper import TABLES, Workbench
     from oneshot.system.devices import find_device
     from oneshot.training.interrupt import StopTraining, ended_by_sigterm
 
@@ -88,7 +88,7 @@ def _measure(
 
     Of several, those that cannot be measured are left out; if it is all of them, that is an error.
     """
-    from oneshot.paper import TABLES, make_report
+    from oneshot.experiments.paper import TABLES, make_report
 
     reports: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
@@ -129,7 +129,7 @@ def _print_report(table: "Table", report: dict[str, Any]) -> None:
 
 
 def _print_tables(json: bool) -> None:
-    from oneshot.paper import TABLES
+    from oneshot.experiments.paper import TABLES
 
     if json:
         console.print_json({"tables": {name: table.title for name, table in TABLES.items()}})

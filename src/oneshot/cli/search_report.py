@@ -46,7 +46,7 @@ def _write(path: Path, summary: "Summary", value: dict[str, Any]) -> None:
     """Write what a search has found beside it, and add to `value` where it is."""
     from oneshot.config import to_toml
     from oneshot.errors import InputError, MissingPackageError
-    from oneshot.report.search import plot_search
+    from oneshot.plots.search import plot_search
     from oneshot.runs.run import CONFIG
     from oneshot.system.files import write_json, write_text
 

@@ -5,8 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oneshot.baselines.scoring import Scorer
 from oneshot.data.dataset import Dataset, both_directions
+from oneshot.evaluation.scorer import Scorer
 from oneshot.ranking import KnownFacts, Metrics, Ranks, metrics
 
 Ints = NDArray[np.int64]

@@ -159,7 +159,7 @@ class Explanation:
 def _drawing() -> Any:
     # Reports stand above the reasoner, which knows this module: they are looked up when asked
     # for, so that no part below depends on them.
-    return importlib.import_module("oneshot.report.explanation")
+    return importlib.import_module("oneshot.plots.explanation.figure")
 
 
 def explain(

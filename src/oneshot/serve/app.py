@@ -109,7 +109,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         value = reason.as_dict()
         clock = [started, time.monotonic()]
         if body.drawing:
-            from oneshot.report.explanation import page_svg
+            from oneshot.plots.explanation.figure import page_svg
 
             value["drawing"], value["charts"] = await run_in_threadpool(page_svg, reason)
             clock.append(time.monotonic())

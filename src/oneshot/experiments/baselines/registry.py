@@ -1,0 +1,194 @@
+"""Peers: the names of what our predictor is compared with, and what each of them reaches."""
+
+import dataclasses
+import difflib
+import importlib.util
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oneshot.config import Config, SamplerConfig
+from oneshot.data.dataset import Dataset
+from oneshot.errors import DivergedError, UnknownNameError, is_out_of_memory
+from oneshot.evaluation.frequency import frequency_scorer
+from oneshot.evaluation.scorer import Ranked, rank_split
+from oneshot.experiments.baselines.embedding import Watcher, train_embedding
+from oneshot.experiments.baselines.pykeen_import import load_pykeen
+from oneshot.experiments.baselines.recipes import DIM, RECIPES, Recipe, is_prime
+from oneshot.experiments.bench.measure import measure
+from oneshot.training.time_budget import Clock, TimeBudget
+
+OURS = "oneshot"
+FREQUENCY = "frequency"
+
+# Our predictor in the shape of other systems, which reason on the whole graph. What is not
+# said here (layers, dimension, training) is as in our own configuration.
+WHOLE_GRAPH: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "nbfnet": (
+        "NBFNet",
+        {
+            "message": "nbfnet",
+            "compose": "multiply",
+            "aggregate": "pna",
+            "activation": "relu",
+            "initial": "relational",
+            "shortcut": True,
+            "gate": False,
+            "norm": True,
+        },
+    ),
+    "redgnn": (
+        "RED-GNN",
+        {
+            "message": "redgnn",
+            "compose": "multiply",
+            "aggregate": "sum",
+            "shortcut": False,
+            "gate": True,
+            "norm": False,
+        },
+    ),
+    "drum": (
+        "DRUM",
+        {
+            "message": "drum",
+            "compose": "multiply",
+            "aggregate": "sum",
+            "activation": "identity",
+            "initial": "binary",
+            "shortcut": False,
+            "gate": False,
+            "norm": False,
+        },
+    ),
+}
+
+# What the ranking of the test split takes longer than expected, and how little of it is asked.
+_MARGIN, _LEAST_QUERIES = 1.05, 16
+
+TITLES: dict[str, str] = {
+    OURS: OURS,
+    FREQUENCY: "frequency",
+    **{name: title for name, (title, _) in WHOLE_GRAPH.items()},
+    **{name: recipe.title for name, recipe in RECIPES.items()},
+}
+"""All names, with how they are written for people."""
+
+
+def find_peer(name: str) -> str:
+    """The name of a peer, however it is written: `RotatE`, `R-GCN`; an error has the nearest."""
+    plain = "".join(letter for letter in name.casefold() if letter.isalnum())
+    if plain in TITLES:
+        return plain
+    near = difflib.get_close_matches(plain, TITLES, 3)
+    raise UnknownNameError("peer", name, near, known=() if near else TITLES)
+
+
+def has_pykeen() -> bool:
+    """Whether the package that trains embedding models is installed."""
+    return importlib.util.find_spec("pykeen") is not None
+
+
+def check_packages(names: list[str]) -> None:
+    """Raise, before the long work, if one of these peers needs a package that is missing."""
+    if any(name in RECIPES for name in names):
+        load_pykeen()
+
+
+def whole_graph_config(name: str, ours: Config) -> Config:
+    """The configuration of NBFNet, RED-GNN or DRUM beside ours."""
+    return dataclasses.replace(
+        ours,
+        sampler=SamplerConfig(entity_ratio=1.0),
+        predictor=dataclasses.replace(ours.predictor, **WHOLE_GRAPH[name][1]),
+        training=dataclasses.replace(ours.training, entity_ratio=None),
+    )
+
+
+def measure_frequency(data: Dataset) -> dict[str, Any]:
+    """Figures of the frequency baseline, which has nothing to learn."""
+    scorer = frequency_scorer(data)
+    valid, test = (rank_split(scorer, data, split) for split in ("valid", "test"))
+    return {**_accuracy(valid.metrics.mrr, test), "seconds": 0.0, "parameters": 0}
+
+
+def measure_embedding(
+    recipe: Recipe,
+    data: Dataset,
+    device: torch.device,
+    *,
+    dim: int = DIM,
+    seed: int = 0,
+    epochs: int | None = None,
+    watcher: Watcher | None = None,
+    kept: Path | None = None,
+    minutes: float | None = None,
+    started: float | None = None,
+    clock: Clock = time.perf_counter,
+) -> dict[str, Any]:
+    """Figures of one of PyKEEN's models, trained until it stops improving.
+
+    `kept`: a file for where the training stands, so that it can go on. `minutes`: the time that
+    training, validations and the ranking of the test split may take together, from `started` by
+    `clock` on, or from now; with little of it left a sample of the test queries is asked.
+    A dimension that the model cannot have, no memory left and numbers that are not finite are
+    results, too: `failure` says which.
+    """
+    pykeen = load_pykeen()
+    if recipe.is_image and is_prime(dim):
+        return {"failure": f"{dim} numbers, a prime, make no image"}
+    budget = TimeBudget(minutes or 0.0, clock, clock() if started is None else started)
+    options: dict[str, Any] = {"dim": dim, "seed": seed, "epochs": epochs, "budget": budget}
+    try:
+        measured = measure(
+            lambda: train_embedding(recipe, data, device, **options, watcher=watcher, kept=kept),
+            device,
+        )
+        trained = measured.result
+        asked: dict[str, Any] = {"device": device, "step": trained.queries_per_step}
+        test = rank_split(
+            trained.scorer, data, "test", **asked, limit=_affordable(budget), seed=seed
+        )
+    except (DivergedError, pykeen.training.NonFiniteLossError):
+        return {"failure": "not finite"}
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return {"failure": "out of memory"}
+    # Of the last part on a processor the peak would be too low; on a GPU it is that of a step.
+    before = trained.resumed_after
+    is_whole = before is None or (device.type == "cuda" and trained.epochs > before)
+    return {
+        **_accuracy(trained.valid_mrr, test),
+        "epochs": trained.epochs,
+        "best_epoch": trained.best_epoch,
+        "stopped": trained.stopped,
+        "seconds": trained.seconds,
+        "parameters": trained.parameters,
+        "dim": recipe.numbers(dim),
+        "peak_megabytes": megabytes(measured.peak_bytes) if is_whole else None,
+        **({"queries": test.queries, "of": test.of} if budget.is_limited else {}),
+    }
+
+
+def _affordable(budget: TimeBudget) -> int | None:
+    """Test queries that there is time for; None if time is not limited."""
+    if not budget.is_limited:
+        return None
+    return max(int(budget.left / (_MARGIN * budget.seconds_per_query)), _LEAST_QUERIES)
+
+
+def megabytes(count: int | None) -> float | None:
+    return None if count is None else round(count / 2**20, 1)
+
+
+def _accuracy(valid_mrr: float, test: Ranked) -> dict[str, Any]:
+    found = test.metrics.as_dict()
+    return {
+        "valid_mrr": valid_mrr,
+        **{name: found[name] for name in ("mrr", "hits@1", "hits@3", "hits@10")},
+        "seconds_per_1000_queries": test.seconds_per_1000_queries,
+    }

@@ -1,0 +1,197 @@
+"""How cost grows with the graph: build, open, sample, predict, for graphs of growing size.
+
+`family` worlds have no hubs, `power-law` graphs have many: on the first a question costs the same
+whatever the size of the graph, on the second it cannot.
+"""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oneshot.errors import InputError, UnknownNameError
+from oneshot.experiments.bench.measure import hardware
+from oneshot.experiments.bench.wikidata import estimate
+
+GRAPHS = ("family", "power-law")
+LEAST, MOST = 10_000, 150_000_000
+GROWING = (
+    "build_seconds",
+    "build_peak_gb",
+    "saved_gb",
+    "open_ms",
+    "sample_ms",
+    "sample_cold_ms",
+    "predict_ms",
+    "resident_gb",
+    "whole_graph_ms",
+)
+"""What an exponent of growth is fitted to."""
+
+_DISK_BYTES = 170  # a fact: the text, the saved graph, and what the build needs beside them
+_EXACT_BYTES = 24  # a fact: the matrix of the whole graph
+_EXACT_ENTITY_BYTES = 320  # the blocks of scores over all entities
+
+Row = dict[str, Any]
+
+
+def bench_scale(
+    sizes: Sequence[int],
+    graphs: Sequence[str] = GRAPHS,
+    *,
+    max_entities: int = 2000,
+    questions: int = 100,
+    place: Path | None = None,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    done: Callable[[Row, dict[str, Any]], None] = lambda *_: None,
+    before: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Measure graphs of about so many facts; big files lie in `place` while they are needed.
+
+    `progress` is told what is being done, how many steps are done and how many there are; `done`
+    gets each row when it is measured, and the result so far. `before`: an earlier result, whose
+    rows are not measured again.
+    """
+    check(sizes, graphs, place)
+    steps = ("write", "build", "predict", "sample", "recall")
+    asking = {"max_entities": max_entities, "questions": questions, "seed": seed}
+    rows = _kept(before, asking)
+    known = {(row["graph"], row["size"]) for row in rows}
+    missing = [(g, n) for g in graphs for n in sorted(sizes) if (g, n) not in known]
+    for place_in_line, (graph, facts) in enumerate(missing):
+        row: Row = {"graph": graph, "size": facts}
+        with tempfile.TemporaryDirectory(prefix="oneshot-scale-", dir=place) as directory:
+            source, saved = str(Path(directory, "source")), str(Path(directory, "saved"))
+            options: dict[str, dict[str, Any]] = {
+                "write": {"graph": graph, "facts": facts, "directory": source, "seed": seed},
+                "build": {"source": source, "saved": saved},
+            }
+            for number, step in enumerate(steps):
+                finished = place_in_line * len(steps) + number
+                what = f"{graph}, {facts:,} facts: {step}"
+                progress(what, finished, len(missing) * len(steps))
+                if step == "recall" and not _exact_fits(row):
+                    row |= {"recall": None, "least_recall": None, "whole_graph_ms": None}
+                    continue
+                row |= run_step(step, options.get(step, {"saved": saved, **asking}))
+                if step == "build":
+                    shutil.rmtree(source)
+        rows.append(row | {"load": round(os.getloadavg()[0], 1)})  # what else the machine did
+        done(row, _result(rows, asking))
+    return _result(rows, asking)
+
+
+def _kept(before: dict[str, Any] | None, asking: dict[str, int]) -> list[Row]:
+    """The rows of an earlier result, which must have been measured in the same way."""
+    if before is None:
+        return []
+    for key, value in asking.items():
+        if before.get(key) != value:
+            raise InputError(
+                f"the earlier result was measured with {key} {before.get(key)}, not {value}; write "
+                "to another file"
+            )
+    return [dict(row) for row in before["rows"]]
+
+
+def _result(rows: list[Row], asking: dict[str, int]) -> dict[str, Any]:
+    rows = sorted(rows, key=lambda row: (GRAPHS.index(row["graph"]), row["size"]))
+    of_graph = {
+        graph: [row for row in rows if row["graph"] == graph]
+        for graph in dict.fromkeys(row["graph"] for row in rows)
+    }
+    growth = {graph: fitted(mine) for graph, mine in of_graph.items()}
+    return {
+        "bench": "scale",
+        **asking,
+        "rows": rows,
+        "growth": growth,
+        "wikidata": {graph: estimate(mine, growth[graph]) for graph, mine in of_graph.items()},
+        "hardware": hardware(),
+    }
+
+
+def check(sizes: Sequence[int], graphs: Sequence[str], place: Path | None) -> None:
+    """Raise if this cannot be measured, before the long work starts."""
+    for graph in graphs:
+        if graph not in GRAPHS:
+            raise UnknownNameError.among("graph", graph, GRAPHS)
+    for facts in sizes:
+        if not LEAST <= facts <= MOST:
+            raise InputError(f"graphs have {LEAST:,} to {MOST:,} facts here, not {facts:,}")
+    where = Path(tempfile.gettempdir()) if place is None else place
+    if not where.is_dir():
+        raise InputError(f"{where}: is not a directory")
+    needed, free = _DISK_BYTES * max(sizes), shutil.disk_usage(where).free
+    if needed > free:
+        raise InputError(
+            f"{where}: {max(sizes):,} facts need about {needed / 2**30:.1f} GB of disk, and "
+            f"{free / 2**30:.1f} GB are free; choose another place with --directory"
+        )
+
+
+def run_step(step: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Run a step of `scale_steps` in a process of its own. → what it measured"""
+    command = [
+        sys.executable,
+        "-m",
+        "oneshot.experiments.bench.scale_steps",
+        step,
+        json.dumps(options),
+    ]
+    finished = subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    if finished.returncode:
+        said = (finished.stderr.strip().splitlines() or ["it was killed: out of memory?"])[-1]
+        raise InputError(f"the step {step!r} failed (exit code {finished.returncode}): {said}")
+    value: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return value
+
+
+def fitted(rows: Sequence[Row]) -> dict[str, float]:
+    """The exponents b of a · facts^b, by least squares over the logarithms; two rows at least."""
+    growth = {}
+    for key in GROWING:
+        points = [(row["facts"], row[key]) for row in rows if row.get(key)]
+        if len(points) > 1:
+            facts, values = (np.log(column) for column in zip(*points, strict=True))
+            growth[key] = round(float(np.polyfit(facts, values, 1)[0]), 3)
+    return growth
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """What an earlier `oneshot bench scale` has written."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value["bench"] == "scale" and all({"graph", "size"} <= set(r) for r in value["rows"]):
+            return dict(value)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise InputError(f"{path}: was not written by `oneshot bench scale`")
+
+
+def parse_size(text: str) -> int:
+    """A number of facts, such as 1000000 or 1e6."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 1):
+        raise InputError(f"--facts: {text!r} is not a number of facts, such as 1e6")
+    return int(value)
+
+
+def _exact_fits(row: Row) -> bool:
+    """Whether the exact scores over the whole graph can be had in half of the memory."""
+    needed = _EXACT_BYTES * row["facts"] + _EXACT_ENTITY_BYTES * row["entities"]
+    return bool(needed < 2**29 * hardware()["memory_gb"])

@@ -1,0 +1,263 @@
+"""The steps of `oneshot bench scale`, each in a process of its own.
+
+Peak and resident memory are those of a process, and only a fresh process has touched nothing yet.
+`python -m oneshot.experiments.bench.scale_steps STEP JSON` prints what the step measured, as JSON.
+"""
+
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oneshot.config import PredictorConfig
+from oneshot.data.dataset import SPLITS, Dataset
+from oneshot.data.large.build import build_graph
+from oneshot.data.load import load
+from oneshot.data.locate import locate
+from oneshot.data.synthetic.generators import family, power_law_facts
+from oneshot.errors import OneshotError
+from oneshot.predictor import Predictor
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
+from oneshot.samplers._pagerank import ppr_chebyshev
+from oneshot.system.process import prepare_process
+
+FAMILY_FACTS = 7.87  # of train, a person; rather a few facts more than asked for
+POWER_LAW_FACTS = 10  # an entity, about as in Wikidata
+RELATIONS = 10
+HELD_OUT = 10_000  # at most, in valid and in test
+_BLOCK = 1 << 20
+_PASSES = 5  # over the same questions, when everything is warm
+_PATIENCE = 60  # seconds after which no further pass begins
+_WHOLE_QUERIES = 3  # answered by the whole graph, the first of which builds its matrix
+_EXACT_STEPS = 40  # of the Chebyshev series: what is left out is below 1e-10
+_EXACT_QUERIES = 8
+
+
+def write(graph: str, facts: int, directory: str, seed: int) -> dict[str, Any]:
+    """Write train, valid and test of a generated graph as text, `facts` of them in train."""
+    place = Path(directory)
+    place.mkdir()
+    _WRITERS[graph](facts, place, seed)
+    return {"text_gb": _size_gb(place)}
+
+
+def build(source: str, saved: str) -> dict[str, Any]:
+    """Build the saved graph on the disk, however small it is."""
+    started = time.perf_counter()
+    build_graph(locate(Path(source)), Path(saved))
+    seconds = time.perf_counter() - started
+    return {
+        "build_seconds": round(seconds, 2),
+        "build_peak_gb": _memory_gb("VmHWM"),
+        "saved_gb": _size_gb(Path(saved)),
+    }
+
+
+def predict(saved: str, max_entities: int, questions: int, seed: int) -> dict[str, Any]:
+    """Open a saved graph that nobody has touched, and answer questions one by one."""
+    data, opened = _open_cold(Path(saved))
+    asked = _questions(data, questions, seed)
+    torch.manual_seed(seed)
+    predictor = Predictor(PredictorConfig(), data.graph.num_relations)
+    # Push, also where "auto" would go over the whole graph.
+    sampler = PPRSampler(max_entities=max_entities, method="push")
+    reasoner = Reasoner(data.graph, sampler, predictor)
+    times = []
+    for entity, relation in asked.tolist():
+        started = time.perf_counter()
+        reasoner.predict(entity, relation)
+        times.append(1000 * (time.perf_counter() - started))
+    return {
+        "open_ms": round(opened, 1),
+        "first_question_ms": round(times[0], 1),
+        "predict_ms": round(statistics.median(times), 2),
+        "predict_p90_ms": round(float(np.quantile(times, 0.9)), 2),
+        "resident_gb": _memory_gb("VmRSS"),
+        "resident_peak_gb": _memory_gb("VmHWM"),
+    }
+
+
+def sample(saved: str, max_entities: int, questions: int, seed: int) -> dict[str, Any]:
+    """Cut subgraphs out of a saved graph: first from untouched files, then the same again.
+
+    Of the further passes the one with the lowest median counts: other work on the machine can
+    only add to it.
+    """
+    data, _ = _open_cold(Path(saved))
+    graph = data.graph
+    asked = _questions(data, questions, seed)
+    sampler = PPRSampler(max_entities=max_entities, method="push")
+    medians: list[float] = []
+    edges = []
+    begun = time.perf_counter()
+    while len(medians) < 2 or (len(medians) <= _PASSES and time.perf_counter() - begun < _PATIENCE):
+        times = []
+        for query in asked[:, None]:
+            started = time.perf_counter()
+            batch = sampler.sample(graph, query)
+            times.append(1000 * (time.perf_counter() - started))
+            edges.append(batch.num_edges)
+        medians.append(round(statistics.median(times), 3))
+    auto = PPRSampler(max_entities=max_entities)
+    return {
+        "facts": graph.num_facts,
+        "entities": graph.num_entities,
+        "largest_degree": graph.neighbours.largest_degree,
+        "sample_cold_ms": medians[0],
+        "sample_ms": min(medians[1:]),
+        "subgraph_edges": round(float(np.mean(edges))),
+        "method_of_auto": auto.chosen_method(graph, max_entities),
+    }
+
+
+def recall(saved: str, max_entities: int, questions: int, seed: int) -> dict[str, Any]:
+    """How much of the exact choice the push finds, and what the whole graph costs instead."""
+    data = load(saved)
+    graph = data.graph
+    asked = _questions(data, min(questions, _EXACT_QUERIES), seed)
+    pushed = PPRSampler(max_entities=max_entities, method="push").select(graph, asked)
+    whole = PPRSampler(max_entities=max_entities, method="chebyshev")
+    times = []
+    for query in asked[:_WHOLE_QUERIES, None]:
+        started = time.perf_counter()
+        whole.sample(graph, query)
+        times.append(1000 * (time.perf_counter() - started))
+    scores = ppr_chebyshev(graph, asked[:, 0], whole.restart, _EXACT_STEPS)
+    hits = []
+    for row, of_row in enumerate(scores):
+        best = of_row.topk(min(max_entities, len(of_row))).indices
+        best = best[of_row[best] > 0]
+        found = pushed.entities[pushed.query == row]
+        hits.append(float(torch.isin(best, found).float().mean()))
+    return {
+        "recall": round(float(np.mean(hits)), 4),
+        "least_recall": round(min(hits), 4),
+        "whole_graph_ms": round(min(times), 1),
+    }
+
+
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {
+    "write": write,
+    "build": build,
+    "predict": predict,
+    "sample": sample,
+    "recall": recall,
+}
+
+
+def _open_cold(path: Path) -> tuple[Dataset, float]:
+    """A saved graph whose files are not in memory, and the milliseconds it took to open it."""
+    if hasattr(os, "posix_fadvise"):
+        for file in path.iterdir():
+            handle = os.open(file, os.O_RDONLY)
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(handle)
+    started = time.perf_counter()
+    data = load(path)
+    return data, 1000 * (time.perf_counter() - started)
+
+
+def _questions(data: Dataset, count: int, seed: int) -> Tensor:
+    """Questions of the test split about entities that have a fact, [≤ count, 2]."""
+    order = torch.randperm(len(data.test), generator=torch.Generator().manual_seed(seed))
+    asked = data.test[order[: 2 * count], :2]
+    return asked[data.graph.degree_of(asked[:, 0]) > 0][:count]
+
+
+def _write_family(facts: int, place: Path, seed: int) -> None:
+    data = family(max(int(facts / FAMILY_FACTS), 100), seed=seed)
+    splits = (data.graph.facts, data.valid[:HELD_OUT], data.test[:HELD_OUT])
+    for split, rows in zip(SPLITS, splits, strict=True):
+        _write_table(
+            place / f"{split}.tsv",
+            (piece.numpy() for piece in rows.split(_BLOCK)),
+            data.entities.blob,
+            data.entities.offsets,
+            list(data.relations),
+        )
+
+
+def _write_power_law(facts: int, place: Path, seed: int) -> None:
+    """`power_law`, piece by piece and without taking out repeats, which the builder does."""
+    entities = max(facts // POWER_LAW_FACTS, 2)
+    digits = [f"e{number}".encode() for number in range(entities)]
+    offsets = np.cumsum([0, *map(len, digits)], dtype=np.int64)
+    blob = np.frombuffer(b"".join(digits), np.uint8)
+    del digits
+    generator = np.random.default_rng(seed)
+    held_out = min(HELD_OUT, facts // 10)
+    for split, count in zip(SPLITS, (facts, held_out, held_out), strict=True):
+        pieces = (
+            power_law_facts(generator, entities, min(_BLOCK, count - start), RELATIONS)
+            for start in range(0, count, _BLOCK)
+        )
+        relations = [f"r{number}" for number in range(RELATIONS)]
+        _write_table(place / f"{split}.tsv", pieces, blob, offsets, relations)
+
+
+_WRITERS: dict[str, Callable[[int, Path, int], None]] = {
+    "family": _write_family,
+    "power-law": _write_power_law,
+}
+GRAPHS = tuple(_WRITERS)
+
+
+def _write_table(
+    path: Path,
+    pieces: Iterator[NDArray[Any]],
+    blob: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    relations: list[str],
+) -> None:
+    """Write facts [n, 3] with the names of their entities, which lie in one block."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    buffers = pa.py_buffer(offsets), pa.py_buffer(blob)
+    entities = pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
+    labels = pa.array(relations, pa.large_string())
+    schema = pa.schema([(name, pa.large_string()) for name in ("head", "relation", "tail")])
+    options = pyarrow.csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
+    with pyarrow.csv.CSVWriter(str(path), schema, write_options=options) as target:
+        for head, relation, tail in (piece.T for piece in pieces):
+            columns = entities.take(head), labels.take(relation), entities.take(tail)
+            target.write_table(pa.table(columns, schema=schema))
+
+
+def _memory_gb(field: str) -> float:
+    """A figure of this process: `VmHWM`, the most that was resident, or `VmRSS`, what is now."""
+    try:
+        with Path("/proc/self/status").open() as lines:
+            fields = dict(line.split(":", 1) for line in lines)
+        kilobytes = int(fields[field].split()[0])
+    except (OSError, KeyError):
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(kilobytes / 2**20, 3)
+
+
+def _size_gb(directory: Path) -> float:
+    return round(sum(file.stat().st_size for file in directory.iterdir()) / 2**30, 6)
+
+
+def main() -> None:
+    prepare_process()
+    step, options = sys.argv[1:]
+    try:
+        sys.stdout.write(json.dumps(STEPS[step](**json.loads(options))) + "\n")
+    except (OneshotError, OSError, MemoryError) as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The paper, table by table: each is a list of rows that one command measures and resumes."""
+
+from oneshot.experiments.paper.ablations import (
+    BUDGET,
+    DELETION,
+    HEURISTICS,
+    LAYERS,
+    MESSAGES,
+    NOISE,
+    SPLIT,
+)
+from oneshot.experiments.paper.cases import CASES
+from oneshot.experiments.paper.claims import TABLE as CLAIMS
+from oneshot.experiments.paper.cost import COMPLEXITY, EFFICIENCY
+from oneshot.experiments.paper.embeddings import NODEPIECE, PARAMETERS
+from oneshot.experiments.paper.extrapolation import EXTRAPOLATION
+from oneshot.experiments.paper.graphs import COVERAGE, DATASETS, HOPS
+from oneshot.experiments.paper.main import MAIN
+from oneshot.experiments.paper.ogb import OGB
+from oneshot.experiments.paper.search import SEARCH
+from oneshot.experiments.tables.report import make_report
+from oneshot.experiments.tables.table import Table
+from oneshot.experiments.tables.workbench import Workbench
+
+__all__ = ["TABLES", "Table", "Workbench", "make_report"]
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        MAIN,
+        OGB,
+        DATASETS,
+        COVERAGE,
+        HOPS,
+        COMPLEXITY,
+        BUDGET,
+        LAYERS,
+        HEURISTICS,
+        EXTRAPOLATION,
+        EFFICIENCY,
+        MESSAGES,
+        SPLIT,
+        NOISE,
+        DELETION,
+        PARAMETERS,
+        NODEPIECE,
+        CASES,
+        SEARCH,
+        CLAIMS,
+    )
+}

@@ -1,0 +1,1 @@
+"""Tables of measurements: rows that a command measures, keeps and resumes, and their report."""

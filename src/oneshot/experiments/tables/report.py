@@ -1,0 +1,205 @@
+"""Reporting: measure the rows of a table one after the other, and write what came out.
+
+The report is written after each row. Run again, with the same settings, it goes on with the rows
+that are missing.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from oneshot.errors import InputError
+from oneshot.experiments.bench.measure import hardware, sources
+from oneshot.experiments.tables.table import Figures, Row, Table
+from oneshot.experiments.tables.workbench import Workbench, facts_digest
+from oneshot.system.checksums import read_sealed_json, write_sealed_json
+from oneshot.system.console import are_numbers
+from oneshot.system.files import held, write_text
+
+_FACTS, _CONFIG = "facts_digest", "config_digest"
+
+
+def make_report(
+    table: Table, bench: Workbench, tell: Callable[[str], None] = lambda _: None
+) -> Figures:
+    """Measure what is missing of a table; write `NAME.json`, `NAME.md` and its picture.
+
+    `tell` is called with a line before each row. Rows of an earlier report that are not asked for
+    today stay in it. → the report, with `complete`: whether no row is missing (the workbench's
+    time may have run out).
+    """
+    bench.out.mkdir(parents=True, exist_ok=True)
+    path = bench.out / f"{table.name}.json"
+    lock = bench.out / f".{table.name}.lock"
+    busy = f"{path}: another process is measuring this; wait for it, or choose another directory"
+    with held(lock, busy):
+        try:
+            return _make_report(table, bench, path, tell)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _make_report(
+    table: Table, bench: Workbench, path: Path, tell: Callable[[str], None]
+) -> Figures:
+    planned = list(table.plan(bench))
+    is_derived = all(row.derived for row in planned)
+    older = [] if is_derived else _measured(path, bench.settings)
+    _check_foreign(table, path)
+    keys = [_whole_key(table, bench, row) for row in planned]
+    found: list[Figures | None] = [
+        None if row.derived else next((old for old in older if _is_of(old, key)), None)
+        for row, key in zip(planned, keys, strict=True)
+    ]
+    # What another plan measured: with other peers, with data or packages that are not here today.
+    others = [old for old in older if not any(_is_of(old, row.key) for row in planned)]
+    report: Figures = {}
+
+    def write() -> None:
+        mine = [
+            {**row, "paper": dict(asked.paper)}
+            for row, asked in zip(found, planned, strict=True)
+            if row is not None
+        ]
+        rows = mine + others
+        report.update(
+            name=table.name,
+            title=table.title,
+            settings=bench.settings,
+            complete=None not in found,
+            finding=table.finding(rows),
+            rows=rows,
+        )
+        write_sealed_json(path, report)
+        write_text(bench.out / f"{table.name}.md", as_markdown(table, report))
+
+    for number, (row, key) in enumerate(zip(planned, keys, strict=True)):
+        if found[number] is None and (row.derived or bench.has_time):
+            if not row.derived:
+                shown = ", ".join(f"{key} {value}" for key, value in row.key.items())
+                tell(f"{table.name}, row {number + 1} of {len(planned)}: {shown}")
+            # A row that is read from a file knows where it was measured.
+            found[number] = {"hardware": hardware(bench.device), **key, **row.measure()}
+            write()
+            row.written()
+    if all(row is None for row in found) and not others:
+        raise InputError("there was no time for a single row; run it again, or give more --minutes")
+    if missing := found.count(None):
+        left = "1 row is left; run it again to measure it"
+        left = left if missing == 1 else f"{missing} rows are left; run it again to measure them"
+        tell(f"{table.name}: {left}")
+    write()
+    if table.draw is not None:
+        picture = bench.out / f"{table.name}.png"
+        table.draw(report["rows"], picture)
+        report["picture"] = picture.name
+        write()
+    return report
+
+
+def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str = "") -> str:
+    """The report for people: title, table with the paper's figures in brackets, finding."""
+    rows = report["rows"]
+    # A column in which no row has anything says nothing.
+    columns = [
+        column
+        for column in table.columns
+        if any(row.get(column.figure) is not None for row in rows)
+    ]
+    cells = [[_in_markdown(column.cell(row)) for row in rows] for column in columns]
+    marks = ["---", *("---:" if are_numbers(column) else "---" for column in cells[1:])]
+    lines = [
+        f"{heading} {table.title}",
+        "",
+        *(
+            f"| {' | '.join(line)} |"
+            for line in ([column.head for column in columns], marks, *zip(*cells, strict=True))
+        ),
+        "",
+    ]
+    if any(row.get("paper") for row in rows):
+        lines += ["The paper's figures are in brackets.", ""]
+    if table.note:
+        lines += [table.note, ""]
+    # Said anew: the report may be older than the sentence.
+    if finding := table.finding(rows):
+        lines += [finding, ""]
+    if not report["complete"]:
+        lines += ["Not all rows are measured yet.", ""]
+    if "picture" in report:
+        lines += [f"![{table.title}]({pictures}{report['picture']})", ""]
+    return "\n".join([*lines, f"*{'; '.join(sources(row['hardware'] for row in rows))}.*", ""])
+
+
+def _in_markdown(cell: str) -> str:
+    """A cell as one of a table: names may have anything in them."""
+    return " ".join(cell.replace("|", "\\|").split())
+
+
+def read_report(path: Path) -> Figures | None:
+    """The report in a file, or None if there is none."""
+    if not path.exists():
+        return None
+    advice = "write to another directory (--out), or remove it"
+    try:
+        value = read_sealed_json(path)
+        rows = value["rows"]
+        is_report = all(isinstance(row, dict) and isinstance(row["hardware"], dict) for row in rows)
+    except (InputError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: is no whole report; {advice}") from error
+    if not isinstance(rows, list) or not is_report:
+        raise InputError(f"{path}: is no whole report; {advice}")
+    return value
+
+
+def _measured(path: Path, settings: Figures) -> list[Figures]:
+    """The rows of an earlier report with the same settings."""
+    before = read_report(path)
+    if before is None:
+        return []
+    kept = before.get("settings")
+    kept = kept if isinstance(kept, dict) else {}
+    names = dict.fromkeys([*settings, *kept])  # a setting that is not given now was not None then
+    differ = [name for name in names if kept.get(name) != settings.get(name)]
+    if differ:
+        raise InputError(
+            f"{path}: was measured with other settings ({', '.join(differ)}); use those, or write "
+            "to another directory (--out)"
+        )
+    rows: list[Figures] = before["rows"]
+    return rows
+
+
+def _check_foreign(table: Table, path: Path) -> None:
+    """Raise if a table or picture of the report's name is there that is not ours."""
+    text, picture = path.with_suffix(".md"), path.with_suffix(".png")
+    if path.exists() or _begins_with(text, f"# {table.title}\n"):
+        return
+    for other in (text, picture):
+        if other.exists():
+            raise InputError(f"{other}: was not written by this command; choose another --out")
+
+
+def _begins_with(path: Path, text: str) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(text.encode())) == text.encode()
+
+
+def _whole_key(table: Table, bench: Workbench, row: Row) -> Figures:
+    """What tells a row from others, with digests: other facts or configurations, another row."""
+    if row.derived:
+        return row.key
+    key = dict(row.key)
+    if table.by_name and "data" in key:
+        key[_FACTS] = facts_digest(bench.dataset(key["data"]))
+    if row.config is not None:
+        key[_CONFIG] = row.config
+    return key
+
+
+def _is_of(row: Figures, key: Figures) -> bool:
+    # Rows of earlier versions have no digest of the facts.
+    return all(
+        row.get(name, value if name == _FACTS else None) == value for name, value in key.items()
+    )

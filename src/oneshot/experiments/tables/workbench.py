@@ -1,0 +1,302 @@
+"""Workbench: what the tables of the paper share: data, settings, trained runs, and the time."""
+
+import dataclasses
+import hashlib
+import json
+import re
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from oneshot.config import Config, from_table, to_toml
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load, source_exists
+from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
+from oneshot.experiments.baselines.progress import measure_shown
+from oneshot.experiments.tables.table import Figures
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.runs.run import METRICS, load_reasoner
+from oneshot.runs.train import train_run
+from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
+from oneshot.training.interrupt import StopTraining, told_to_stop
+
+QUICK_DATA = "family:100"
+"""The small world on which a quick run measures everything."""
+
+LARGE = ("WN18RR", "NELL-995", "YAGO3-10-partial", "FB15k-237")
+"""The data sets of the main table, as far as they can be had."""
+
+# Short trainings, which make the differences visible that the tables are about; the trainings
+# for the best figures are in the repository's `configs/`.
+_SHORT: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "WN18RR": {
+        "predictor": {"activation": "identity", "num_layers": 8, "shortcut": True},
+        "training": {"epochs": 16, "batch_size": 64, "learning_rate": 0.004, "fact_ratio": 0.95},
+    },
+    "NELL-995": {
+        "predictor": {"dropout": 0.2, "attention_dim": 16},
+        "training": {
+            "epochs": 8,
+            "batch_size": 64,
+            "learning_rate": 0.002,
+            "fact_ratio": 0.95,
+            "mask_known": True,
+        },
+    },
+    "YAGO3-10-partial": {
+        "training": {"epochs": 4, "batch_size": 32, "learning_rate": 0.002, "fact_ratio": 0.98},
+    },
+    "FB15k-237": {
+        "sampler": {"entity_ratio": 0.2},
+        "predictor": {
+            "aggregate": "pna",
+            "dim": 32,
+            "gate": False,
+            "norm": True,
+            "shortcut": True,
+        },
+        "training": {
+            "epochs": 4,
+            "batch_size": 64,
+            "learning_rate": 0.003,
+            "fact_ratio": 0.95,
+            "hide_direct": True,
+            "mask_known": True,
+            "valid_limit": 4000,
+        },
+    },
+}
+_QUICK: Mapping[str, Mapping[str, Any]] = {
+    "sampler": {"entity_ratio": 0.5},
+    "predictor": {"num_layers": 3, "dim": 16},
+    "training": {"epochs": 1, "batch_size": 32, "learning_rate": 0.01, "valid_limit": 40},
+}
+
+
+@dataclass
+class Workbench:
+    """Where the rows of tables are measured.
+
+    `out`: the directory of reports; trained runs are kept there, so that a training which two
+    tables need, or which was killed, is not begun again. `names`: data sets instead of a table's
+    own. `changes`: SECTION.KEY=VALUE for every configuration. `minutes`: no row is begun later.
+    """
+
+    out: Path
+    device: torch.device
+    seed: int = 0
+    quick: bool = False
+    names: Sequence[str] = ()
+    changes: Sequence[str] = ()
+    minutes: float | None = None
+    _loaded: dict[str, Dataset] = field(default_factory=dict)
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def has_time(self) -> bool:
+        spent = (time.monotonic() - self._started) / 60
+        return self.minutes is None or spent < self.minutes
+
+    @property
+    def settings(self) -> Figures:
+        """What all rows of a report must have in common."""
+        return {
+            "quick": self.quick,
+            "seed": self.seed,
+            "data": list(self.names),
+            "changes": list(self.changes),
+            "device": self.device.type,
+        }
+
+    def data_names(self, *usual: str) -> list[str]:
+        """The data sets to measure on: the user's, or those usual for a table that are there."""
+        if self.quick:
+            return [QUICK_DATA]
+        if self.names:
+            return list(self.names)
+        found = [name for name in usual if source_exists(name)]
+        if not found:
+            raise InputError(
+                f"none of {', '.join(usual)} was found: set ONESHOT_DATA to the directory that "
+                "holds them, or name data with --data"
+            )
+        return found
+
+    def dataset(self, name: str) -> Dataset:
+        if name not in self._loaded:
+            self._loaded[name] = load(name, seed=self.seed)
+        return self._loaded[name]
+
+    def config(self, data: str, changes: Mapping[str, Any] | None = None) -> Config:
+        """The short training on a data set, with changes by "section.key".
+
+        They are what a table varies, and so win over what the user has set.
+        """
+        chosen = _QUICK if self.quick else _SHORT.get(data, {})
+        table = {section: dict(values) for section, values in chosen.items()}
+        # Written out, so that two tables which mean the same training find the same run.
+        sampler = {"entity_ratio": DEFAULT_ENTITY_RATIO, "edge_ratio": DEFAULT_EDGE_RATIO}
+        # All tables with the same loss: that with which the first of them were measured.
+        training = {"seed": self.seed, "valid_every": 2, "precision": "auto", "uncovered": "skip"}
+        # On a GPU validation takes as much memory as there is; the peak is to be the training's.
+        training["valid_batch_size"] = 64
+        table["sampler"] = {**sampler, **table.get("sampler", {})}
+        table["training"] = {**training, **table.get("training", {})}
+        config = from_table(table, list(self.changes))
+        if not changes:
+            return config
+        told: Figures = {}
+        for key, value in changes.items():
+            section, option = key.split(".")
+            told.setdefault(section, {})[option] = value
+        return dataclasses.replace(
+            config,
+            **{
+                section: dataclasses.replace(getattr(config, section), **options)
+                for section, options in told.items()
+            },
+        )
+
+    def epochs(self, data: str, share: float) -> int:
+        """A share of the epochs of the short training, at least one; or those that were set."""
+        epochs = self.config(data).training.epochs
+        if any(change.partition("=")[0].strip() == "training.epochs" for change in self.changes):
+            return epochs
+        return max(round(epochs * share), 1)
+
+    def train(self, data: Dataset, config: Config, started: float | None = None) -> Figures:
+        """Figures of a training, taken up where it stands.
+
+        No memory left and numbers that are not finite are results, too: `failure` says which.
+        `started`: when its time budget began to run, by `time.perf_counter`; now if not given.
+        """
+        run = self._run(data, config)
+        options: Figures = {"resume": run.is_dir(), "started": started}
+        try:
+            with told_to_stop() as should_stop:
+                result = train_run(
+                    data, run, config, self.device, **options, should_stop=should_stop
+                )
+        except DivergedError:
+            return {"failure": "not finite"}
+        except (OneshotError, MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return {"failure": "out of memory"}
+        if result.get("stopped") or should_stop():  # finished or not, the run is kept
+            raise StopTraining
+        test, valid = result["test"], result["valid"]
+        return {
+            "mrr": test["mrr"],
+            "hits@1": test["hits@1"],
+            "hits@3": test["hits@3"],
+            "hits@10": test["hits@10"],
+            "coverage": test["coverage"],
+            "valid_mrr": valid["mrr"],
+            "epochs": result["epochs"],
+            "best_epoch": result["best_epoch"],
+            "seconds": result["seconds"],
+            "seconds_per_epoch": _seconds_per_epoch(run, result["seconds"] / result["epochs"]),
+            "seconds_per_1000_queries": 1000 * test["seconds"] / test["queries"],
+            "parameters": result["parameters"],
+            "peak_megabytes": result["peak_gpu_megabytes"],
+        }
+
+    def reasoner(self, data: Dataset, config: Config) -> Reasoner:
+        """The reasoner of a training, which is done first if need be."""
+        found = self.train(data, config)
+        if "failure" in found:
+            raise OneshotError(f"{data.name}: {found['failure']}")
+        return load_reasoner(self._run(data, config), data.graph).to(self.device)
+
+    def has_run(self, data: Dataset, config: Config) -> bool:
+        """Whether this training was begun before."""
+        return self._run(data, config).is_dir()
+
+    def measure_peer(
+        self,
+        name: str,
+        data: Dataset,
+        dim: int,
+        epochs: int | None,
+        minutes: float | None = None,
+    ) -> Figures:
+        """Figures of an embedding model's training, taken up where it stands.
+
+        `minutes`: the time for all of it, if limited.
+        """
+        kept = self._peer_file(name, data, dim, epochs, minutes)
+        options: Figures = {"dim": dim, "seed": self.seed, "epochs": epochs, "kept": kept}
+        return measure_shown(name, data, self.device, **options, minutes=minutes)
+
+    def forget_peer(
+        self,
+        name: str,
+        data: Dataset,
+        dim: int,
+        epochs: int | None,
+        minutes: float | None = None,
+    ) -> None:
+        """Remove where that training stands: its figures are in a report."""
+        self._peer_file(name, data, dim, epochs, minutes).unlink(missing_ok=True)
+
+    def _peer_file(
+        self, name: str, data: Dataset, dim: int, epochs: int | None, minutes: float | None
+    ) -> Path:
+        asked = f"{name} {dim} {self.seed} {epochs} {self.device.type}"
+        place = self.kept(data, asked if minutes is None else f"{asked} {minutes:g}")
+        return place.with_name(f"{place.name}.safetensors")
+
+    def _run(self, data: Dataset, config: Config) -> Path:
+        return self.kept(data, to_toml(config))
+
+    def kept(self, data: Dataset, told: str) -> Path:
+        """A place for what belongs to a data set and something told of it."""
+        # Only what its figures depend on: another name of the same facts is the same.
+        digest = hashlib.sha256(f"{facts_digest(data)}\n{told}".encode()).hexdigest()[:12]
+        return self.out / "runs" / f"{file_name(data.name)}-{digest}"
+
+
+def facts_digest(data: Dataset) -> str:
+    """A digest of all facts of a data set: those of the graph, for validation and for testing.
+
+    Also of those that rankings are filtered by, where they are others.
+    """
+    digest = hashlib.sha256(data.graph.fingerprint.encode())
+    others = () if data.true_facts is None else (data.true_facts,)
+    for facts in (data.valid, data.test, *others):
+        digest.update(np.ascontiguousarray(facts.cpu().numpy(), "<i8").data)
+    return digest.hexdigest()[:16]
+
+
+def file_name(name: str) -> str:
+    """The name of a data set, which may be a path, as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "-", Path(name).name)
+
+
+def _seconds_per_epoch(run: Path, mean: float) -> float:
+    """Of an epoch without validation, and not of the first, in which kernels are compiled.
+
+    `mean`: of all epochs, for a training that has none such.
+    """
+    records = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
+    plain = [
+        record["seconds"] for record in records if record["epoch"] > 1 and "valid" not in record
+    ]
+    return statistics.median(plain) if plain else mean
+
+
+def with_graph(data: Dataset, facts: torch.Tensor, name: str) -> Dataset:
+    """The data set with other training facts [n, 3] and the same held-out ones.
+
+    Rankings stay filtered by what is true: a removed fact is no wrong answer, an added one is.
+    """
+    graph = KnowledgeGraph.from_facts(facts, data.entities, data.relations)
+    return dataclasses.replace(data, name=name, graph=graph, true_facts=data.known)

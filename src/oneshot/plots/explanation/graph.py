@@ -1,0 +1,215 @@
+"""The middle of an explanation's picture: entities, the edges of the paths, and other facts."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from oneshot.plots.explanation.layout import Layout
+from oneshot.plots.shapes import (
+    Box,
+    Circle,
+    Curve,
+    Point,
+    Shape,
+    Text,
+    arrow_head,
+    overlap,
+    shortened,
+    text_width,
+)
+from oneshot.reasoner.explanation import Explanation
+
+# Okabe and Ito's colours, which the colour-blind tell apart, without those too pale for white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#3FA0DB", "#882255", "#555555")
+INK, SOFT, GREY, FAINT = "#1b1f24", "#57606a", "#9aa4af", "#d5dae0"
+_QUESTION, _ANSWER = "#1b3a5c", "#8f2d00"
+
+_BENDS = (0.0, 32.0, -32.0, 60.0, -60.0, 90.0, -90.0)  # of parallel edges, in pixels
+
+Corners = tuple[Point, Point]
+FourPoints = tuple[Point, Point, Point, Point]
+
+
+class Style(NamedTuple):
+    """How a relation is drawn; beyond as many relations as colours, with dashes."""
+
+    colour: str
+    dashed: bool
+
+
+def relation_styles(explanation: Explanation) -> dict[int, Style]:
+    """The style of each relation on a path (a relation and its inverse are one), by id."""
+    count = explanation.graph.num_relations
+    edges = [edge for path in explanation.paths for edge in path.edges]
+    relations = dict.fromkeys(int(explanation.batch.edges[1, edge]) % count for edge in edges)
+    return {
+        relation: Style(_COLOURS[number % len(_COLOURS)], number >= len(_COLOURS))
+        for number, relation in enumerate(relations)
+    }
+
+
+def draw_neighbourhood(
+    explanation: Explanation, layout: Layout, places: dict[int, Point], gap: float
+) -> list[Shape]:
+    """The entities at their places and the edges between them; what lies below comes first."""
+    graph, batch = explanation.graph, explanation.batch
+
+    def name(place: int) -> str:
+        return graph.entities[int(batch.entities[place])]
+
+    def fact(x: int, relation: int, o: int) -> str:
+        return f"{name(x)} —{graph.relation_name(relation)}→ {name(o)}"
+
+    below: list[Shape] = []
+    for (x, o), relations in layout.facts.items():
+        title = "\n".join(fact(x, relation, o) for relation in relations)
+        below.append(Curve(_bent(places[x], places[o], 0), FAINT, 1, title=title))
+    entities: list[Shape] = []
+    covered: dict[int, Corners] = {}
+    for place, centre in places.items():
+        title = f"{name(place)}\ndegree {int(batch.degree[place]):,} in the whole graph"
+        shapes, covered[place] = _entity(
+            explanation, place in layout.on_path, place, centre, name(place), title, gap
+        )
+        entities += shapes
+    edges: list[Shape] = []
+    labels: list[Shape] = []
+    taken = list(covered.values())
+    # Half the width and height around an entity that arrows stop at.
+    room = dict.fromkeys(places, (11.0, 11.0))
+    for place in (explanation.source, explanation.target):
+        room[place] = (covered[place][1][0] - places[place][0] + 2, 17.0)
+    styles = relation_styles(explanation)
+    used: dict[frozenset[int], list[float]] = {}
+    for (x, relation, o), number in layout.path_edges.items():
+        style = styles[relation % graph.num_relations]
+        bends = used.setdefault(frozenset((x, o)), [])
+        others = [corners for place, corners in covered.items() if place not in (x, o)]
+        way = (places[x], places[o]) if x < o else (places[o], places[x])
+        bends.append(_best_bend(*way, others, bends))
+        curve = _bent(*way, bends[-1])
+        if x > o:  # bends are counted from the same side in both directions
+            curve = _reversed(curve)
+        shown = _reversed(_trimmed(_reversed(_trimmed(curve, room[o])), room[x]))
+        best = number == 0
+        title = fact(x, relation, o)
+        edges.append(Curve(shown, style.colour, 4.0 if best else 2.2, style.dashed, title))
+        edges.append(arrow_head(shown, 13 if best else 10, style.colour))
+        length = math.dist(shown[0], shown[3]) + abs(bends[-1])
+        text = shortened(graph.relation_name(relation), 12, min(max(length - 24, 70), 150), best)
+        spot = _free_place(shown, text, best, taken)
+        labels.append(Text(spot, text, 12, style.colour, "middle", best, halo=True, title=title))
+    return [*below, *edges, *entities, *labels]
+
+
+def _entity(
+    explanation: Explanation,
+    on_path: bool,
+    place: int,
+    centre: Point,
+    name: str,
+    title: str,
+    gap: float,
+) -> tuple[list[Shape], Corners]:
+    """One entity with its name, and the corners of the room that both cover."""
+    x, y = centre
+    if place in (explanation.source, explanation.target):
+        text = shortened(name, 13, gap - 44, True)
+        half = text_width(text, 13, True) / 2 + 13
+        colour = _QUESTION if place == explanation.source else _ANSWER
+        role = "question" if place == explanation.source else "answer"
+        return [
+            Box((x - half, y - 15), 2 * half, 30, colour, 14, title, entity=name),
+            Text((x, y + 4.5), text, 13, "#ffffff", "middle", True, title=title, entity=name),
+            Text((x, y + 28), role, 10.5, colour, "middle", True, halo=True),
+        ], ((x - half, y - 15), (x + half, y + 31))
+    if on_path:
+        text = shortened(name, 12, gap - 24, True)
+        half = text_width(text, 12, True) / 2
+        return [
+            Circle(centre, 8, "#ffffff", INK, title, entity=name),
+            Text((x, y + 23), text, 12, INK, "middle", True, halo=True, title=title, entity=name),
+        ], ((x - half, y - 9), (x + half, y + 27))
+    text = shortened(name, 10, gap - 30)
+    half = text_width(text, 10) / 2
+    return [
+        Circle(centre, 3.5, FAINT, GREY, title, entity=name),
+        Text((x, y + 15), text, 10, SOFT, "middle", halo=True, title=title, entity=name),
+    ], ((x - half, y - 5), (x + half, y + 17))
+
+
+def _best_bend(start: Point, end: Point, others: Sequence[Corners], used: Sequence[float]) -> float:
+    """The smallest bend that keeps a curve clear of other entities and of parallel edges."""
+
+    def cost(bend: float) -> float:
+        points = [_at(_bent(start, end, bend), step / 40) for step in range(2, 39)]
+        hits = sum(overlap(others, ((x - 5, y - 5), (x + 5, y + 5))) / 100 for x, y in points)
+        return hits + abs(bend) / 60
+
+    return min((bend for bend in _BENDS if bend not in used), key=cost, default=_BENDS[0])
+
+
+def _bent(start: Point, end: Point, bend: float) -> FourPoints:
+    """A curve between two places, `bend` pixels off the straight line; bows out in a column."""
+    (x, y), (a, b) = start, end
+    dx, dy = a - x, b - y
+    length = max((dx * dx + dy * dy) ** 0.5, 1.0)
+    if start == end:
+        return start, (x - 60, y - 60 - bend), (x + 60, y - 60 - bend), end
+    if abs(dx) < 1:  # within a column a straight line would run through those between
+        bend += (26.0 + length / 10) * (1 if bend >= 0 else -1)
+    ox, oy = -dy / length * bend, dx / length * bend
+    return (
+        start,
+        (x + dx / 3 + ox, y + dy / 3 + oy),
+        (x + 2 * dx / 3 + ox, y + 2 * dy / 3 + oy),
+        end,
+    )
+
+
+def _at(curve: Sequence[Point], t: float) -> Point:
+    weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
+    x, y = (sum(w * p[axis] for w, p in zip(weights, curve, strict=True)) for axis in (0, 1))
+    return x, y
+
+
+def _reversed(curve: FourPoints) -> FourPoints:
+    return curve[3], curve[2], curve[1], curve[0]
+
+
+def _trimmed(curve: FourPoints, room: Point) -> FourPoints:
+    """The curve up to where it enters the box around its end, half of which is `room`."""
+    end = curve[3]
+    t = 1.0
+    while t > 0.5:
+        x, y = _at(curve, t)
+        if abs(x - end[0]) > room[0] or abs(y - end[1]) > room[1]:
+            break
+        t -= 0.01
+    # De Casteljau's construction gives the part from 0 to t.
+    rows: list[list[Point]] = [list(curve)]
+    for _ in range(3):
+        last = rows[-1]
+        rows.append(
+            [
+                (p[0] + (q[0] - p[0]) * t, p[1] + (q[1] - p[1]) * t)
+                for p, q in itertools.pairwise(last)
+            ]
+        )
+    return rows[0][0], rows[1][0], rows[2][0], rows[3][0]
+
+
+def _free_place(curve: FourPoints, text: str, bold: bool, taken: list[Corners]) -> Point:
+    """Where on the curve a label covers the least of what is there; it is added to `taken`."""
+    half = text_width(text, 12, bold) / 2 + 3
+
+    def corners(t: float) -> Corners:
+        x, y = _at(curve, t)
+        return (x - half, y - 10), (x + half, y + 6)
+
+    tries = (0.5, 0.42, 0.58, 0.35, 0.65, 0.28, 0.72, 0.22, 0.78)
+    best = min(tries, key=lambda t: overlap(taken, corners(t)))  # the first of equals
+    taken.append(corners(best))
+    x, y = _at(curve, best)
+    return x, y + 4

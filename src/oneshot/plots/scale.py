@@ -1,0 +1,59 @@
+"""The picture of cost against the size of the graph, from the result of `oneshot bench scale`."""
+
+from pathlib import Path
+from typing import Any
+
+from oneshot.plots.coverage import check_picture
+from oneshot.system.files import replacing
+
+_PANELS = (
+    ("a question, ms", ("predict_ms", "sample_ms", "whole_graph_ms")),
+    ("build, s", ("build_seconds",)),
+    ("memory, GB", ("build_peak_gb", "resident_gb")),
+)
+_LABELS = {
+    "predict_ms": "answer",
+    "sample_ms": "subgraph",
+    "whole_graph_ms": "subgraph, by the whole graph",
+    "build_seconds": "build",
+    "build_peak_gb": "build, peak",
+    "resident_gb": "answer, resident",
+}
+# Told apart by colour, marker and line, so that the picture also works in grey.
+_COLOURS = {"family": "#0b6e4f", "power-law": "#d95f02"}
+_STYLES = (("o", "-"), ("s", "--"), ("^", ":"))
+
+
+def plot_scale(result: dict[str, Any], path: Path) -> None:
+    """Draw times and memory against the number of facts and write the picture."""
+    check_picture(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    for axes, (title, keys) in zip(figure.subplots(1, len(_PANELS)), _PANELS, strict=True):
+        for graph in dict.fromkeys(row["graph"] for row in result["rows"]):
+            for key, (marker, line) in zip(keys, _STYLES, strict=False):
+                points = [
+                    (row["facts"], row[key])
+                    for row in result["rows"]
+                    if row["graph"] == graph and row[key]
+                ]
+                exponent = result["growth"][graph].get(key)
+                grows = "" if exponent is None else f" (∝ facts^{exponent:.2f})"
+                axes.plot(
+                    *zip(*points, strict=True) if points else ((), ()),
+                    color=_COLOURS.get(graph, "black"),
+                    marker=marker,
+                    linestyle=line,
+                    label=f"{graph}: {_LABELS[key]}{grows}",
+                )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(title)
+        axes.set_xlabel("facts")
+        axes.grid(alpha=0.3)
+        # Below the curves, not on them.
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14)}
+        axes.legend(fontsize="x-small", frameon=False, **below)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())
