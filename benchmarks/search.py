@@ -32,11 +32,11 @@ from common import RESULTS, find
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.experiments.bench.measure import hardware
 from oneshot.runs.run import load_reasoner, run_config, run_data
+from oneshot.search.predictor_trial import provide
 from oneshot.search.sampler_phase import RUN, find_sampler
 from oneshot.search.session import Session, Timer
 from oneshot.search.settings import Effort, Goal, SearchSettings
 from oneshot.search.store import Store
-from oneshot.search.trial import provide
 from oneshot.search.workers import open_workers
 from oneshot.system.devices import find_device
 from oneshot.system.files import write_json

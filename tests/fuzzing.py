@@ -39,7 +39,7 @@ from oneshot.runs import train as jobs
 from oneshot.runs.official import import_official
 from oneshot.runs.run import current_graph, load_reasoner, run_config, run_data
 from oneshot.samplers import PPRSampler
-from oneshot.search.space_files import read_space
+from oneshot.search.space_file import read_space
 from oneshot.search.store import STORE, Store
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from oneshot.errors import InputError
-from oneshot.search.proposing import Known, initial_design, propose, random_proposal
-from oneshot.search.searching import stored_settings
+from oneshot.search.propose import Known, initial_design, propose, random_proposal
+from oneshot.search.search import stored_settings
 from oneshot.search.space import phase_1_space
 from oneshot.search.store import STORE, Store, Trial
 from oneshot.search.workers import Workers

@@ -10,7 +10,7 @@ from searching import response
 from oneshot.experiments.paper import TABLES, Workbench, make_report
 from oneshot.experiments.paper import search as search_table
 from oneshot.experiments.tables.table import Figures
-from oneshot.search import trial
+from oneshot.search import predictor_trial as trial
 from oneshot.search.space import Choice
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")

@@ -8,7 +8,7 @@ from searching import arguments, needs_smac
 
 from oneshot.config import read_config
 from oneshot.runs.run import load_reasoner
-from oneshot.search.searching import may_begin, stored_effort, stored_settings
+from oneshot.search.search import may_begin, stored_effort, stored_settings
 from oneshot.search.settings import Effort
 from oneshot.search.space import phase_1_space
 from oneshot.search.store import Store, only_one

@@ -20,10 +20,10 @@ from oneshot.runs.run import load_reasoner
 from oneshot.runs.train import train_run
 from oneshot.samplers import BFSSampler, PPRSampler
 from oneshot.samplers._select import counts_of_mass
-from oneshot.search.answering import ask, run_sampler_trial, sampler_at_test, target_values
 from oneshot.search.budgets import Setting, choose, mixed_sampler, setting_of
+from oneshot.search.predictor_trial import provide
+from oneshot.search.sampler_trial import ask, run_sampler_trial, sampler_at_test, target_values
 from oneshot.search.store import Answers
-from oneshot.search.trial import provide
 
 
 @given(st.integers(0, 10_000), st.floats(0.05, 0.999))
@@ -192,7 +192,7 @@ def test_a_sampler_of_phase_2_has_what_that_of_the_training_has_learnt(
         asked.append(reasoner.sampler)
         return ask(reasoner, *rest)
 
-    monkeypatch.setattr("oneshot.search.answering.ask", noted)
+    monkeypatch.setattr("oneshot.search.sampler_trial.ask", noted)
     provide(data)
     found = run_sampler_trial(
         {

@@ -6,7 +6,6 @@ import pytest
 
 from oneshot.config import Config
 from oneshot.errors import InputError
-from oneshot.search.fitting import nearest
 from oneshot.search.space import (
     Choice,
     Range,
@@ -16,7 +15,8 @@ from oneshot.search.space import (
     phase_2_space,
     plain,
 )
-from oneshot.search.space_files import read_space
+from oneshot.search.space_file import read_space
+from oneshot.search.surrogate import nearest
 
 NAMED = (
     "message aggregate activation dropout dim attention_dim num_layers initial shortcut concat "

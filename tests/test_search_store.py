@@ -10,8 +10,8 @@ import pytest
 from searching import Nobody, Sitting, Time
 
 from oneshot.errors import InputError, OneshotError
-from oneshot.search.proposing import Proposal
-from oneshot.search.running import run_phase
+from oneshot.search.propose import Proposal
+from oneshot.search.scheduler import run_phase
 from oneshot.search.session import OutOfTime, Timer, session_seconds
 from oneshot.search.store import STORE, Store, Trial, only_one
 from oneshot.search.workers import ThisProcess, open_workers

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from searching import LEVEL, needs_smac, response, trials_to_reach
 
-from oneshot.search.proposing import Known, initial_design, propose, quiet, random_proposal
+from oneshot.search.propose import Known, initial_design, propose, quiet, random_proposal
 from oneshot.search.settings import Surrogate
 from oneshot.search.space import Choice, Range, Space, phase_1_space
 

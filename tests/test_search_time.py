@@ -19,18 +19,25 @@ from oneshot.errors import InputError
 from oneshot.predictor import Predictor
 from oneshot.reasoner.build import build_reasoner
 from oneshot.runs.train import train_run
-from oneshot.search import predictor_phase, sampler_phase, searching, trial
+from oneshot.search import predictor_phase, sampler_phase
+from oneshot.search import predictor_trial as trial
+from oneshot.search import search as searching
 from oneshot.search.allotment import Allotment
+from oneshot.search.early_stopping import judged, limits
 from oneshot.search.feasibility import Demand, Pace, measure_pace
-from oneshot.search.halving import judged, limits
-from oneshot.search.outset import planned_base
 from oneshot.search.predictor_phase import known_trials
-from oneshot.search.proposing import Proposal, propose
+from oneshot.search.predictor_trial import (
+    provide,
+    run_predictor_trial,
+    timed_training,
+    trial_training,
+)
+from oneshot.search.propose import Proposal, propose
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.space import Choice, Range, Space, widened
+from oneshot.search.start import planned_base
 from oneshot.search.store import STORE, Store, Trial
 from oneshot.search.summary import summarise
-from oneshot.search.trial import provide, run_predictor_trial, timed_training, trial_training
 from oneshot.search.trial_budget import TrialBudget
 from oneshot.training.trainer import Trainer
 
@@ -553,7 +560,7 @@ def test_the_plan_is_for_a_time_between_a_trial_and_the_training(
         asked.append(60 * minutes)
         return make_plan(data, minutes, *rest)
 
-    monkeypatch.setattr("oneshot.search.outset.make_plan", noted)
+    monkeypatch.setattr("oneshot.search.start.make_plan", noted)
     parts = Allotment(600)
     config, remark = planned_base(chain_world(30), parts, CPU, ["training.valid_limit=9"], 0)
     assert parts.trial_seconds() < asked[0] < parts.training_seconds(parts.predictor_end)

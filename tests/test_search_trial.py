@@ -9,10 +9,15 @@ from reasoning import chain_world
 from oneshot.config import SamplerConfig, TrainingConfig
 from oneshot.evaluation.coverage import coverage
 from oneshot.samplers import PPRSampler
-from oneshot.search.halving import expected_value, limits
-from oneshot.search.outset import fitted_sampler
+from oneshot.search.early_stopping import expected_value, limits
+from oneshot.search.predictor_trial import (
+    full_training,
+    provide,
+    run_predictor_trial,
+    trial_training,
+)
+from oneshot.search.start import fitted_sampler
 from oneshot.search.store import Trial
-from oneshot.search.trial import full_training, provide, run_predictor_trial, trial_training
 from oneshot.training.epoch import queries_per_epoch
 from oneshot.training.interrupt import StopTraining
 
@@ -124,7 +129,7 @@ def test_trials_train_with_the_smallest_share_that_covers_enough(
     assert found.entity_ratio == 0.3
     assert f"entity_ratio 0.3: it samples {shares[0.3]:.3f}" in remark
     # On a large graph no more than a tenth, which may be no whole number of entities.
-    monkeypatch.setattr("oneshot.search.outset._MOST_ENTITIES", 0)
+    monkeypatch.setattr("oneshot.search.start._MOST_ENTITIES", 0)
     assert fitted_sampler(SamplerConfig(), data, device, 0)[0].entity_ratio == 0.1
 
 

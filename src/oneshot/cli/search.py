@@ -201,8 +201,8 @@ def search(
         return
     from oneshot.errors import require
     from oneshot.search.allotment import Allotment
-    from oneshot.search.searching import may_begin, stored_effort, stored_settings, stored_source
-    from oneshot.search.searching import search as run_search
+    from oneshot.search.search import may_begin, stored_effort, stored_settings, stored_source
+    from oneshot.search.search import search as run_search
     from oneshot.search.settings import Effort, SearchSettings
     from oneshot.system.devices import find_device
 
@@ -303,8 +303,8 @@ def _settings(
 ) -> "SearchSettings":
     """The settings of a new search."""
     from oneshot.config import from_table, read_config
-    from oneshot.search.outset import fitted_sampler
     from oneshot.search.settings import SearchSettings
+    from oneshot.search.start import fitted_sampler
 
     seed = given["seed"] or 0
     changes = [*(changes or []), f"training.seed={seed}"]
@@ -332,7 +332,7 @@ def _timed_settings(
     """The settings of a new search that has a time: its first trial is the plan, or --config."""
     from oneshot.config import read_config
     from oneshot.search.allotment import RUNGS
-    from oneshot.search.outset import affordable_validation, fitted_sampler, planned_base
+    from oneshot.search.start import affordable_validation, fitted_sampler, planned_base
 
     seed = given["seed"] or 0
     changes = [*(changes or []), f"training.seed={seed}"]
@@ -371,7 +371,7 @@ def _searched(
     """The settings of a search around a configuration: what is set is not searched."""
     from oneshot.search.settings import SearchSettings
     from oneshot.search.space import PHASE_1, Space, phase_1_space, widened
-    from oneshot.search.space_files import read_space
+    from oneshot.search.space_file import read_space
 
     dimensions, fixed = ({}, {}) if space is None else read_space(space)
     for name in (change.partition("=")[0].strip() for change in changes):

@@ -9,9 +9,8 @@ from typing import Any
 from oneshot.config import Config
 from oneshot.errors import OneshotError
 from oneshot.search.display import SearchDisplay
-from oneshot.search.fitting import nearest
-from oneshot.search.halving import expected_value, limits
-from oneshot.search.proposing import (
+from oneshot.search.early_stopping import expected_value, limits
+from oneshot.search.propose import (
     FAILURE_COST,
     Known,
     Proposal,
@@ -19,10 +18,11 @@ from oneshot.search.proposing import (
     propose,
     random_proposal,
 )
-from oneshot.search.running import best_trial, run_phase
+from oneshot.search.scheduler import best_trial, run_phase
 from oneshot.search.session import OutOfTime, PhaseTimer, Session
 from oneshot.search.space import Space
 from oneshot.search.store import Trial
+from oneshot.search.surrogate import nearest
 
 _WORST = 0.01  # no target below is told apart
 

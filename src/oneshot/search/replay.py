@@ -2,7 +2,7 @@
 
 What a surrogate is worth can only be seen over many searches, and a search trains for minutes. So a
 pool of configurations is trained once, and searches look their trials up in it: fifty take as long
-as the surrogates need. A replayed search proposes as `oneshot.search.proposing` does, but among the
+as the surrogates need. A replayed search proposes as `oneshot.search.propose` does, but among the
 members of the pool.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.search.predictor_phase import cost_of
-from oneshot.search.proposing import (
+from oneshot.search.propose import (
     MUTATIONS,
     PARENTS,
     RANDOM_SHARE,

@@ -1,7 +1,7 @@
 """Space: the dimensions of the search, their ranges and what depends on what.
 
 A dimension is named as the option of the configuration that it sets: `predictor.dim`; those of
-phase 2 begin with `test_sampler`. `oneshot.search.space_files` reads changes to it from TOML.
+phase 2 begin with `test_sampler`. `oneshot.search.space_file` reads changes to it from TOML.
 """
 
 import dataclasses

@@ -8,12 +8,12 @@ from typing import Any
 from oneshot.config import Config
 from oneshot.search.importance import importance, predicted_random_search
 from oneshot.search.predictor_phase import PREDICTOR, RANDOM
-from oneshot.search.running import best_trial
+from oneshot.search.predictor_trial import full_config
 from oneshot.search.sampler_phase import BEST, RUN, SAMPLER
+from oneshot.search.scheduler import best_trial
 from oneshot.search.session import session_seconds
 from oneshot.search.settings import SearchSettings
 from oneshot.search.store import Store, Trial
-from oneshot.search.trial import full_config
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,8 @@ _ONE_AT_A_TIME = threading.Lock()
 
 def run_task(task: Task, clock: Clock = time.perf_counter) -> Outcome:
     """Run a trial of either phase, whose time is read from `clock`."""
-    from oneshot.search.answering import run_sampler_trial
-    from oneshot.search.trial import run_predictor_trial
+    from oneshot.search.predictor_trial import run_predictor_trial
+    from oneshot.search.sampler_trial import run_sampler_trial
 
     kinds: dict[str, Callable[[Task, Clock], Outcome]] = {
         "predictor": run_predictor_trial,

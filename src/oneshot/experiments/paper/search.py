@@ -20,12 +20,12 @@ from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_dat
 from oneshot.experiments.tables.workbench import Workbench, facts_digest, file_name
 from oneshot.plots.tables import draw_lines
 from oneshot.search.predictor_phase import run_trials
-from oneshot.search.proposing import Proposal
+from oneshot.search.predictor_trial import provide
+from oneshot.search.propose import Proposal
 from oneshot.search.session import OutOfTime, Session, Timer
 from oneshot.search.settings import Effort, SearchSettings, Surrogate
 from oneshot.search.space import Choice, Dimension, Range, phase_1_space
 from oneshot.search.store import Store, Trial
-from oneshot.search.trial import provide
 from oneshot.search.workers import open_workers
 
 FOREST = "random forest"

@@ -18,12 +18,12 @@ from oneshot.runs.train import train_run
 from oneshot.runs.writer import holds_training
 from oneshot.search.allotment import Allotment
 from oneshot.search.predictor_phase import RANDOM, find_predictor, search_randomly
-from oneshot.search.running import best_trial
+from oneshot.search.predictor_trial import full_config, provide
 from oneshot.search.sampler_phase import RUN, budget_space, find_sampler
+from oneshot.search.scheduler import best_trial
 from oneshot.search.session import OutOfTime, Session, Timer, session_seconds
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import LOCK, STORE, Store, Trial, only_one
-from oneshot.search.trial import full_config, provide
 from oneshot.search.workers import open_workers, run_task
 from oneshot.system import console
 from oneshot.system.files import write_text

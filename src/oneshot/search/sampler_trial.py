@@ -18,8 +18,8 @@ from oneshot.ranking import KnownFacts, filtered_ranks
 from oneshot.reasoner.build import build_sampler
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import load_reasoner, load_sampler
+from oneshot.search.predictor_trial import Slow, base_config, failure, free_memory, task_data
 from oneshot.search.store import Answers
-from oneshot.search.trial import Slow, base_config, failure, free_memory, task_data
 from oneshot.training.time_budget import Clock
 
 

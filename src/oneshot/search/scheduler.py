@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from oneshot.errors import OneshotError
-from oneshot.search.proposing import Proposal
+from oneshot.search.propose import Proposal
 from oneshot.search.session import OutOfTime
 from oneshot.search.store import Store, Trial
 from oneshot.search.workers import Workers

@@ -21,8 +21,8 @@ from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.search.allotment import Allotment
+from oneshot.search.early_stopping import judged
 from oneshot.search.feasibility import Demand, Pace, measure_pace
-from oneshot.search.halving import judged
 from oneshot.search.settings import SearchSettings
 from oneshot.search.space import configured
 from oneshot.search.store import Trial
