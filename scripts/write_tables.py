@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oneshot.experiments.bench.measure import sources
-from oneshot.experiments.bench.wikidata import ASSUMPTIONS
+from oneshot.experiments.bench.scale import ASSUMPTIONS
 from oneshot.experiments.paper import published
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,8 +13,15 @@ from oneshot.data.load import load
 from oneshot.data.synthetic.generators import power_law
 from oneshot.errors import InputError
 from oneshot.experiments.bench import scale, scale_steps
-from oneshot.experiments.bench.scale import bench_scale, fitted, parse_size, run_step
-from oneshot.experiments.bench.wikidata import ENTITIES, FACTS, estimate
+from oneshot.experiments.bench.scale import (
+    ENTITIES,
+    FACTS,
+    bench_scale,
+    estimate,
+    fitted,
+    parse_size,
+    run_step,
+)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from oneshot.config import Config
 from oneshot.errors import InputError
+from oneshot.search.propose import nearest
 from oneshot.search.space import (
     Choice,
     Range,
@@ -16,7 +17,6 @@ from oneshot.search.space import (
     plain,
 )
 from oneshot.search.space_file import read_space
-from oneshot.search.surrogate import nearest
 
 NAMED = (
     "message aggregate activation dropout dim attention_dim num_layers initial shortcut concat "

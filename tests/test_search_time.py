@@ -33,9 +33,8 @@ from oneshot.search.predictor_trial import (
     trial_training,
 )
 from oneshot.search.propose import Proposal, propose
-from oneshot.search.settings import Effort, SearchSettings
+from oneshot.search.settings import Effort, SearchSettings, planned_base
 from oneshot.search.space import Choice, Range, Space, widened
-from oneshot.search.start import planned_base
 from oneshot.search.store import STORE, Store, Trial
 from oneshot.search.summary import summarise
 from oneshot.search.trial_budget import TrialBudget
@@ -560,7 +559,7 @@ def test_the_plan_is_for_a_time_between_a_trial_and_the_training(
         asked.append(60 * minutes)
         return make_plan(data, minutes, *rest)
 
-    monkeypatch.setattr("oneshot.search.start.make_plan", noted)
+    monkeypatch.setattr("oneshot.search.settings.make_plan", noted)
     parts = Allotment(600)
     config, remark = planned_base(chain_world(30), parts, CPU, ["training.valid_limit=9"], 0)
     assert parts.trial_seconds() < asked[0] < parts.training_seconds(parts.predictor_end)

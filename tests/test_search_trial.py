@@ -16,7 +16,7 @@ from oneshot.search.predictor_trial import (
     run_predictor_trial,
     trial_training,
 )
-from oneshot.search.start import fitted_sampler
+from oneshot.search.settings import fitted_sampler
 from oneshot.search.store import Trial
 from oneshot.training.epoch import queries_per_epoch
 from oneshot.training.interrupt import StopTraining
@@ -129,7 +129,7 @@ def test_trials_train_with_the_smallest_share_that_covers_enough(
     assert found.entity_ratio == 0.3
     assert f"entity_ratio 0.3: it samples {shares[0.3]:.3f}" in remark
     # On a large graph no more than a tenth, which may be no whole number of entities.
-    monkeypatch.setattr("oneshot.search.start._MOST_ENTITIES", 0)
+    monkeypatch.setattr("oneshot.search.settings._MOST_ENTITIES", 0)
     assert fitted_sampler(SamplerConfig(), data, device, 0)[0].entity_ratio == 0.1
 
 

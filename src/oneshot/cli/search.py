@@ -303,8 +303,7 @@ def _settings(
 ) -> "SearchSettings":
     """The settings of a new search."""
     from oneshot.config import from_table, read_config
-    from oneshot.search.settings import SearchSettings
-    from oneshot.search.start import fitted_sampler
+    from oneshot.search.settings import SearchSettings, fitted_sampler
 
     seed = given["seed"] or 0
     changes = [*(changes or []), f"training.seed={seed}"]
@@ -332,7 +331,7 @@ def _timed_settings(
     """The settings of a new search that has a time: its first trial is the plan, or --config."""
     from oneshot.config import read_config
     from oneshot.search.allotment import RUNGS
-    from oneshot.search.start import affordable_validation, fitted_sampler, planned_base
+    from oneshot.search.settings import affordable_validation, fitted_sampler, planned_base
 
     seed = given["seed"] or 0
     changes = [*(changes or []), f"training.seed={seed}"]

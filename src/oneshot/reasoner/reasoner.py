@@ -11,8 +11,14 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
-from oneshot.reasoner.answers import Answer, Calibration, Prediction
-from oneshot.reasoner.best_answers import Candidates, best_answers, candidates_of
+from oneshot.reasoner.answers import (
+    Answer,
+    Calibration,
+    Candidates,
+    Prediction,
+    best_answers,
+    candidates_of,
+)
 from oneshot.samplers import Sampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products

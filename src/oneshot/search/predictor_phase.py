@@ -15,6 +15,7 @@ from oneshot.search.propose import (
     Known,
     Proposal,
     initial_design,
+    nearest,
     propose,
     random_proposal,
 )
@@ -22,7 +23,6 @@ from oneshot.search.scheduler import best_trial, run_phase
 from oneshot.search.session import OutOfTime, PhaseTimer, Session
 from oneshot.search.space import Space
 from oneshot.search.store import Trial
-from oneshot.search.surrogate import nearest
 
 _WORST = 0.01  # no target below is told apart
 

@@ -15,14 +15,13 @@ from oneshot.reasoner.build import build_sampler
 from oneshot.runs.run import load_reasoner, load_sampler
 from oneshot.search.budgets import choose, mixed_sampler, setting_of
 from oneshot.search.display import SearchDisplay
-from oneshot.search.propose import FAILURE_COST, Known, Proposal, propose
+from oneshot.search.propose import FAILURE_COST, Known, Proposal, nearest, propose
 from oneshot.search.sampler_trial import asked_queries, sampler_at_test, target_values
 from oneshot.search.scheduler import run_phase
 from oneshot.search.session import OutOfTime, PhaseTimer, Session
 from oneshot.search.settings import SearchSettings
 from oneshot.search.space import Space, phase_2_space
 from oneshot.search.store import Trial
-from oneshot.search.surrogate import nearest
 from oneshot.system import console
 from oneshot.training.final_evaluation import FinalEvaluation
 from oneshot.training.time_budget import TimeBudget

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oneshot.config import PredictorConfig, SamplerConfig, TrainingConfig
-from oneshot.config_values import checked, shown
+from oneshot.config import PredictorConfig, SamplerConfig, TrainingConfig, checked, shown
 from oneshot.errors import InputError
 from oneshot.reasoner.build import build_sampler
 from oneshot.search.space import FORBIDDEN, Choice, Dimension, Range, Value

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from oneshot.config import Config, TrainingConfig, from_table
-from oneshot.config_values import as_toml
+from oneshot.config import Config, TrainingConfig, as_toml, from_table
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.evaluation.coverage import components

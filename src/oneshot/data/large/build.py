@@ -19,8 +19,14 @@ from numpy.typing import NDArray
 from oneshot.data.dataset import SPLITS
 from oneshot.data.large import arrays as array_files
 from oneshot.data.large import stream as fact_stream
-from oneshot.data.large.adjacency_files import AdjacencyWriter, row_order
-from oneshot.data.large.arrays import ArrayReader, ArrayWriter, bounds_of, save_array
+from oneshot.data.large.arrays import (
+    AdjacencyWriter,
+    ArrayReader,
+    ArrayWriter,
+    bounds_of,
+    row_order,
+    save_array,
+)
 from oneshot.data.large.names import NameRun, ids_file, look_up_runs, merge_runs, sorted_names
 from oneshot.data.large.state import (
     BuildState,
