@@ -309,7 +309,7 @@ def measure_live(run: Path) -> dict[str, Any]:
 
 def measure_search(data: Any) -> dict[str, Any]:
     """Beginnings, misspellings and middles of names, drawn from all of them."""
-    from oneshot.serve.names import NameSearch
+    from oneshot.serve.entity_search import NameSearch
 
     names = data.graph.entities
     started = time.perf_counter()

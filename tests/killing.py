@@ -26,10 +26,11 @@ from searching import arguments as search_arguments
 from searching import finished_trials
 from test_importing import checkpoint
 
-from oneshot import cli, demo
+from oneshot import cli
 from oneshot.config import Config
 from oneshot.data import load as datasets
 from oneshot.data.load import load
+from oneshot.experiments import demo
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.saved import verify_graph
 from oneshot.runs.run import current_graph, load_reasoner, run_data

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from oneshot.data.load import Dataset, load
-from oneshot.demo import QUESTION, run_demo
 from oneshot.evaluation.frequency import frequency_metrics
+from oneshot.experiments.demo import QUESTION, run_demo
 from oneshot.graph.graph import KnowledgeGraph
 
 

@@ -13,10 +13,10 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.serve import engine
-from oneshot.serve import names as names_module
+from oneshot.serve import entity_search as names_module
 from oneshot.serve.engine import ExpiredError, OverloadedError, Question
+from oneshot.serve.entity_search import NameSearch, fold
 from oneshot.serve.metrics import Metrics
-from oneshot.serve.names import NameSearch, fold
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
 

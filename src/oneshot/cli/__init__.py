@@ -6,7 +6,20 @@ from typing import Annotated, NoReturn
 import typer
 
 from oneshot._version import __version__
-from oneshot.cli import bench, compare, data, demo, paper, plan, predict, reason, search, serve
+from oneshot.cli import bench
+from oneshot.cli.compare import compare
+from oneshot.cli.coverage import coverage
+from oneshot.cli.data import data
+from oneshot.cli.demo import demo
+from oneshot.cli.evaluate import evaluate
+from oneshot.cli.facts import facts
+from oneshot.cli.import_official import import_official
+from oneshot.cli.paper import paper
+from oneshot.cli.plan import plan
+from oneshot.cli.predict import predict
+from oneshot.cli.search import search
+from oneshot.cli.serve import serve
+from oneshot.cli.train import train
 from oneshot.cli.wrong_use import WrongUse, describe, is_call_for_help
 from oneshot.errors import OneshotError, is_out_of_memory
 from oneshot.system import console
@@ -27,19 +40,19 @@ _NO_MEMORY = (
     "(sampler.entity_ratio), batch or predictor.dim"
 )
 COMMANDS = (
-    demo.demo,
-    data.data,
-    data.coverage,
-    plan.plan,
-    reason.train,
-    reason.evaluate,
-    predict.predict,
-    reason.import_official,
-    search.search,
-    serve.serve,
-    serve.facts,
-    compare.compare,
-    paper.paper,
+    demo,
+    data,
+    coverage,
+    plan,
+    train,
+    evaluate,
+    predict,
+    import_official,
+    search,
+    serve,
+    facts,
+    compare,
+    paper,
 )
 for command in COMMANDS:
     app.command()(command)

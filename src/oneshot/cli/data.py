@@ -1,6 +1,5 @@
-"""The commands about data: what is in it, and how well samplers cover it."""
+"""The command that shows and saves a data set."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,17 +9,12 @@ from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
     JsonOption,
-    LimitOption,
     SeedOption,
-    SplitOption,
     check_output,
-    count,
     download,
-    drawn,
     load_data,
-    parts,
 )
-from oneshot.errors import InputError, UnknownNameError
+from oneshot.errors import InputError
 from oneshot.system import console
 
 if TYPE_CHECKING:
@@ -91,104 +85,6 @@ def data(
         console.note(f"saved: {save}")
 
 
-def coverage(
-    source: DataArgument,
-    sampler: Annotated[
-        str, typer.Option(help="ppr, bfs, random_walk, pagerank, random; comma-separated.")
-    ] = "ppr",
-    ratio: Annotated[
-        str | None, typer.Option(help="Shares of the entities, comma-separated. [0.1,0.2,0.5]")
-    ] = None,
-    max_entities: Annotated[
-        str | None, typer.Option(help="Counts of entities instead of shares, comma-separated.")
-    ] = None,
-    split: SplitOption = "test",
-    limit: LimitOption = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw coverage against budget.")
-    ] = None,
-    json: JsonOption = False,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-) -> None:
-    """Measure how often the answer is in a sampler's subgraph, in both query directions."""
-    from oneshot.evaluation.coverage import budget_label
-    from oneshot.evaluation.coverage import coverage as measure
-    from oneshot.samplers import SAMPLERS
-    from oneshot.system.devices import find_device
-
-    place = find_device(device)
-    names = _names(sampler)
-    if ratio is not None and max_entities is not None:
-        raise InputError("give either --ratio or --max-entities, not both")
-    if max_entities is not None:
-        budgets: list[float] = [
-            count(text, "--max-entities") for text in parts(max_entities, "--max-entities")
-        ]
-    else:
-        shares = "0.1,0.2,0.5" if ratio is None else ratio
-        budgets = [_ratio(text) for text in parts(shares, "--ratio")]
-    if plot is not None:
-        from oneshot.plots.coverage import check_picture
-
-        check_picture(plot)
-        check_output(plot, source)
-    dataset = load_data(source, seed)
-    queries, answers = dataset.queries(split)
-    if not len(queries):
-        raise InputError(
-            f"the {split} split of {dataset.name} is empty: there are too few facts to hold any "
-            "out; take a larger file, or --split train"
-        )
-    for remark in dataset.notes:
-        console.note(remark)
-    if limit is not None:
-        chosen = drawn(len(queries), limit, seed)
-        queries, answers = queries[chosen], answers[chosen]
-    graph = dataset.graph.to(place)
-    largest = max(budgets)
-    size: Any = {"max_entities" if isinstance(largest, int) else "entity_ratio": largest}
-    rows = []
-    with console.progress_bar() as progress:
-        for name in names:
-            task = progress.add_task(name, total=len(queries))
-            chosen_sampler = SAMPLERS[name](**size, seed=seed)
-            chosen_sampler.fit(graph, seed)
-            rows.append(
-                measure(
-                    chosen_sampler,
-                    graph,
-                    queries,
-                    answers,
-                    budgets,
-                    lambda done, task=task: progress.advance(task, done),  # type: ignore[misc]
-                )
-            )
-    if plot is not None:
-        from oneshot.plots.coverage import plot_coverage
-
-        plot_coverage(rows, f"{dataset.name}, {split} split", plot)
-    if json:
-        as_text = [
-            asdict(row)
-            | {key: {budget_label(b): v for b, v in getattr(row, key).items()} for key in _SHARES}
-            for row in rows
-        ]
-        value: dict[str, Any] = {"data": dataset.name, "split": split, "rows": as_text}
-        console.print_json(value | ({"picture": str(plot)} if plot else {}))
-        return
-    console.print_table(
-        f"Coverage on {dataset.name}, {split} split, {rows[0].queries:,} queries",
-        ("sampler", *map(budget_label, budgets), "seconds"),
-        [
-            (row.sampler, *(f"{row.coverage[b]:.4f}" for b in budgets), f"{row.seconds:.1f}")
-            for row in rows
-        ],
-    )
-    if plot is not None:
-        console.note(f"picture: {plot}")
-
-
 def _verify(source: str) -> None:
     """Check the files of a saved graph, with a bar."""
     from oneshot.data.locate import look_for
@@ -246,23 +142,3 @@ def _summary(dataset: "Dataset") -> dict[str, Any]:
         "overlaps": dataset.overlaps,
         "notes": list(dataset.notes),
     }
-
-
-def _names(text: str) -> list[str]:
-    from oneshot.samplers import SAMPLERS
-
-    names = parts(text, "--sampler")
-    for name in names:
-        if name not in SAMPLERS:
-            raise UnknownNameError.among("sampler", name, SAMPLERS)
-    return names
-
-
-def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"--ratio: {text!r} is not a number") from None
-    if not 0 < value <= 1:
-        raise InputError(f"--ratio: {text} must be above 0 and at most 1")
-    return value

@@ -19,7 +19,7 @@ def demo(
     device: DeviceOption = "auto",
 ) -> None:
     """Train on the bundled graph of the world, evaluate, and answer a question with reasons."""
-    from oneshot.demo import run_demo
+    from oneshot.experiments.demo import run_demo
     from oneshot.plots.coverage import check_picture
     from oneshot.system.devices import find_device
 

@@ -1,18 +1,17 @@
-"""The commands about a reasoner in use: serve it, and change the facts it looks at."""
+"""The command that serves a run."""
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption, SetOption
-from oneshot.errors import InputError, UnknownNameError
+from oneshot.errors import InputError
 from oneshot.system import console
 
 if TYPE_CHECKING:
-    from oneshot.graph.live.live_graph import LiveGraph
-    from oneshot.graph.live.store import NamedFact
+    pass
 
 _ACTIONS = ("add", "remove", "export")
 _TOKEN = "ONESHOT_TOKEN"
@@ -74,61 +73,6 @@ def serve(
     run_server(run, host, port, chosen, place, settings, tell)
 
 
-def facts(
-    run: RunArgument,
-    action: Annotated[str, typer.Argument(metavar="add|remove|export", help="What to do.")],
-    fact: Annotated[
-        list[str] | None, typer.Argument(metavar="[HEAD RELATION TAIL]", help="One fact.")
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", metavar="FILE", help="Facts to add or remove: .tsv, .csv, .parquet, .nt, …"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where exported facts go, as .tsv.")
-    ] = None,
-    changes: Annotated[
-        bool, typer.Option("--changes", help="Export only what was added and removed.")
-    ] = False,
-    json: JsonOption = False,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-) -> None:
-    """Change the graph of a run, durably, or write its facts out."""
-    from oneshot.graph.live.live_graph import LiveGraph
-    from oneshot.runs.run import run_config, run_fingerprint, run_graph, run_relations
-    from oneshot.system.devices import find_device
-
-    find_device(device)
-    named = _check_facts(action, fact, file, out, changes)
-    run_config(run)  # anything that is not a run is told apart first
-    if out is not None:
-        from oneshot.data.write import check_facts_place
-        from oneshot.runs.run import run_files
-        from oneshot.system.files import check_output
-
-        check_facts_place(out)
-        check_output(out, run_files(run))
-    with console.status(f"reading {run}"):
-        base = run_graph(run).with_relations(run_relations(run))
-        live = LiveGraph(base, run, run_fingerprint(run), read_only=action == "export")
-    try:
-        if action == "export":
-            _export(live, out, changes, json)
-            return
-        count = live.add(named) if action == "add" else live.remove(named)
-        value = {"facts": live.num_facts, f"{action.rstrip('e')}ed": count, "version": live.version}
-    finally:
-        live.close()
-    if json:
-        console.print_json(value)
-        return
-    what = "1 fact" if count == 1 else f"{count:,} facts"
-    console.note(f"{action.rstrip('e')}ed {what}; the graph of {run} now has {live.num_facts:,}")
-
-
 def _token(file: Path | None) -> str | None:
     """The bearer token from a file or the environment; not from an option, which all can see."""
     if file is None:
@@ -144,56 +88,3 @@ def _token(file: Path | None) -> str | None:
         place = f"${_TOKEN}" if file is None else str(file)
         raise InputError(f"{place}: must hold one token of letters, digits and signs")
     return token
-
-
-def _check_facts(
-    action: str, fact: list[str] | None, file: Path | None, out: Path | None, changes: bool
-) -> "list[NamedFact]":
-    """The facts that the arguments name; raises if the arguments contradict each other."""
-    from oneshot.data.formats import read_facts
-
-    if action not in _ACTIONS:
-        raise UnknownNameError.among("action", action, _ACTIONS)
-    if action == "export":
-        if fact or file is not None:
-            raise InputError("export takes no fact and no --file; it writes what is there")
-        return []
-    if out is not None or changes:
-        raise InputError(f"{'--changes' if out is None else '--out'} is for export")
-    if bool(fact) == (file is not None) or (fact and len(fact) != 3):
-        raise InputError("name a fact as HEAD RELATION TAIL, or a file of facts with --file")
-    if fact:
-        return [(fact[0], fact[1], fact[2])]
-    assert file is not None
-    raw = read_facts(file)
-    if raw.are_ids:
-        raise InputError(f"{file}: holds ids; facts are changed by names")
-    columns = [column.to_pylist() for column in raw.columns]
-    return list(zip(*columns, strict=True))
-
-
-def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:
-    """All facts, or those that were changed with a word about each, to a file or to stdout."""
-    from oneshot.data.write import as_line, write_facts
-
-    def rows() -> Any:
-        if changes:
-            for names, holds in live.changes():
-                yield [*names, "added" if holds else "removed"]
-        else:
-            graph = live.graph()
-            for head, relation, tail in graph.facts.tolist():
-                yield list(live.names((head, relation, tail)))
-
-    if out is not None:
-        with console.status(f"writing {out}"):
-            count = write_facts(out, rows(), ("change",) if changes else ())
-        if json:
-            console.print_json({"facts": count, "out": str(out), "version": live.version})
-        else:
-            console.note(f"{out}: {count:,} facts")
-    elif json:
-        console.print_json({"facts": list(rows()), "version": live.version})
-    else:
-        for row in rows():
-            console.print_line(as_line(row))

@@ -12,11 +12,10 @@ from starlette.convertors import Convertor, register_url_convertor
 from oneshot._version import __version__
 from oneshot.serve import schemas
 from oneshot.serve.engine import Question
+from oneshot.serve.pages import PAGE, page_file, reference_page
 from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, handle_errors
-from oneshot.serve.reference import reference_page
 from oneshot.serve.service import Service
 from oneshot.serve.settings import MAX_FOUND, MAX_NAME
-from oneshot.serve.static import PAGE, page_file
 
 _DESCRIPTION = (
     "Link prediction on a knowledge graph: one small subgraph a question. Questions that arrive "

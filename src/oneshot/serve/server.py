@@ -14,7 +14,7 @@ import uvicorn
 
 from oneshot.errors import InputError
 from oneshot.serve.app import create_app
-from oneshot.serve.guard import Guard
+from oneshot.serve.middleware import Guard
 from oneshot.serve.protocol import Protocol
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings

@@ -24,8 +24,8 @@ from oneshot.runs.run import (
     run_relations,
 )
 from oneshot.serve.engine import Engine, ExpiredError, OverloadedError, Question
+from oneshot.serve.entity_search import NameSearch
 from oneshot.serve.metrics import Metrics
-from oneshot.serve.names import NameSearch
 from oneshot.serve.problems import Problem
 from oneshot.serve.settings import MAX_EXPLAINED, ServeSettings
 

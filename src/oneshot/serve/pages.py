@@ -1,9 +1,33 @@
-"""The reference page: the interface as described by OpenAPI, readable without any script."""
+"""Pages: the files of the web page, and the API reference as a page that needs no script."""
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Any
+
+from fastapi.responses import Response
+
+PAGE = {
+    "index.html": "text/html; charset=utf-8",
+    "page.css": "text/css; charset=utf-8",
+    "reference.css": "text/css; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "drawing.js": "text/javascript; charset=utf-8",
+    "choosing.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (files("oneshot.serve") / "page" / name).read_bytes()
+
+
+def page_file(name: str) -> Response:
+    """A file of the page as a response."""
+    return Response(_content(name), media_type=PAGE[name])
 
 
 def reference_page(description: dict[str, Any]) -> str:
@@ -60,14 +84,14 @@ def _route(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any
         command += f"-H 'Content-Type: application/json' \\\n  -d '{example}'"
         parts.append(f"<p>Body: {_kind(sent['schema'])}</p><pre>{escape(command)}</pre>")
     rows = "".join(
-        f"<tr><th scope=row>{status}</th><td>{_content(answer)}</td></tr>"
+        f"<tr><th scope=row>{status}</th><td>{_media(answer)}</td></tr>"
         for status, answer in route["responses"].items()
     )
     parts.append(f"<table><caption>Answers</caption>{rows}</table></section>")
     return "".join(parts)
 
 
-def _content(answer: dict[str, Any]) -> str:
+def _media(answer: dict[str, Any]) -> str:
     kinds = [_kind(content["schema"]) for content in answer.get("content", {}).values()]
     return ", ".join(kinds) or escape(answer["description"])
 

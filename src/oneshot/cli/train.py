@@ -1,23 +1,20 @@
-"""The commands that make and judge reasoners: train, evaluate, import-official."""
+"""The command that trains a reasoner."""
 
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oneshot.cli.evaluate import print_report
 from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
     JsonOption,
-    LimitOption,
-    RunArgument,
     RunOption,
-    SeedOption,
     SetOption,
-    SplitOption,
     load_data,
 )
 from oneshot.cli.plan import MinutesOption, as_json, expectation, print_plan
@@ -119,7 +116,7 @@ def train(
         if result["already_finished"]:
             console.note(f"{out}: this run is finished; nothing was left to do")
         split = "valid" if result["test"] is None else "test"
-        _print_report(f"{dataset.name}, {split} split", result[split], result.get("baseline_mrr"))
+        print_report(f"{dataset.name}, {split} split", result[split], result.get("baseline_mrr"))
         console.note(f"run: {out}")
     if result.get("stopped"):
         if not result["saved"]:
@@ -152,100 +149,3 @@ def _configuration(file: Path | None, changes: list[str], resumed: Path | None) 
         return chosen
     training = replace(chosen.training, minutes=run_config(resumed).training.minutes)
     return replace(chosen, training=training)
-
-
-def evaluate(
-    run: RunArgument,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="DATA", help="Another data set than the run's own."),
-    ] = None,
-    split: SplitOption = "test",
-    limit: LimitOption = None,
-    settings: SetOption = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Queries answered at once; on a GPU as many as it is good for."),
-    ] = None,
-    json: JsonOption = False,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-) -> None:
-    """Filtered ranking of held-out facts, in both directions."""
-    import torch
-
-    from oneshot.evaluation.evaluate import evaluate as evaluated
-    from oneshot.runs.run import current_graph, load_reasoner, run_data
-    from oneshot.system.devices import find_device
-
-    place = find_device(device)
-    dataset = run_data(run) if data is None else load_data(data, seed)
-    graph = current_graph(run, dataset.graph) if data is None else dataset.graph
-    reasoner = load_reasoner(run, graph, settings).to(place)
-    facts = reasoner.renumbered(dataset.graph, dataset.facts(split))
-    known = reasoner.renumbered(dataset.graph, dataset.known)
-    if graph is not dataset.graph:  # facts were added or removed since
-        known = torch.cat([known, reasoner.graph.facts.long().cpu()])
-    asked = min(2 * len(facts), limit or 2 * len(facts))
-    with console.progress_bar() as progress:
-        task = progress.add_task("evaluating", total=asked)
-        report = evaluated(
-            reasoner,
-            facts,
-            known,
-            batch_size=batch_size,
-            limit=limit,
-            seed=seed,
-            progress=lambda done: progress.advance(task, done),
-        )
-    if json:
-        console.print_json({"data": dataset.name, "split": split, **report.as_dict()})
-        return
-    _print_report(f"{dataset.name}, {split} split", report.as_dict())
-
-
-def import_official(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A checkpoint of the official code.")
-    ],
-    data: Annotated[
-        str, typer.Option("--data", metavar="DATA", help="The data set it was trained on.")
-    ],
-    out: RunOption,
-    settings: SetOption = None,
-    json: JsonOption = False,
-    seed: SeedOption = 0,
-    device: DeviceOption = "auto",
-) -> None:
-    """Turn a checkpoint of the official code into a run.
-
-    What the file cannot tell comes from --set: predictor.activation (relu), predictor.shortcut
-    (false) and the sampler.
-    """
-    from oneshot.config import from_table
-    from oneshot.runs.official import import_official as read_checkpoint
-    from oneshot.system.devices import find_device
-
-    find_device(device)
-    config = from_table({}, list(settings or []))
-    reasoner = read_checkpoint(file, load_data(data, seed), config)
-    reasoner.save(out)
-    shape = vars(reasoner.predictor.config)
-    if json:
-        console.print_json({"run": str(out), "predictor": shape})
-        return
-    console.print_table(
-        str(out), ("option", "value"), [(key, str(value)) for key, value in shape.items()]
-    )
-
-
-def _print_report(title: str, report: dict[str, Any], baseline_mrr: float | None = None) -> None:
-    from oneshot.runs.train import REPORTED
-
-    rows = {name.replace("_", " "): f"{report[name]:.4f}" for name in REPORTED}
-    rows["queries"] = f"{report['queries']:,}"
-    if report.get("of", 0) > report["queries"]:
-        rows["queries"] += f" of {report['of']:,}"
-    if baseline_mrr is not None:
-        rows["mrr of the frequency baseline"] = f"{baseline_mrr:.4f}"
-    console.print_table(title, ("", "value"), list(rows.items()))

@@ -1,0 +1,84 @@
+"""The command that evaluates a reasoner."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oneshot.cli.options import (
+    DeviceOption,
+    JsonOption,
+    LimitOption,
+    RunArgument,
+    SeedOption,
+    SetOption,
+    SplitOption,
+    load_data,
+)
+from oneshot.system import console
+
+if TYPE_CHECKING:
+    pass
+
+_MINUTES = "training.minutes"
+
+
+def evaluate(
+    run: RunArgument,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DATA", help="Another data set than the run's own."),
+    ] = None,
+    split: SplitOption = "test",
+    limit: LimitOption = None,
+    settings: SetOption = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Queries answered at once; on a GPU as many as it is good for."),
+    ] = None,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Filtered ranking of held-out facts, in both directions."""
+    import torch
+
+    from oneshot.evaluation.evaluate import evaluate as evaluated
+    from oneshot.runs.run import current_graph, load_reasoner, run_data
+    from oneshot.system.devices import find_device
+
+    place = find_device(device)
+    dataset = run_data(run) if data is None else load_data(data, seed)
+    graph = current_graph(run, dataset.graph) if data is None else dataset.graph
+    reasoner = load_reasoner(run, graph, settings).to(place)
+    facts = reasoner.renumbered(dataset.graph, dataset.facts(split))
+    known = reasoner.renumbered(dataset.graph, dataset.known)
+    if graph is not dataset.graph:  # facts were added or removed since
+        known = torch.cat([known, reasoner.graph.facts.long().cpu()])
+    asked = min(2 * len(facts), limit or 2 * len(facts))
+    with console.progress_bar() as progress:
+        task = progress.add_task("evaluating", total=asked)
+        report = evaluated(
+            reasoner,
+            facts,
+            known,
+            batch_size=batch_size,
+            limit=limit,
+            seed=seed,
+            progress=lambda done: progress.advance(task, done),
+        )
+    if json:
+        console.print_json({"data": dataset.name, "split": split, **report.as_dict()})
+        return
+    print_report(f"{dataset.name}, {split} split", report.as_dict())
+
+
+def print_report(title: str, report: dict[str, Any], baseline_mrr: float | None = None) -> None:
+    from oneshot.runs.train import REPORTED
+
+    rows = {name.replace("_", " "): f"{report[name]:.4f}" for name in REPORTED}
+    rows["queries"] = f"{report['queries']:,}"
+    if report.get("of", 0) > report["queries"]:
+        rows["queries"] += f" of {report['of']:,}"
+    if baseline_mrr is not None:
+        rows["mrr of the frequency baseline"] = f"{baseline_mrr:.4f}"
+    console.print_table(title, ("", "value"), list(rows.items()))
