@@ -12,7 +12,6 @@ the two steps makes the first path a true rule more often; how often is measured
 """
 
 import dataclasses
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -143,23 +142,25 @@ class Explanation:
             "paths": paths,
         }
 
+    # Plots stand above the reasoner, so they are imported when one is asked for.
+
     def to_svg(self, path: str | FilePath | None = None) -> str:
         """A drawing of the paths and what lies around them, as SVG; written if a path is given."""
-        return str(_drawing().svg(self, None if path is None else FilePath(path)))
+        from oneshot.plots.explanation.figure import svg
+
+        return svg(self, None if path is None else FilePath(path))
 
     def to_html(self, path: str | FilePath | None = None) -> str:
         """The same as a page that needs nothing else; written if a path is given."""
-        return str(_drawing().html(self, None if path is None else FilePath(path)))
+        from oneshot.plots.explanation.figure import html
+
+        return html(self, None if path is None else FilePath(path))
 
     def to_png(self, path: str | FilePath) -> None:
         """The same as a picture; needs matplotlib (extra `plot`)."""
-        _drawing().png(self, FilePath(path))
+        from oneshot.plots.explanation.figure import png
 
-
-def _drawing() -> Any:
-    # Reports stand above the reasoner, which knows this module: they are looked up when asked
-    # for, so that no part below depends on them.
-    return importlib.import_module("oneshot.plots.explanation.figure")
+        png(self, FilePath(path))
 
 
 def explain(

@@ -10,6 +10,7 @@ import torch
 from oneshot.data.dataset import Dataset
 from oneshot.experiments.baselines.registry import WHOLE_GRAPH
 from oneshot.experiments.paper import published
+from oneshot.experiments.tables.plot import draw_lines
 from oneshot.experiments.tables.table import (
     LEAST_DIFFERENCE,
     Column,
@@ -20,7 +21,6 @@ from oneshot.experiments.tables.table import (
     figures_by,
 )
 from oneshot.experiments.tables.workbench import Workbench, with_graph
-from oneshot.plots.tables import draw_lines
 
 ACCURACY = (
     Column("test MRR", "mrr", ".3f"),

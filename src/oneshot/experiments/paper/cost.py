@@ -13,9 +13,9 @@ from oneshot.evaluation.evaluate import evaluate
 from oneshot.experiments.bench.measure import measure
 from oneshot.experiments.bench.predictor import training_rate
 from oneshot.experiments.paper import published
+from oneshot.experiments.tables.plot import draw_heat_map
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
 from oneshot.experiments.tables.workbench import Workbench
-from oneshot.plots.tables import draw_heat_map
 from oneshot.predictor import Predictor
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.build import build_reasoner

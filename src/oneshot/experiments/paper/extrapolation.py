@@ -5,9 +5,9 @@ from functools import partial
 
 from oneshot.config import from_table
 from oneshot.evaluation.evaluate import evaluate
+from oneshot.experiments.tables.plot import draw_heat_map
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
 from oneshot.experiments.tables.workbench import Workbench
-from oneshot.plots.tables import draw_heat_map
 from oneshot.reasoner.build import build_sampler
 
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

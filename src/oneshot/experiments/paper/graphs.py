@@ -11,10 +11,10 @@ from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
 from oneshot.experiments.paper import published
+from oneshot.experiments.tables.plot import draw_lines
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, figures_by
 from oneshot.experiments.tables.workbench import LARGE, Workbench
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.plots.tables import draw_lines
 from oneshot.samplers import SAMPLERS
 
 # data sets ---------------------------------------------------------------------------------------

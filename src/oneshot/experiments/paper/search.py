@@ -16,9 +16,9 @@ from statistics import fmean, stdev
 import numpy as np
 
 from oneshot.errors import OneshotError, require
+from oneshot.experiments.tables.plot import draw_lines
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
 from oneshot.experiments.tables.workbench import Workbench, facts_digest, file_name
-from oneshot.plots.tables import draw_lines
 from oneshot.search.predictor_phase import run_trials
 from oneshot.search.predictor_trial import provide
 from oneshot.search.propose import Proposal
