@@ -29,11 +29,23 @@ DIM = 32
 SETUP = """
 import json, os, sys, time
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-from oneshot.system.process import prepare_process
-prepare_process()
+from importlib import import_module
+
+
+def module(*names):
+    # Where it is now, and where it was at an earlier revision.
+    for name in names:
+        try:
+            return import_module(f"oneshot.{name}")
+        except ModuleNotFoundError:
+            pass
+    raise ModuleNotFoundError(names)
+
+
+module("system.process", "process").prepare_process()
 import torch
 from oneshot.config import from_table
-from oneshot.data.load import load
+load = module("data.load", "datasets").load
 
 source, ratio, layers, dim, seconds = sys.argv[1], *map(float, sys.argv[2:6])
 data = load(source)
@@ -43,9 +55,9 @@ layers, dim = int(layers), int(dim)
 OURS = (
     SETUP
     + """
-from oneshot.reasoner.build import build_reasoner
-from oneshot.training.epoch import draw_epoch
-from oneshot.training.trainer import Trainer
+build_reasoner = module("reasoner.build", "building").build_reasoner
+draw_epoch = module("training.epoch", "epoch").draw_epoch
+Trainer = module("training.trainer", "training").Trainer
 
 config = from_table({
     "sampler": {"entity_ratio": ratio},
@@ -171,7 +183,9 @@ def main() -> None:
         try:
             for name in options.data:
                 ratio, layers = GRAPHS.get(name, (0.1, 5))
-                source = name if name in ("umls", "world") else str(find(name))
+                own = name in ("umls", "world") or Path(name).is_file()
+                source = name if own else str(find(name))
+                name = Path(name).stem if Path(name).suffix == ".csv" else name
                 arguments = [source, ratio, layers, DIM, options.seconds]
                 found: dict[str, list[float]] = {"now": [], "before": [], "nbfnet": []}
                 for _ in range(options.rounds):
