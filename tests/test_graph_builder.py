@@ -245,7 +245,7 @@ def test_a_killed_build_goes_on_and_the_old_graph_stays(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
 from pathlib import Path
-from oneshot import graph_builder
+from oneshot.data.large import build as graph_builder
 from oneshot.data.locate import locate
 def progress(what, done, total):
     if what == sys.argv[3]:

@@ -24,7 +24,7 @@ from oneshot.training.plan import Plan, _direct_shares, make_plan
 @pytest.fixture(autouse=True)
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured need not be exact here."""
-    monkeypatch.setattr(sys.modules["oneshot.plan"], "_PROBE_SECONDS", 0.02)
+    monkeypatch.setattr(sys.modules["oneshot.training.plan"], "_PROBE_SECONDS", 0.02)
 
 
 def value_of(plan: Plan, option: str) -> object:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from commands import Run, listing
-from reasoning import chain_world, settings, trained_run, write_world
+from reasoning import chain_world, settings, small_config, trained_run, write_world
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -106,7 +106,7 @@ def assert_same(one: Path, other: Path) -> None:
 def test_a_training_stopped_after_any_epoch_ends_the_same(tmp_path: Path) -> None:
     data = chain_world(30)
     data.graph.origin = {"source": "nowhere", "options": {}}
-    config = from_table({}, settings(*CHANGES)[1::2])
+    config = small_config(*CHANGES)
     jobs.train_run(data, tmp_path / "whole", config, CPU)
     for epoch in range(1, 6):
         run = tmp_path / f"stopped-{epoch}"
@@ -132,7 +132,7 @@ def test_a_training_stopped_between_two_files_ends_the_same(
     """The parameters are newer than the checkpoint, or the record is: both are written again."""
     data = chain_world(30)
     data.graph.origin = {"source": "nowhere", "options": {}}
-    config = from_table({}, settings("training.epochs=2")[1::2])
+    config = small_config("training.epochs=2")
     jobs.train_run(data, tmp_path / "whole", config, CPU)
     names = {
         "predictor": ("predictor.safetensors", 2),

@@ -32,11 +32,11 @@ class AnswerCounts:
 
     def __init__(self, graph: KnowledgeGraph) -> None:
         self.num_entities, self.kinds = graph.num_entities, 2 * graph.num_relations
-        edges, degree = graph.edges, graph.degree.long()
+        degree = graph.degree.long()
         every = torch.arange(self.num_entities, device=graph.device)
-        target = every.repeat_interleave(degree, output_size=2 * graph.num_facts)
+        target = every.repeat_interleave(degree)
         pairs, self.count = torch.unique(
-            target * self.kinds + edges.relation.long(), return_counts=True
+            target * self.kinds + _relations(graph, degree, target), return_counts=True
         )
         self.entity, self.relation = pairs // self.kinds, pairs % self.kinds
         self._by_entity = torch.searchsorted(self.entity, every)
@@ -96,3 +96,15 @@ class AnswerCounts:
             *(column.t().contiguous() for column in columns),
             self._degree.expand(len(relations), -1),
         ]
+
+
+def _relations(graph: KnowledgeGraph, degree: Tensor, target: Tensor) -> Tensor:
+    """The relation of every edge, in the order of their targets [E]."""
+    edges = graph.edges
+    if graph.packed:
+        return edges.relation.long()
+    first = degree.cumsum(0) - degree
+    start = edges.indptr[: graph.num_entities].long()
+    edges.expect(start, degree)
+    place = torch.arange(len(target), device=graph.device) + (start - first)[target]
+    return edges.relation[place].long()
