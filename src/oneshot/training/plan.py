@@ -169,7 +169,10 @@ class _Planner:
         if data.graph.num_facts < 2:
             raise InputError("training needs at least two facts")
         if not len(data.valid):
-            raise InputError("training needs a validation split, to choose the best epoch by")
+            raise InputError(
+                "training needs a validation split, to choose the best epoch by: add a file of "
+                "valid facts, or give more facts, of which some are held out"
+            )
         self.started = time.perf_counter()
         self.data, self.device, self.seed = data, device, seed
         self.graph = data.graph.to(device)

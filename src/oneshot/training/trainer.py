@@ -118,7 +118,10 @@ class Trainer(Stepper):
         if data.graph.num_facts < 2:
             raise InputError("training needs at least two facts")
         if not len(data.valid):
-            raise InputError("training needs a validation split, to choose the best epoch by")
+            raise InputError(
+                "training needs a validation split, to choose the best epoch by: add a file of "
+                "valid facts, or give more facts, of which some are held out"
+            )
         if data.graph.relations != reasoner.graph.relations:
             raise InputError("the data set has other relations than the reasoner's graph")
         super().__init__(reasoner, data, config)
