@@ -13,6 +13,7 @@ import oneshot
 from oneshot.config import from_table
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.runs.run import SAMPLER
 from oneshot.runs.train import train_run
 from oneshot.samplers import FittedSampler, PPRSampler
@@ -192,3 +193,15 @@ def test_a_training_that_is_resumed_ends_the_same(tmp_path: Path) -> None:
     for name in ("predictor.safetensors", SAMPLER):
         whole, cut = ((tmp_path / run / name).read_bytes() for run in ("whole", "cut"))
         assert whole == cut, name
+
+
+def test_changed_facts_count_at_once() -> None:
+    """The same sampler, before and after facts are added to a live graph."""
+    live = LiveGraph(KnowledgeGraph.from_facts(typed_facts()))
+    sampler, queries = FittedSampler(1.0), torch.tensor([[0, 1], [5, 2]])
+    before = sampler.sample(live.graph(), queries)
+    live.add([(str(person), "1", "125") for person in range(30)])
+    after = sampler.sample(live.graph(), queries)
+    fresh = FittedSampler(1.0).sample(live.graph(), queries)
+    assert torch.equal(after.score, fresh.score)
+    assert not torch.equal(after.score, before.score)

@@ -1,6 +1,6 @@
 """Choosing entities and cutting their subgraphs out of the graph on a GPU, with Triton's kernels.
 
-The functions here give exactly what the plain code of `samplers.choice` and `subgraph` gives,
+The functions here give exactly what the plain code of `_select` and `_extract` gives,
 in a few launches and one host synchronisation each. They are used where `available` says so:
 on a CUDA device with Triton. `override` changes that, for tests and comparisons.
 """
@@ -99,7 +99,7 @@ def cut(
     edge_budget: Tensor,
     tiling: Tiling | None = None,
 ) -> Cut:
-    """All edges between the chosen entities; arguments as those of `subgraph.extract`."""
+    """All edges between the chosen entities; arguments as those of `_extract.extract`."""
     from oneshot.samplers import _triton as kernels
 
     tiling = TILING if tiling is None else tiling
@@ -153,7 +153,7 @@ def cut(
 def choose(
     scores: Tensor, counts: Tensor, forced: Tensor, keep_unreachable: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `samplers.choice.choose_highest`; `scores` float32 [n, V], contiguous, n and V > 0."""
+    """See `_select.choose_highest`; `scores` float32 [n, V], contiguous, n and V > 0."""
     from oneshot.samplers import _triton as kernels
 
     height, width = scores.shape

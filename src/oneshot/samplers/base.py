@@ -170,12 +170,23 @@ class Sampler(ABC):
             limits = counts[rows]
             if masses is not None:
                 limits = counts_of_mass(scores, queries[rows, 0], limits, masses[rows])
-            entities, query, score = choose_highest(
-                scores, limits, forced[rows], self.keep_unreachable
+            entities, query, score = self._choose(
+                graph, queries[rows], scores, limits, forced[rows]
             )
             whole = len(rows) == len(queries)  # then the rows are all, in their order
             parts.append((entities, query if whole else rows[query], score))
         return joined(parts, queries)
+
+    def _choose(
+        self,
+        graph: KnowledgeGraph,
+        queries: Tensor,
+        scores: Tensor,
+        counts: Tensor,
+        forced: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Entities of some queries [b, 2] by their scores [b, V]; → see `choose_highest`."""
+        return choose_highest(scores, counts, forced, self.keep_unreachable)
 
     def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
         """Place of one target per query in the sampler's order of entities, `u` being first.

@@ -11,8 +11,7 @@ from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
-from oneshot.samplers._select import choose_highest, counts_of_mass
-from oneshot.samplers.base import Selection, joined
+from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
 
 # Added to PPR scores before their logarithm is taken: below those of any entity that matters.
@@ -103,29 +102,24 @@ class FittedSampler(PPRSampler):
         self.weights = weights.float()
         self._tables = WeakKeyDictionary()
 
-    def select(
-        self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
-    ) -> Selection:
-        counts = self.budget.entity_counts(graph, queries[:, 1])
-        masses = self.budget.masses(graph, queries[:, 1])
-        forced = queries[:, :1]
-        if include is not None:
-            forced = torch.cat([forced, include], dim=1)
-        parts = []
-        for rows, near in self._score_blocks(graph, queries[:, 0]):
-            limits = counts[rows]
-            if masses is not None:
-                limits = counts_of_mass(near, queries[rows, 0], limits, masses[rows])
-            likely = self._likelihood(graph, queries[rows, 1], near)
-            # What PPR chooses comes before all others.
-            context, row, _ = choose_highest(near, self._share(limits), forced[rows, :1], False)
-            wanted = likely.clone()
-            wanted[row, context] = _BIG
-            entities, query, _ = choose_highest(wanted, limits, forced[rows], True)
-            whole = len(rows) == len(queries)  # then the rows are all, in their order
-            score = likely[query, entities]
-            parts.append((entities, query if whole else rows[query], score))
-        return joined(parts, queries)
+    def _may_push(self, graph: KnowledgeGraph, queries: Tensor) -> bool:
+        return False  # the likelihood is over all entities
+
+    def _choose(
+        self,
+        graph: KnowledgeGraph,
+        queries: Tensor,
+        scores: Tensor,
+        counts: Tensor,
+        forced: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        likely = self._likelihood(graph, queries[:, 1], scores)
+        # What PPR chooses comes before all others.
+        context, row, _ = choose_highest(scores, self._share(counts), forced[:, :1], False)
+        wanted = likely.clone()
+        wanted[row, context] = _BIG
+        entities, query, _ = choose_highest(wanted, counts, forced, True)
+        return entities, query, likely[query, entities]
 
     def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
