@@ -1,9 +1,10 @@
 """A first training, with nothing set but the data and the time, beside others in the same time.
 
     python benchmarks/first_training.py [DATA ...] [--minutes 10] [--seeds 0,1,2]
-        [--peers distmult,complex,rotate,conve] [--parallel 8 --cores 2] [--until SECONDS]
+        [--peers distmult,complex,rotate,conve] [--device cpu] [--parallel 8 --cores 2]
+        [--until SECONDS]
 
-For each data set and seed `oneshot train DATA --plan --minutes M --device cpu` runs in a process of
+For each data set and seed `oneshot train DATA --plan --minutes M --device D` runs in a process of
 its own. Its time is measured from outside, from the start of the command to its end. Beside the
 test MRR stand that of the frequency baseline and what the plan expected. With `--peers`, embedding
 models of PyKEEN are trained in the same time, as `oneshot compare --minutes-each` does; the best of
@@ -76,6 +77,7 @@ class Job(NamedTuple):
     seed: int
     minutes: float
     model: str
+    device: str
 
     def is_of(self, row: dict[str, Any]) -> bool:
         return all(row.get(name) == value for name, value in self._asdict().items())
@@ -88,6 +90,7 @@ def main() -> None:
     parser.add_argument("data", nargs="*", help="names or paths; all of DATA that are there")
     parser.add_argument("--minutes", type=float, default=10.0, help="for each training")
     parser.add_argument("--seeds", default="0", help="separated by commas")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--peers", default="", help=f"such as {','.join(PEERS)}")
     parser.add_argument("--no-ours", action="store_true", help="measure the peers alone")
     parser.add_argument("--parallel", type=int, default=1, help="jobs at a time")
@@ -108,7 +111,7 @@ def main() -> None:
         peers = [name for name in options.peers.split(",") if name]
         models = [*([] if options.no_ours else [OURS]), *peers]
         asked = [
-            Job(name, seed, options.minutes, model)
+            Job(name, seed, options.minutes, model, options.device)
             for model in models
             for seed in seeds
             for name in names
@@ -118,7 +121,12 @@ def main() -> None:
         missing = [job for job in asked if not any(job.is_of(row) for row in rows)]
         own = core_sets(options.parallel, options.cores)
         run_all(missing, rows, own, options.until, options.results)
-    shown = [row for row in rows if row["minutes"] == options.minutes and row["data"] in names]
+    shown = [
+        row
+        for row in rows
+        if row["data"] in names
+        and (row["minutes"], row["device"]) == (options.minutes, options.device)
+    ]
     for line in table(shown):
         print(line)
 
@@ -183,7 +191,7 @@ def measure(job: Job, cores: int) -> dict[str, Any] | None:
     with tempfile.TemporaryDirectory(prefix="first-training-") as scratch:
         if job.model == OURS:
             command = ["-m", "oneshot", "train", job.data, "--plan", "--minutes", str(job.minutes)]
-            command += ["--seed", str(job.seed), "--device", "cpu", "--json"]
+            command += ["--seed", str(job.seed), "--device", job.device, "--json"]
             command += ["--out", f"{scratch}/run"]
         else:
             command = [str(Path(__file__).resolve()), "--job", json.dumps(job)]
@@ -206,7 +214,8 @@ def measure(job: Job, cores: int) -> dict[str, Any] | None:
         return None
     result = json.loads(done.stdout.splitlines()[-1])
     found = figures(result) if job.model == OURS else result
-    machine = {**hardware(), "cores": cores, "threads": cores}
+    device = find_device(job.device)
+    machine = {**hardware(device), "cores": cores, "threads": cores}
     return {**job._asdict(), **found, "wall_seconds": round(wall_seconds, 2), "hardware": machine}
 
 
@@ -241,7 +250,7 @@ def measure_peer(job: Job) -> dict[str, Any]:
     return measure_embedding(
         RECIPES[name],
         data,
-        find_device("cpu"),
+        find_device(job.device),
         seed=job.seed,
         minutes=job.minutes,
         started=started,
@@ -325,7 +334,8 @@ def _number(value: float | None, form: str) -> str:
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     names = list(DATA)
     place = names.index(row["data"]) if row["data"] in names else len(names)
-    return place, row["data"], row["minutes"], row["model"] != OURS, row["model"], row["seed"]
+    rest = tuple(row[name] for name in ("data", "device", "minutes"))
+    return place, *rest, row["model"] != OURS, row["model"], row["seed"]
 
 
 if __name__ == "__main__":
