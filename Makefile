@@ -47,10 +47,10 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
-	MYPYPATH=src:benchmarks $(BIN)/mypy scripts/*.py benchmarks/*.py
+	MYPYPATH=src:. $(BIN)/mypy --explicit-package-bases scripts/*.py benchmarks/*.py
 
 bench: $(VENV)/.all    ## the benchmarks, into benchmarks/results
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 clean:
 	rm -rf $(VENV) $(LOWEST) $(NEWEST) build dist demo src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

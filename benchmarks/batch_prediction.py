@@ -1,6 +1,6 @@
 """Batch prediction of 100,000 WN18RR questions with two Dask workers, one of them killed half-way.
 
-    python benchmarks/batch_prediction.py [--questions 100000]
+    python -m benchmarks.batch_prediction [--questions 100000]
 
 A small reasoner is trained in the script for a minute or so: what is measured is whether every
 question is answered, once, and as a single process answers it. The worker is stopped, asked which
@@ -28,7 +28,7 @@ import psutil  # type: ignore[import-untyped]  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 import torch  # noqa: E402
-from common import find, write_result  # noqa: E402
+from benchmarks.common import find, write_result  # noqa: E402
 
 import oneshot  # noqa: E402
 from oneshot.data.dataset import both_directions  # noqa: E402

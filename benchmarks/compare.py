@@ -1,6 +1,6 @@
 """Our predictor beside six embedding models on small benchmarks, into benchmarks/results.
 
-    python benchmarks/compare.py umls --out DIR [--device auto]
+    python -m benchmarks.compare umls --out DIR [--device auto]
 
 Each model is trained until its validation MRR stops improving. Finished rows are kept in OUT; run
 again, it goes on with those that are missing. Our own predictor has a shape that a processor trains
@@ -16,7 +16,7 @@ from oneshot.system.process import prepare_process
 
 prepare_process()  # before torch is loaded, as the command line does
 
-from common import find, write_result  # noqa: E402
+from benchmarks.common import find, write_result  # noqa: E402
 
 from oneshot.config import from_table  # noqa: E402
 from oneshot.data.load import bundled_names, load  # noqa: E402

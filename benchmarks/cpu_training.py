@@ -1,6 +1,6 @@
 """Training queries per second on a CPU: now, at another revision, and as NBFNet computes.
 
-    python benchmarks/cpu_training.py [--before REVISION] [--rounds 3] [--data NAME ...]
+    python -m benchmarks.cpu_training [--before REVISION] [--rounds 3] [--data NAME ...]
 
 Both revisions train the same predictor (principal neighbourhood aggregation, norm, shortcut) with
 the same options, in processes of their own and in turns. Beside them stands NBFNet's formulation
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import RESULTS, find, write_result
+from benchmarks.common import RESULTS, find, write_result
 
 ROOT = Path(__file__).parents[1]
 # Data, share of the entities in a subgraph, layers.

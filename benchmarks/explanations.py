@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import torch
-from common import write_result
+from benchmarks.common import write_result
 
 from oneshot.config import PredictorConfig, TrainingConfig
 from oneshot.data.load import family

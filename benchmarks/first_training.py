@@ -1,6 +1,6 @@
 """A first training, with nothing set but the data and the time, beside others in the same time.
 
-    python benchmarks/first_training.py [DATA ...] [--minutes 10] [--seeds 0,1,2]
+    python -m benchmarks.first_training [DATA ...] [--minutes 10] [--seeds 0,1,2]
         [--peers distmult,complex,rotate,conve] [--device cpu] [--parallel 8 --cores 2]
         [--until SECONDS]
 
@@ -40,7 +40,7 @@ from oneshot.system.process import prepare_process
 
 prepare_process()  # before torch is loaded, as the command line does
 
-from common import RESULTS, write_result  # noqa: E402
+from benchmarks.common import RESULTS, write_result  # noqa: E402
 
 from oneshot.data.load import load, source_exists  # noqa: E402
 from oneshot.errors import InputError  # noqa: E402
@@ -194,7 +194,7 @@ def measure(job: Job, cores: int) -> dict[str, Any] | None:
             command += ["--seed", str(job.seed), "--device", job.device, "--json"]
             command += ["--out", f"{scratch}/run"]
         else:
-            command = [str(Path(__file__).resolve()), "--job", json.dumps(job)]
+            command = ["-m", "benchmarks.first_training", "--job", json.dumps(job)]
         variables = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
         with (Path(scratch) / "log").open("w+") as log:
             started = time.perf_counter()

@@ -1,6 +1,6 @@
 """Fuzzing: thousands of broken input files and run directories; what became of each.
 
-    python benchmarks/fuzz.py [--inputs 10000] [--runs 1000] [--seed 0] [--processes 2]
+    python -m benchmarks.fuzz [--inputs 10000] [--runs 1000] [--seed 0] [--processes 2]
 
 Every case is a sound file or run, changed at random (bits, bytes, cuts, insertions, swapped and
 missing files, pickles that would run code), and used as the commands use it. Cases run in processes
@@ -14,7 +14,6 @@ Writes `benchmarks/results/fuzz.json`; a case is made again from its target and 
 
 import argparse
 import collections
-import importlib
 import multiprocessing
 import os
 import sys
@@ -26,9 +25,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from common import write_result
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from benchmarks.common import write_result
 
 BAD = ("traceback", "hang", "crash", "code executed")
 
@@ -45,8 +42,8 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=5, help="faults that are printed")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    fuzzing = importlib.import_module("fuzzing")
     import torch
+    from tests.support import fuzz as fuzzing
 
     torch.set_num_threads(1)
     started = time.perf_counter()
@@ -102,7 +99,7 @@ def report(name: str, results: Iterator[dict[str, Any]], show: int) -> dict[str,
 
 def run_all(bench: Any, cases: list[tuple[str, int]], processes: int) -> Iterator[dict[str, Any]]:
     """The results of all cases, in the order in which they come."""
-    most_seconds: float = importlib.import_module("fuzzing").MOST_SECONDS
+    from tests.support.fuzz import MOST_SECONDS
 
     shares = [cases[first::processes] for first in range(processes)]
     workers = [Worker(bench, share) for share in shares if share]
@@ -117,11 +114,11 @@ def run_all(bench: Any, cases: list[tuple[str, int]], processes: int) -> Iterato
                 if worker.left:
                     yield worker.failed("crash", f"exit code {worker.process.exitcode}")
         for worker in workers:
-            if worker.left and time.monotonic() - worker.since > most_seconds:
+            if worker.left and time.monotonic() - worker.since > MOST_SECONDS:
                 worker.process.kill()
                 worker.process.join()
                 if worker.tried_again():
-                    yield worker.failed("hang", f"twice more than {most_seconds:g} s")
+                    yield worker.failed("hang", f"twice more than {MOST_SECONDS:g} s")
         workers = [worker for worker in workers if worker.left]
 
 
@@ -171,7 +168,7 @@ class Worker:
 
 def work(bench: Any, cases: list[tuple[str, int]], pipe: Connection) -> None:
     """Run cases and send what came of them."""
-    fuzzing = importlib.import_module("fuzzing")
+    from tests.support import fuzz as fuzzing
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what is said of each case is not shown
     fuzzing.limit_memory()

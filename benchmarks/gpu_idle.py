@@ -1,6 +1,6 @@
 """How much of a training the GPU stands idle, by the profiler of PyTorch.
 
-    python benchmarks/gpu_idle.py [WN18RR] [--epochs 3]
+    python -m benchmarks.gpu_idle [WN18RR] [--epochs 3]
 
 One process trains the data set's configuration. After a first epoch, in which kernels are compiled
 and steps recorded, some epochs are profiled; the GPU is idle when no kernel and no copy runs. The
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, find
+from benchmarks.common import RESULTS, find
 from torch.profiler import ProfilerActivity, profile
 
 from oneshot.config import read_config

@@ -1,6 +1,6 @@
 """Kills: each writing command ended by SIGKILL at random moments; is what was there still readable?
 
-    python benchmarks/kills.py [--moments 50] [--seed 0] [--processes 2] [--only NAME]
+    python -m benchmarks.kills [--moments 50] [--seed 0] [--processes 2] [--only NAME]
 
 Each time a command writes over a fresh copy of what an earlier one wrote. Half of the moments are
 drawn from the time that the command takes, half are right before one of its file operations. After
@@ -20,9 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import write_result
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from benchmarks.common import write_result
 
 
 def main() -> None:
@@ -35,8 +33,8 @@ def main() -> None:
     parser.add_argument("--only", help="commands whose name has this in it")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    killing = importlib.import_module("killing")
     import torch
+    from tests.support import kills as killing
 
     torch.set_num_threads(1)
     for module in ("matplotlib.pyplot", "pyarrow.parquet", "smac", "ConfigSpace", "sklearn"):
@@ -75,7 +73,7 @@ _SHARED: dict[str, Any] = {}
 
 def one(number: int, scratch: Path, options: argparse.Namespace) -> dict[str, Any]:
     """All moments of one command."""
-    killing = importlib.import_module("killing")
+    from tests.support import kills as killing
 
     writer = _SHARED["writers"][number]
     found = killing.kill_at_random(

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from common import find, in_own_process, write_result
+from benchmarks.common import find, in_own_process, write_result
 
 LOAD = """
 import sys, time

@@ -1,6 +1,6 @@
 """Two graphs that nobody prepared, made from what is on a machine with Debian and Python.
 
-    python benchmarks/own_graphs.py --out DIR [--facts 100000]
+    python -m benchmarks.own_graphs --out DIR [--facts 100000]
 
 `DIR/debian-packages.csv`: how the packages of the archive relate, read from the package lists that
 apt keeps. A package depends on, recommends, suggests, enhances, conflicts with, breaks, replaces or

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import write_result
+from benchmarks.common import write_result
 
 from oneshot.data.load import family
 from oneshot.samplers import PPRSampler

@@ -12,7 +12,7 @@ from oneshot.system.process import prepare_process
 prepare_process()  # before torch is loaded, as the command line does
 
 import torch  # noqa: E402
-from common import find, write_result  # noqa: E402
+from benchmarks.common import find, write_result  # noqa: E402
 
 from oneshot.config import PredictorConfig  # noqa: E402
 from oneshot.data.load import load  # noqa: E402

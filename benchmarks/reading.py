@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from common import in_own_process, write_result
+from benchmarks.common import in_own_process, write_result
 
 LINES = 5_000_000
 ENTITIES = 1_500_000

@@ -1,7 +1,7 @@
 """Train a data set's configuration from raw triples, with several seeds, and record the evidence.
 
-    python benchmarks/recipe.py WN18RR [--seeds 0,1,2] [--runs DIR] [--pretrained]
-    python benchmarks/recipe.py WN18RR --config WN18RR-sum
+    python -m benchmarks.recipe WN18RR [--seeds 0,1,2] [--runs DIR] [--pretrained]
+    python -m benchmarks.recipe WN18RR --config WN18RR-sum
 
 Each seed is a run of `oneshot train` in DIR, resumed if it was begun there, with the file
 `configs/NAME.toml`, or another one of `configs/` that `--config` names. Written are
@@ -19,8 +19,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS
-from recipes import oneshot
+from benchmarks.common import RESULTS
+from benchmarks.recipes import oneshot
 
 from oneshot.experiments.bench.measure import hardware
 from oneshot.runs.layout import run_relations

@@ -1,6 +1,6 @@
 """Train variants of the shipped configurations side by side and compare them on validation.
 
-    python benchmarks/recipes.py VARIANTS.json OUT [--jobs 8] [--data DIR]
+    python -m benchmarks.recipes VARIANTS.json OUT [--jobs 8] [--data DIR]
 
 VARIANTS: a list of {"name", "config", "data", "set": [...], "test_data"?}, for example
 `benchmarks/small-graphs.json`. Each becomes a run in OUT/name; `OUT/summary.json` has the
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS
+from benchmarks.common import RESULTS
 
 from oneshot.experiments.bench.measure import hardware
 from oneshot.system.devices import find_device

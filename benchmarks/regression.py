@@ -1,6 +1,6 @@
 """Whether training on a processor got slower since another revision of the repository.
 
-    python benchmarks/regression.py REVISION [--rounds 5]
+    python -m benchmarks.regression REVISION [--rounds 5]
 
 Both revisions train the same predictor on WN18RR with the same seed, in processes of their own and
 in turns, so that what else the machine does meets both alike. A step takes the processor's time
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import find, write_result
+from benchmarks.common import find, write_result
 
 ROOT = Path(__file__).parents[1]
 STEPS = 12

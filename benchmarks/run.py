@@ -5,7 +5,6 @@ Data sets are looked for in `$ONESHOT_DATA` and the cache; what is not there is 
 
 import subprocess
 import sys
-from pathlib import Path
 
 SCRIPTS = (
     "reading",
@@ -28,7 +27,7 @@ def main() -> None:
     chosen = sys.argv[1:] or SCRIPTS
     for script in chosen:
         print(f"== {script}", flush=True)
-        subprocess.run([sys.executable, Path(__file__).with_name(f"{script}.py")], check=False)
+        subprocess.run([sys.executable, "-m", f"benchmarks.{script}"], check=False)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from common import find, write_result
+from benchmarks.common import find, write_result
 from rich.console import Console
 from rich.table import Table
 

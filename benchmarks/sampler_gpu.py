@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import torch
-from common import RESULTS, find
+from benchmarks.common import RESULTS, find
 
 
 def main() -> None:

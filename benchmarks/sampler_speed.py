@@ -3,7 +3,7 @@
 import sys
 
 import torch
-from common import find, write_result
+from benchmarks.common import find, write_result
 
 from oneshot.data.load import Dataset, load, uniform
 from oneshot.experiments.bench.sampler import bench_sampler

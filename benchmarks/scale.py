@@ -1,4 +1,4 @@
-"""How cost grows with the graph: `python benchmarks/scale.py [1e5,1e6,1e7,1e8]`.
+"""How cost grows with the graph: `python -m benchmarks.scale [1e5,1e6,1e7,1e8]`.
 
 Sizes that the result holds already are kept, so that larger ones can be added when the machine has
 time for them; 10^8 facts need 17 GB of disk meanwhile.
@@ -7,7 +7,7 @@ time for them; 10^8 facts need 17 GB of disk meanwhile.
 import subprocess
 import sys
 
-from common import RESULTS
+from benchmarks.common import RESULTS
 
 ROOT = RESULTS.parents[1]
 PICTURE = "docs/images/scale.png"  # as it stands in the result

@@ -1,19 +1,18 @@
 """What the search promises, measured.
 
-    python benchmarks/search.py umls       30 trials, both phases; then 5 random searches beside it
-    python benchmarks/search.py surface    trials to a known optimum, against random search
-    python benchmarks/search.py kills      kill -9 at 10 random moments, resumed each time
-    python benchmarks/search.py workers    one worker of Dask against two
-    python benchmarks/search.py WN18RR     on a GPU; in slices: --out DIR --minutes 8, repeated
-    python benchmarks/search.py goals      phase 2 with both of its goals, on umls, trained for it
-    python benchmarks/search.py goals --run pretrained/WN18RR     the same on a trained run
+    python -m benchmarks.search umls       30 trials, both phases; then 5 random searches beside it
+    python -m benchmarks.search surface    trials to a known optimum, against random search
+    python -m benchmarks.search kills      kill -9 at 10 random moments, resumed each time
+    python -m benchmarks.search workers    one worker of Dask against two
+    python -m benchmarks.search WN18RR     on a GPU; in slices: --out DIR --minutes 8, repeated
+    python -m benchmarks.search goals      phase 2 with both of its goals, on umls, trained for it
+    python -m benchmarks.search goals --run pretrained/WN18RR     the same on a trained run
 
 Each part writes `benchmarks/results/search-PART.json`; WN18RR when it has come to its end. Goals
 write `search-goals-DATA.json`.
 """
 
 import argparse
-import importlib
 import json
 import os
 import shlex
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, find
+from benchmarks.common import RESULTS, find
 
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.experiments.bench.measure import hardware
@@ -180,7 +179,8 @@ def goals(out: Path, run: Path | None, trials: int, device: torch.device) -> dic
 
 def surface() -> dict[str, Any]:
     """Trials until a known optimum is near, with the surrogate and at random, over 5 seeds."""
-    surfaces = from_tests()
+    from tests.support import searches as surfaces
+
     rows = []
     for seed in range(5):
         guided = surfaces.trials_to_reach(surfaces.LEVEL, seed, 100, guided=True)
@@ -192,10 +192,11 @@ def surface() -> dict[str, Any]:
 
 def kills(directory: Path) -> dict[str, Any]:
     """Both phases of a small search, killed at ten random moments."""
-    worlds = from_tests("reasoning")
-    data = worlds.write_world(directory / "data", worlds.chain_world(30))
+    from tests.support import samples, searches
+
+    data = samples.write_world(directory / "data", samples.chain_world(30))
     more = ("--trials", 24, "--sampler-trials", 16)
-    found = from_tests().kill_and_resume(data, directory / "killed", 10, SEED, *more)
+    found = searches.kill_and_resume(data, directory / "killed", 10, SEED, *more)
     return {
         "kills": len(found.moments),
         "finished_at_each": found.moments,
@@ -257,12 +258,6 @@ def small_space(directory: Path) -> Path:
         "[training]\nfact_ratio = 0.9\nbatch_size = 32\n"
     )
     return path
-
-
-def from_tests(module: str = "searching") -> Any:
-    """A module of the tests, where the surface and the killing are written."""
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    return importlib.import_module(module)
 
 
 def oneshot(*options: Any, command: str = "search") -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, find, write_result
+from benchmarks.common import RESULTS, find, write_result
 
 from oneshot.client import Client, ServiceError
 from oneshot.config import PredictorConfig

@@ -1,6 +1,6 @@
 """What a query teaches whose answer was not sampled: `training.uncovered`, judged on validation.
 
-    python benchmarks/uncovered.py [WN18RR NELL-995 ...] [--seeds 3]
+    python -m benchmarks.uncovered [WN18RR NELL-995 ...] [--seeds 3]
 
 Trains the short configurations of the paper's tables with both values and several seeds. Rows that
 `results/uncovered.json` has already are kept.
@@ -11,7 +11,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from common import RESULTS
+from benchmarks.common import RESULTS
 
 from oneshot.experiments.bench.measure import hardware
 from oneshot.experiments.tables.workbench import Workbench

@@ -7,8 +7,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from commands import Result, Run
 from hypothesis import HealthCheck, settings
+from tests.support.commands import Result, Run
 
 from oneshot import cli
 from oneshot.system.process import prepare_process

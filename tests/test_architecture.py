@@ -162,6 +162,23 @@ def test_nothing_is_imported_by_a_name_in_a_string() -> None:
     assert sorted(users) == ["", "errors"]
 
 
+def test_tests_stand_in_rooms_of_the_package_and_alone() -> None:
+    """What tests share is in `tests/support`; no test module imports another."""
+    tests = Path(__file__).parent
+    for path in sorted(tests.rglob("*.py")):
+        where = path.relative_to(tests)
+        assert len(where.parts) == 1 or where.parts[0] in {*ROOMS, "support"}, where
+        for found in imports_in(ast.parse(path.read_text())):
+            parts = found.module.split(".")
+            assert not any(part.startswith("test_") for part in parts[:-1]), f"{where}: {found}"
+            assert parts[0] != "tests" or parts[1:2] == ["support"], f"{where}: {found}"
+
+
+def test_no_script_changes_where_modules_are_looked_for() -> None:
+    for path in (*ROOT.rglob("*.py"), *(Path(__file__).parents[1] / "benchmarks").glob("*.py")):
+        assert "sys.path" not in path.read_text(), path
+
+
 def test_rooms_say_what_they_are_for() -> None:
     for path in ROOT.rglob("__init__.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serving import saved_run
+from tests.support.services import saved_run
 
 import oneshot
 

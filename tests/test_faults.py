@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Run
-from faulty import contents, write_base
-from reasoning import settings
-from test_importing import checkpoint
+from tests.support.commands import Run
+from tests.support.damage import contents, write_base
+from tests.support.official import checkpoint
+from tests.support.samples import settings
 
 from oneshot.errors import InputError
 from oneshot.graph.saved import open_graph, verify_graph

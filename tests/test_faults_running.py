@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from clocks import FakeClock, Steps
-from commands import Run, listing
-from faulty import SEVERAL_STEPS, contents, write_base
-from reasoning import settings, small_config
+from tests.support.clocks import FakeClock, Steps
+from tests.support.commands import Run, listing
+from tests.support.damage import SEVERAL_STEPS, contents, write_base
+from tests.support.samples import settings, small_config
 from torch import Tensor
 
 from oneshot.data.dataset import Dataset

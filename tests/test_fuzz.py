@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from fuzzing import Bench, Watch, check_sound, make_bench, run_case
+from tests.support.fuzz import Bench, Watch, check_sound, make_bench, run_case
 
-SCRIPTS = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
 WATCH = Watch(Path("/"))  # installed once: an audit hook stays as long as the process
 
 
@@ -55,14 +55,14 @@ def test_the_watch_sees_code_that_is_run(bench: Bench) -> None:
 @pytest.mark.parametrize("commands", ["train", "data", "facts", "predict", "import", "coverage"])
 def test_a_few_kills_leave_what_was_there(commands: str) -> None:
     """A part of `benchmarks/kills.py`."""
-    command = [sys.executable, SCRIPTS / "kills.py", "--moments", "6", "--only", commands]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    command = [sys.executable, "-m", "benchmarks.kills", "--moments", "6", "--only", commands]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 def test_a_few_hundred_broken_files_in_watched_processes() -> None:
-    command = [sys.executable, SCRIPTS / "fuzz.py", "--inputs", "300", "--runs", "60"]
+    command = [sys.executable, "-m", "benchmarks.fuzz", "--inputs", "300", "--runs", "60"]
     command += ["--only", "run", "--seed", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=ROOT)
     assert done.returncode == 0, done.stderr

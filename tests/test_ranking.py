@@ -1,8 +1,8 @@
 import pytest
 import torch
-from graphs import graphs, random_graph, random_queries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.graphs import graphs, random_graph, random_queries
 
 from oneshot.errors import OneshotError
 from oneshot.ranking import (

@@ -1,0 +1,292 @@
+"""Tests of named data sets: downloaded from loopback, checked, kept, and never fetched twice."""
+
+import gzip
+import hashlib
+import io
+import json
+import sys
+import tarfile
+import types
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.support.commands import Run
+from tests.support.download_server import Server
+
+from oneshot.data.load import load
+from oneshot.data.public import catalogue as named
+from oneshot.data.public.catalogue import NAMED, facts_digest
+from oneshot.errors import InputError, MissingPackageError
+
+TRAIN, VALID, TEST = "a\tr\tb\nb\tr\tc\nc\ts\ta\n", "a\ts\tb\n", "a\tr\tc\n"
+FILES = {"train": TRAIN, "valid": VALID, "test": TEST}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("ONESHOT_DATA", raising=False)
+    monkeypatch.delenv("ONESHOT_OFFLINE", raising=False)
+    return tmp_path / "cache" / "oneshot"
+
+
+Serve = Callable[..., None]
+
+
+@pytest.fixture
+def serve(server: Server, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Puts a data set onto the server, under the name of a real one."""
+
+    def put(name: str, files: dict[str, bytes], **changes: Any) -> None:
+        server.files = {f"/{file}": content for file, content in files.items()}
+        urls = tuple(f"{server.url}/{file}" for file in files)
+        entry = replace(NAMED[name], urls=urls, digest=None, sha256=(), facts=(3, 1, 1))
+        monkeypatch.setitem(NAMED, name, replace(entry, **changes))
+
+    return put
+
+
+def tar(members: dict[str, str]) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+        for name, text in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return target.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return target.getvalue()
+
+
+def test_an_archive_is_downloaded_once(
+    serve: Serve,
+    server: Server,
+    cache: Path,
+    tmp_path: Path,
+) -> None:
+    members = {"./readme.txt": "x", "../../evil.txt": "x"}
+    members |= {f"data/x_{split}.txt": text for split, text in FILES.items()}
+    archive = tar(members)  # once: it holds the time of its making
+    serve("Wikidata5M", {"archive.tar.gz": archive})
+    data = load("Wikidata5M")
+    assert (data.name, len(data.train), len(data.valid), len(data.test)) == ("Wikidata5M", 3, 1, 1)
+    assert data.graph.origin is not None
+    assert data.graph.origin["source"] == str(cache / "Wikidata5M")
+    assert len(server.asked) == 1
+    server.files.clear()
+    assert load("Wikidata5M").graph.fingerprint == data.graph.fingerprint
+    assert sorted(entry.name for entry in cache.iterdir()) == [".downloads", "Wikidata5M"]
+    assert [entry.name for entry in (cache / ".downloads").iterdir()] == ["Wikidata5M.lock"]
+    about = json.loads((cache / "Wikidata5M" / "source.json").read_text())
+    assert about["sha256"] == [hashlib.sha256(archive).hexdigest()]
+    assert not list(tmp_path.rglob("evil*"))
+
+
+def test_an_interrupted_download_of_a_data_set_goes_on(
+    serve: Serve,
+    server: Server,
+) -> None:
+    content = zipped({f"Release/{split}.txt": text.encode() for split, text in FILES.items()})
+    serve("FB15k-237", {"archive.zip": content})
+    server.cut = len(content) // 10
+    with pytest.raises(InputError, match="the same command goes on from there"):
+        load("FB15k-237")
+    server.cut = None
+    assert len(load("FB15k-237").train) == 3
+    assert server.asked[-1][1] == f"bytes={5 * (len(content) // 10)}-"
+
+
+def test_the_local_directory_comes_first(
+    tmp_path: Path,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "mine" / "WN18RR").mkdir(parents=True)
+    for split, text in FILES.items():
+        (tmp_path / "mine" / "WN18RR" / f"{split}.tsv").write_text(text)
+    monkeypatch.setenv("ONESHOT_DATA", str(tmp_path / "mine"))
+    assert len(load("WN18RR").train) == 3
+    assert not server.asked
+
+
+def left_in(cache: Path) -> list[Path]:
+    """The files in the cache, but for locks."""
+    return [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+def test_many_at_once_download_once(serve: Serve, server: Server) -> None:
+    members = {f"{split}.txt": text for split, text in FILES.items()}
+    serve("FB15k-237", {"archive.tar.gz": tar(members)})
+    server.cut = 100  # several connections each
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(named.fetch, ["FB15k-237"] * 4))
+    assert len(set(found)) == 1
+    starts = [wanted for _, wanted in server.asked]
+    assert len(starts) == len(set(starts))
+    assert len(load("FB15k-237").train) == 3
+
+
+def test_what_is_not_as_expected_is_an_error_and_leaves_nothing(
+    serve: Serve, cache: Path, tmp_path: Path
+) -> None:
+    members = {f"{split}.txt": text for split, text in FILES.items()}
+    content = tar(members)
+    for change, message in (
+        ({"sha256": ("0" * 64,)}, "wrong checksum: SHA-256"),
+        ({"digest": "0" * 64}, "wrong checksum of the facts of WN18RR"),
+        ({"facts": (4, 1, 1)}, "train of WN18RR has 3 facts instead of 4"),
+    ):
+        serve("WN18RR", {"archive.tar.gz": content}, **change)
+        with pytest.raises(InputError, match=message):
+            load("WN18RR")
+        assert not left_in(cache)
+    for broken, message in (
+        (content[:60], "not a whole archive"),
+        (b"<html>", "not a whole archive"),
+        (tar({"train.txt": TRAIN}), r"there is no valid\.txt in this archive"),
+    ):
+        serve("WN18RR", {"archive.tar.gz": broken})
+        with pytest.raises(InputError, match=message):
+            load("WN18RR")
+        assert not left_in(cache)
+    for split, text in FILES.items():
+        (tmp_path / f"{split}.tsv").write_text("".join(reversed(text.splitlines(keepends=True))))
+    serve("WN18RR", {"archive.tar.gz": content}, digest=facts_digest(tmp_path))
+    assert len(load("WN18RR").train) == 3
+
+
+def test_files_of_the_official_code(serve: Serve) -> None:
+    parts = {"facts.txt": b"a r b\nb r c\n", "train.txt": b"c s a\n"}
+    parts |= {"valid.txt": b"a s b\n", "test.txt": b"a r c"}
+    serve("NELL-995", parts)
+    data = load("NELL-995")
+    assert (len(data.train), len(data.valid), len(data.test)) == (3, 1, 1)
+    assert list(data.relations) == ["r", "s"]
+
+
+def test_a_table_that_is_not_divided(serve: Serve) -> None:
+    table = "source\tmetaedge\ttarget\n" + "".join(
+        f"g{i % 7}\tr{i % 2}\tg{i % 11}\n" for i in range(77)
+    )
+    serve("Hetionet", {"edges.sif.gz": gzip.compress(table.encode())}, facts=(77,))
+    data = load("Hetionet", seed=3)
+    assert data.name == "Hetionet"
+    assert len(data.known) == 77
+    assert len(data.test) == 7
+    assert "seed 3" in data.notes[0]
+    assert "source" not in data.entities
+
+
+def ogb(types: bool, **options: Any) -> bytes:
+    members = {}
+    splits = {"train": [(0, 0, 1), (1, 1, 0), (2, 0, 2)], "valid": [(0, 1, 1)], "test": [(1, 0, 2)]}
+    for split, facts in splits.items():
+        head, relation, tail = np.array(facts).T
+        value: dict[str, Any] = {"head": head, "relation": relation, "tail": tail}
+        if types:
+            value |= {"head_type": ["gene"] * len(facts), "tail_type": ["drug"] * len(facts)}
+        target = io.BytesIO()
+        torch.save(value, target, **options)
+        members[f"kg/split/random/{split}.pt"] = target.getvalue()
+    members["kg/mapping/relidx2relname.csv.gz"] = gzip.compress(b"rel idx,name\n0,cures\n1,binds\n")
+    names = b"node idx,entity id\n0,Q5\n1,Q7\n2,Q1\n"
+    members["kg/mapping/nodeidx2entityid.csv.gz"] = gzip.compress(names)
+    return zipped(members)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"pickle_protocol": 4}, {"_use_new_zipfile_serialization": False}]
+)
+def test_graphs_of_ogb_with_and_without_types(serve: Serve, options: dict[str, Any]) -> None:
+    serve("ogbl-biokg", {"biokg.zip": ogb(types=True, **options)})
+    data = load("ogbl-biokg")
+    drugs, genes = ([f"{kind}:{i}" for i in range(3)] for kind in ("drug", "gene"))
+    assert list(data.entities) == drugs + genes
+    assert list(data.relations) == ["cures", "binds"]
+    assert data.train.tolist() == [[3, 0, 1], [4, 1, 0], [5, 0, 2]]
+    serve("ogbl-wikikg2", {"wikikg.zip": ogb(types=False, **options)})
+    data = load("ogbl-wikikg2")
+    assert list(data.entities) == ["Q5", "Q7", "Q1"]
+    assert data.test.tolist() == [[1, 0, 2]]
+
+
+class Evil:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.write_text, (self.path, "evil"))
+
+
+def test_pickles_in_an_archive_are_not_run(serve: Serve, tmp_path: Path) -> None:
+    target = io.BytesIO()
+    torch.save({"head": Evil(tmp_path / "evil")}, target)
+    members = dict.fromkeys((f"kg/split/time/{split}.pt" for split in FILES), target.getvalue())
+    serve("ogbl-wikikg2", {"wikikg.zip": zipped(members)})
+    with pytest.raises(InputError, match=r"train\.pt: not a file of arrays \(it wants to run"):
+        load("ogbl-wikikg2")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_data_sets_of_pykeen(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    class Factory:
+        mapped_triples = torch.tensor([[0, 0, 1], [1, 0, 2]])
+        entity_to_id = types.MappingProxyType({"b": 1, "a": 0, "c": 2})
+        relation_to_id = types.MappingProxyType({"r": 0})
+
+    class Data:
+        training = validation = testing = Factory
+
+    loaders = types.ModuleType("pykeen.datasets")
+    vars(loaders).update(
+        get_dataset=lambda dataset: Data,
+        dataset_resolver=types.SimpleNamespace(lookup_dict={"nations": Data}),
+    )
+    monkeypatch.setitem(sys.modules, "pykeen", types.ModuleType("pykeen"))
+    monkeypatch.setitem(sys.modules, "pykeen.datasets", loaders)
+    data = load("pykeen:Nations")
+    assert list(data.entities) == ["a", "b", "c"]
+    assert data.train.tolist() == [[0, 0, 1], [1, 0, 2]]
+    with pytest.raises(InputError, match="PyKEEN has no data set 'nation'"):
+        load("pykeen:nation")
+    monkeypatch.setitem(sys.modules, "pykeen.datasets", None)
+    with pytest.raises(MissingPackageError, match=r"one-shot-subgraph\[datasets\]"):
+        load("pykeen:codex")
+    assert sorted(entry.name for entry in cache.iterdir()) == [".downloads", "pykeen-Nations"]
+
+
+def test_the_command_downloads_and_names_are_suggested(
+    run: Run, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = {f"{split}.txt": text for split, text in FILES.items()}
+    serve("YAGO3-10", {"archive.tar.gz": tar(members)})
+    monkeypatch.setenv("ONESHOT_OFFLINE", "1")
+    forbidden = run("data", "YAGO3-10")
+    assert forbidden.code == 2
+    assert "$ONESHOT_OFFLINE forbids to download it" in forbidden.err
+    monkeypatch.delenv("ONESHOT_OFFLINE")
+    assert run("data", "YAGO3-10", "--json").json["train"] == 3
+    assert "did you mean 'YAGO3-10'?" in run("data", "yago3-1").err
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_table_is_whole(name: str) -> None:
+    entry = NAMED[name]
+    assert all(url.startswith(("https://", "http://snap.stanford.edu/")) for url in entry.urls)
+    assert len(entry.facts) in (1, 3)
+    assert named.is_named(name)

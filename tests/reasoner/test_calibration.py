@@ -1,0 +1,114 @@
+"""Tests of calibration: probabilities that mean something on facts not looked at."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from tests.support.samples import chain_world
+
+from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
+from oneshot.data.load import family
+from oneshot.ranking import KnownFacts
+from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.build import build_reasoner
+from oneshot.reasoner.calibration import _fit_logistic, calibrate
+from oneshot.training.trainer import fit
+
+
+def test_probabilities_beat_a_constant_on_held_out_facts() -> None:
+    data = family(150)
+    shape = PredictorConfig(num_layers=3, dim=16, attention_dim=4)
+    reasoner = build_reasoner(data.graph, Config(SamplerConfig(entity_ratio=0.3), shape))
+    fit(reasoner, data, TrainingConfig(epochs=4, batch_size=16, learning_rate=0.01, fact_ratio=0.8))
+    reasoner.calibration = calibrate(reasoner, data)
+    assert reasoner.calibration.slope > 0
+    # The validation facts have been looked at: they are neither asked nor counted as wrong.
+    seen = {tuple(fact) for fact in data.valid.tolist()}
+    held = {tuple(fact) for fact in data.test.tolist()}
+    chances, labels = [], []
+    for head, relation in sorted({(h, r) for h, r, _ in held}):
+        for answer in reasoner.predict(head, relation, exclude_known=True):
+            fact = (head, relation, data.entities.index(answer.entity))
+            if fact in seen:
+                continue
+            assert answer.probability is not None
+            assert 0 <= answer.probability <= 1
+            chances.append(answer.probability)
+            labels.append(fact in held)
+    assert 0 < sum(labels) < len(labels)
+    rate = sum(labels) / len(labels)
+
+    def log_loss(values: list[float]) -> float:
+        return -sum(
+            math.log(max(p if y else 1 - p, 1e-9)) for p, y in zip(values, labels, strict=True)
+        ) / len(labels)
+
+    assert log_loss(chances) < 0.8 * log_loss([rate] * len(labels))
+    sure = [y for p, y in zip(chances, labels, strict=True) if p > 0.5]
+    unsure = [y for p, y in zip(chances, labels, strict=True) if p < 0.1]
+    assert sum(sure) / len(sure) > 0.5 > 0.1 > sum(unsure) / len(unsure)
+
+
+def test_the_fit_finds_the_slope_that_made_the_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = -5 * torch.rand(20_000, generator=generator, dtype=torch.float64)
+    chances = torch.sigmoid(1.7 * values + 2.5)
+    labels = torch.rand(20_000, generator=generator, dtype=torch.float64) < chances
+    slope, offset = _fit_logistic(values, labels)
+    assert (slope, offset) == (pytest.approx(1.7, rel=0.1), pytest.approx(2.5, rel=0.1))
+
+
+@pytest.mark.parametrize("label", [True, False])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 1000.0])
+def test_the_fit_stays_finite_when_all_labels_agree(label: bool, spread: float) -> None:
+    values = torch.linspace(-spread, 0, 50)
+    slope, offset = _fit_logistic(values, torch.full((50,), label))
+    assert math.isfinite(slope)
+    assert slope >= 0
+    chance = Calibration(slope, offset, 50).probability(float(values.mean()))
+    assert chance > 0.9 if label else chance < 0.1
+
+
+def test_labels_that_are_perfectly_apart_have_a_finite_fit() -> None:
+    values = torch.linspace(-10, 0, 100)
+    slope, offset = _fit_logistic(values, values > -3)
+    assert math.isfinite(slope)
+    calibration = Calibration(slope, offset, 100)
+    assert calibration.probability(0.0) > 0.9
+    assert calibration.probability(-10.0) < 0.1
+
+
+def test_scores_that_mislead_give_the_mean_rate() -> None:
+    values = torch.linspace(-5, 0, 100)
+    slope, offset = _fit_logistic(values, values < -2.5)
+    assert slope == 0
+    assert Calibration(slope, offset, 100).probability(-3.0) == pytest.approx(0.5, abs=0.01)
+
+
+def test_probabilities_stay_between_zero_and_one() -> None:
+    calibration = Calibration(3.0, 1.0, 5)
+    chances = [calibration.probability(value) for value in (-1e9, -500.0, -10.0, -1.0, 0.0)]
+    assert chances == sorted(chances)
+    assert chances[0] == 0.0
+    assert all(0 <= chance <= 1 for chance in chances)
+    assert Calibration(1.0, 1e9, 5).probability(0.0) == 1.0
+
+
+def test_a_limit_and_a_seed_choose_the_questions() -> None:
+    data = chain_world(30)
+    shape = PredictorConfig(num_layers=2, dim=4, attention_dim=2)
+    reasoner = build_reasoner(data.graph, Config(SamplerConfig(entity_ratio=0.5), shape))
+    whole = calibrate(reasoner, data)
+    assert whole.queries == 2 * len(data.valid)
+    assert calibrate(reasoner, data, batch_size=3).slope == pytest.approx(whole.slope, rel=1e-3)
+    few = [calibrate(reasoner, data, limit=4, seed=seed) for seed in (0, 0, 1)]
+    assert few[0].queries == 4
+    assert few[0] == few[1] != few[2]
+    # Known facts are left out: with all entities known there is nothing to fit, and no crash.
+    everything = torch.cartesian_prod(*(torch.arange(n) for n in (30, 3, 30)))
+    full = dataclasses.replace(data)
+    object.__setattr__(full, "train", everything)
+    nothing = calibrate(reasoner, full)
+    assert nothing.slope == 0
+    assert len(KnownFacts(everything, 30, 3).answers(torch.tensor([[0, 0]]))[1]) == 30

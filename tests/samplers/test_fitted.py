@@ -1,0 +1,207 @@
+"""The fitted sampler: what it chooses, what it learns, and that it never sees what is asked."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.graphs import graphs, random_queries
+from tests.support.samples import chain_world
+
+import oneshot
+from oneshot.config import from_table
+from oneshot.errors import InputError
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.runs.run import SAMPLER
+from oneshot.runs.train import train_run
+from oneshot.samplers import FittedSampler, PPRSampler
+from oneshot.training.epoch import draw_epoch
+from oneshot.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def typed_facts(people: int = 120, cities: int = 12, trades: int = 6) -> torch.Tensor:
+    """People who know each other at random, live in a city and have a trade: where one lives and
+    what one does is near nobody in particular, but always a city, always a trade."""
+    generator = torch.Generator().manual_seed(3)
+    person = torch.arange(people)
+    knows = torch.randint(people, (people * 4, 2), generator=generator)
+    columns = [
+        torch.stack([knows[:, 0], torch.zeros(len(knows), dtype=torch.long), knows[:, 1]], 1),
+    ]
+    for relation, (first, count) in enumerate(((people, cities), (people + cities, trades)), 1):
+        place = first + torch.randint(count, (people,), generator=generator)
+        columns.append(torch.stack([person, torch.full_like(person, relation), place], 1))
+    return torch.cat(columns).unique(dim=0)
+
+
+def typed_graph() -> KnowledgeGraph:
+    return KnowledgeGraph.from_facts(typed_facts())
+
+
+@given(graph=graphs(), seed=st.integers(0, 1000), ratio=st.floats(0.01, 1.0))
+@settings(deadline=None, max_examples=25)
+def test_entities_equal_brute_force(graph: KnowledgeGraph, seed: int, ratio: float) -> None:
+    sampler = FittedSampler(ratio, context=0.4)
+    queries = random_queries(graph, 5, seed)
+    near = sampler.scores(graph, queries[:, 0])
+    likely = sampler._likelihood(graph, queries[:, 1], near)
+    batch = sampler.sample(graph, queries)
+    count = max(1, int(ratio * graph.num_entities))
+    every = range(graph.num_entities)
+    for row, (u, _) in enumerate(queries.tolist()):
+        by_path = sorted(every, key=lambda v: (v != u, -float(near[row, v]), v))
+        share = max(1, -(-count * 2 // 5))
+        context = {v for v in by_path[:share] if v == u or near[row, v] > 0}
+        by_score = sorted(every, key=lambda v: (v not in context, -float(likely[row, v]), v))
+        mine = batch.entity_query == row
+        assert batch.entities[mine].tolist() == sorted(by_score[:count])
+        assert torch.equal(batch.score[mine], likely[row, batch.entities[mine]])
+
+
+def test_it_learns_what_kind_of_entity_an_answer_is() -> None:
+    facts = typed_facts()
+    held = torch.zeros(len(facts), dtype=torch.bool)
+    held[torch.randperm(len(facts), generator=torch.Generator().manual_seed(0))[:40]] = True
+    held &= facts[:, 1] > 0
+    graph = KnowledgeGraph.from_facts(facts[~held], 138, 3)
+    asked, answers = facts[held][:, :2], facts[held][:, 2]
+    fitted, plain = FittedSampler(0.15), PPRSampler(0.15)
+    fitted.fit(graph)
+    found = [
+        float((sampler.sample(graph, asked).find(answers) >= 0).float().mean())
+        for sampler in (fitted, plain)
+    ]
+    assert found[0] > found[1] + 0.2
+    # The score alone ranks the twelve cities, or the six trades, before all others.
+    likely = fitted._likelihood(graph, asked[:, 1], fitted.scores(graph, asked[:, 0]))
+    ahead = (likely > likely.gather(1, answers[:, None])).sum(1)
+    assert float((ahead < 12).float().mean()) > 0.9
+
+
+def test_a_fit_is_repeatable_and_depends_on_the_seed() -> None:
+    graph = typed_graph()
+    weights = []
+    for seed in (0, 0, 1):
+        sampler = FittedSampler(0.2)
+        sampler.fit(KnowledgeGraph.from_facts(graph.facts.clone()), seed)
+        weights.append(sampler.weights)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize("facts", [[[0, 0, 1]], [[0, 0, 1], [1, 0, 2]], [[0, 0, 0]]])
+def test_a_graph_that_teaches_nothing_gets_weights_that_work(facts: list[list[int]]) -> None:
+    graph = KnowledgeGraph.from_facts(facts, 4, 2)
+    sampler = FittedSampler(0.5)
+    sampler.fit(graph)
+    batch = sampler.sample(graph, torch.tensor([[0, 0], [0, 1], [3, 3]]))  # 1: without facts
+    assert bool(batch.score.isfinite().all())
+    assert batch.num_entities == 6
+
+
+def test_what_is_asked_is_not_seen() -> None:
+    """Counts and scores come from the observation facts, whatever the training graph holds."""
+    data = chain_world(40)
+    config = oneshot.TrainingConfig(epochs=1, batch_size=8, fact_ratio=0.7)
+    sampler = FittedSampler(0.5)
+    predictor = oneshot.Predictor(
+        oneshot.PredictorConfig(num_layers=1, dim=4, priors=True, prior_start=1.0),
+        data.graph.num_relations,
+    )
+    trainer = Trainer(oneshot.Reasoner(data.graph, sampler, predictor), data, config, [])
+    seen: list[KnowledgeGraph] = []
+    likelihood = sampler._likelihood
+
+    def spied(graph: KnowledgeGraph, relations: torch.Tensor, near: torch.Tensor) -> torch.Tensor:
+        seen.append(graph)
+        return likelihood(graph, relations, near)
+
+    sampler._likelihood = spied  # type: ignore[method-assign]
+    epoch = draw_epoch(trainer.graph, config, 1)
+    list(trainer.steps(epoch, 1))
+    asked = {tuple(row) for row in torch.cat([epoch.queries, epoch.answers[:, None]], 1).tolist()}
+    assert seen
+    for graph in seen:
+        held = {tuple(fact) for fact in graph.facts.tolist()}
+        assert not held & asked
+
+
+def test_the_training_graph_is_refused_as_what_is_sampled_from() -> None:
+    data = chain_world(20)
+    config = oneshot.PredictorConfig(num_layers=1, dim=4)
+    predictor = oneshot.Predictor(config, data.graph.num_relations)
+    reasoner = oneshot.Reasoner(data.graph, FittedSampler(0.5), predictor)
+    with pytest.raises(InputError, match="sample_from"):
+        Trainer(reasoner, data, oneshot.TrainingConfig(sample_from="train"), [])
+
+
+def test_a_run_keeps_the_weights(tmp_path: Path) -> None:
+    graph = typed_graph()
+    sampler = FittedSampler(0.3)
+    sampler.fit(graph)
+    config = oneshot.PredictorConfig(num_layers=1, dim=4, priors=True, prior_start=1.0)
+    reasoner = oneshot.Reasoner(graph, sampler, oneshot.Predictor(config, graph.num_relations))
+    reasoner.save(tmp_path / "run")
+    again = oneshot.Reasoner.load(tmp_path / "run")
+    assert torch.equal(again.sampler.parameters()["weights"], sampler.weights)
+    queries = random_queries(graph, 8, 0)
+    for ours, theirs in zip(reasoner.reason(queries), again.reason(queries), strict=True):
+        if isinstance(ours, torch.Tensor):
+            assert torch.equal(ours, theirs)
+        else:
+            assert torch.equal(ours.entities, theirs.entities)
+    # On another graph of the same relations they count for its own entities.
+    other = KnowledgeGraph.from_facts(typed_facts(60, 5, 3), None, graph.relations)
+    there = oneshot.Reasoner.load(tmp_path / "run", graph=other)
+    assert torch.equal(there.sampler.parameters()["weights"], sampler.weights)
+    there.reason(random_queries(other, 4, 0))
+
+
+def test_damaged_weights_are_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not the weights"):
+        FittedSampler(0.1).take({"weights": torch.zeros(4, 3)})
+    with pytest.raises(InputError, match="nothing to learn"):
+        PPRSampler(0.1).take({"weights": torch.zeros(4, 7)})
+    sampler = FittedSampler(0.1)
+    sampler.take({"weights": torch.zeros(4, 7)})
+    with pytest.raises(InputError, match="fitted to 2 relations, the graph has 3"):
+        sampler.sample(typed_graph(), torch.tensor([[0, 0]]))
+
+
+def test_a_training_that_is_resumed_ends_the_same(tmp_path: Path) -> None:
+    data = chain_world(30)
+    settings_ = [
+        "sampler.name=fitted",
+        "sampler.entity_ratio=0.5",
+        "predictor.dim=4",
+        "predictor.num_layers=2",
+        "predictor.priors=true",
+        "predictor.prior_start=1",
+        "training.epochs=2",
+        "training.batch_size=16",
+    ]
+    config = from_table({}, settings_)
+    train_run(data, tmp_path / "whole", config, CPU)
+    calls = iter(range(100))
+    train_run(data, tmp_path / "cut", config, CPU, should_stop=lambda: next(calls) > 1)
+    assert (tmp_path / "cut" / SAMPLER).is_file()
+    train_run(data, tmp_path / "cut", config, CPU, resume=True)
+    for name in ("predictor.safetensors", SAMPLER):
+        whole, cut = ((tmp_path / run / name).read_bytes() for run in ("whole", "cut"))
+        assert whole == cut, name
+
+
+def test_changed_facts_count_at_once() -> None:
+    """The same sampler, before and after facts are added to a live graph."""
+    live = LiveGraph(KnowledgeGraph.from_facts(typed_facts()))
+    sampler, queries = FittedSampler(1.0), torch.tensor([[0, 1], [5, 2]])
+    before = sampler.sample(live.graph(), queries)
+    live.add([(str(person), "1", "125") for person in range(30)])
+    after = sampler.sample(live.graph(), queries)
+    fresh = FittedSampler(1.0).sample(live.graph(), queries)
+    assert torch.equal(after.score, fresh.score)
+    assert not torch.equal(after.score, before.score)

@@ -1,0 +1,100 @@
+"""The curl examples of the docs, run as they stand against a service on the bundled graph."""
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+from oneshot.cli import app
+from oneshot.config import PredictorConfig
+from oneshot.data.load import load
+from oneshot.predictor import Predictor
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
+from oneshot.serve.server import serving
+from oneshot.serve.service import Service
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "serve.md").read_text(), re.M | re.S)
+EXAMPLES = [example for block in BLOCKS for example in re.split(r"\n(?=curl )", block.strip())]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    graph = load("world").graph
+    torch.manual_seed(0)
+    predictor = Predictor(PredictorConfig(num_layers=2, dim=8), graph.num_relations)
+    run = tmp_path_factory.mktemp("docs") / "run"
+    Reasoner(graph, PPRSampler(max_entities=100), predictor).save(run)
+    with serving(Service(run)) as address:
+        yield address
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_examples_of_the_docs(url: str) -> None:
+    assert len(EXAMPLES) >= 10
+    outputs = {}
+    for example in EXAMPLES:
+        command = example.replace("http://127.0.0.1:8000", url)
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, (example, done.stderr)
+        outputs[example] = done.stdout
+        if "/metrics" not in example and "Bolivai" not in example:
+            assert "status" not in json.loads(done.stdout) or "z" in example, done.stdout
+    text = "\n".join(outputs.values())
+    for expected in ('"added":2', '"removed":1', '"entities":["Bolivia"', '"paths"', "Bolivia"):
+        assert expected in text
+    (asked,) = (out for ex, out in outputs.items() if "Atlantis" in ex and "predict" in ex)
+    assert json.loads(asked)["results"][0]["answers"]
+    (refused,) = (out for ex, out in outputs.items() if "Bolivai" in ex)
+    assert "Bolivia" in json.loads(refused)["nearest"]
+
+
+def options_of(words: list[str]) -> dict[str, Any]:
+    """What the command line makes of the words after `oneshot`."""
+    assert words[0] == "serve"
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    command = group.commands["serve"]
+    with command.make_context("serve", words[1:]) as context:
+        return dict(context.params)
+
+
+def test_the_unit_runs_a_command_that_there_is() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "deploy" / "oneshot.service")
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    assert Path(program).name == "oneshot"
+    options = options_of(words)
+    assert options["host"] == "127.0.0.1"
+    # Changed facts are written beside the run.
+    assert Path(options["run"]).is_relative_to(unit["Service"]["ReadWritePaths"])
+
+
+def test_the_container_runs_a_command_that_there_is() -> None:
+    text = (ROOT / "deploy" / "Containerfile").read_text()
+    lines = text.replace("\\\n", " ").splitlines()
+    steps = dict(line.split(" ", 1) for line in lines if line[:1].isupper())
+    program, *words = json.loads(steps["ENTRYPOINT"]) + json.loads(steps["CMD"])
+    assert program == "oneshot"
+    options = options_of(words)
+    assert (options["host"], str(options["port"])) == ("0.0.0.0", steps["EXPOSE"])
+    assert f":{steps['EXPOSE']}/v1/readyz" in steps["HEALTHCHECK"]
+    # All that an installation is made of is copied, and nothing that is not there.
+    copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]}
+    assert all((ROOT / name).exists() for name in copied)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"pyproject.toml", "src", project["readme"], *project["license-files"]} <= copied

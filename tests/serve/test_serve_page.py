@@ -1,0 +1,227 @@
+"""Tests of the page in a real browser; skipped where there is none."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.services import request, saved_run
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed (the extra `browser`)"
+)
+from oneshot.serve.server import serving  # noqa: E402
+from oneshot.serve.service import Service  # noqa: E402
+from oneshot.serve.settings import ServeSettings  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+if CHROMIUM is None:
+    pytest.skip("there is no chromium on this machine", allow_module_level=True)
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PHONE = {"width": 390, "height": 844}
+sync_api.expect.set_options(timeout=20_000)  # a busy machine is no fault of the page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with serving(Service(saved_run(tmp_path / "run"))) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Any]:
+    """A page that must not fail, complain or load anything from elsewhere."""
+    context = browser.new_context()
+    opened = context.new_page()
+    faults: list[str] = []
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on(
+        "console",
+        lambda message: (
+            faults.append(message.text)
+            if message.type == "error" and "status of 404" not in message.text
+            else None
+        ),
+    )
+    opened.on("request", lambda asked: asked.url.startswith(url) or faults.append(asked.url))
+    opened.goto(url)
+    yield opened
+    context.close()
+    assert faults == []
+
+
+def ask(page: Any, entity: str, relation: str) -> None:
+    page.get_by_label("Entity", exact=True).fill(entity)
+    page.locator("#relation").fill(relation)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Ask", exact=True).click()
+
+
+def settled(page: Any) -> None:
+    """Wait until the drawing is that of the latest question."""
+    why = page.locator("#why:not([aria-busy])")
+    sync_api.expect(why.locator("#charts svg").last).to_be_visible()
+
+
+def test_asking_explaining_and_walking(page: Any) -> None:
+    expect = sync_api.expect
+    # By the keyboard alone, with suggestions.
+    entity = page.get_by_label("Entity", exact=True)
+    entity.focus()
+    page.keyboard.type("LINK_12")
+    option = page.get_by_role("option", name="link 12", exact=True)
+    expect(option).to_be_visible()
+    expect(entity).to_have_attribute("aria-expanded", "true")
+    page.keyboard.press("ArrowDown")
+    expect(option).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(entity).to_have_value("link 12")
+    page.keyboard.press("Tab")
+    page.keyboard.type("aft")
+    page.keyboard.press("ArrowDown")  # at once: what was suggested before does not count
+    expect(page.get_by_role("option", name="after")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Relation", exact=True).first).to_have_value("after")
+    page.keyboard.press("Enter")
+    # Answers, with the times of the steps.
+    expect(page.locator("#answers tbody tr")).to_have_count(10)
+    expect(page.locator("#answers-title")).to_have_text("(link 12, after, ?)")
+    expect(page.locator("#times")).to_contain_text("sampling")
+    expect(page.locator("#times")).to_contain_text("reasoning")
+    expect(page.get_by_role("status").first).to_contain_text("10 answers from 15 entities")
+    # The reasons of the best answer come of themselves; those of another are asked for.
+    expect(page.locator("#drawing svg")).to_be_visible()
+    expect(page.locator("#charts svg")).to_have_count(2)
+    expect(page.locator("#charts")).to_contain_text("degree of the sampled entities")
+    row = page.locator("#answers tbody tr").nth(1)
+    answer = row.get_by_role("button").inner_text()
+    row.get_by_role("button").click()
+    expect(page.locator("#why-title")).to_have_text(f"Why {answer}?")
+    expect(row).to_have_attribute("aria-current", "true")
+    expect(page.locator("#paths li").first).to_contain_text("link 12")
+    settled(page)
+    # An entity of the drawing leads on, by the mouse and by the keyboard; and back again.
+    before = page.url
+    other = page.locator("#drawing g.entity[role=button]:not([data-entity='link 12'])").first
+    name = other.get_attribute("data-entity")
+    other.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#answers-title")).to_have_text(f"({name}, after, ?)")
+    expect(page.locator("#facts-title")).to_contain_text(f"Facts about {name}")
+    page.go_back()
+    expect(page.locator("#answers-title")).to_have_text("(link 12, after, ?)")
+    assert page.url == before
+    settled(page)
+    page.locator(f"#drawing g.entity[aria-hidden][data-entity='{name}']").first.click()
+    expect(page.locator("#answers-title")).to_have_text(f"({name}, after, ?)")
+
+
+def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
+    expect = sync_api.expect
+    ask(page, "link 1", "after")
+    settled(page)
+    ask(page, "newcomer", "after")
+    expect(page.get_by_role("alert")).to_contain_text("unknown entity 'newcomer'")
+    expect(page.locator("#answers-card")).to_be_hidden()  # they answered another question
+    for tail in ("link 3", "link 9"):
+        page.locator("#head").fill("newcomer")
+        page.locator("#label").fill("next")
+        page.locator("#tail").fill(tail)
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Add the fact").click()
+        expect(page.locator("#added")).to_have_text(f"Added: newcomer, next, {tail}.")
+    expect(page.locator("#answers-title")).to_have_text("(newcomer, after, ?)")
+    expect(page.locator("#answers tbody tr")).to_have_count(10)
+    expect(page.locator("#facts li")).to_have_count(2)
+    expect(page.locator("#facts")).to_contain_text("link 9")
+    expect(page.locator("#drawing g[data-entity='newcomer']").first).to_be_visible()
+    assert len(request(f"{url}/v1/entities/newcomer").json["facts"]) == 2
+    page.get_by_role("button", name="Remove newcomer, next, link 9").click()
+    expect(page.locator("#facts li")).to_have_count(1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_can_be_read(page: Any, scheme: Any) -> None:
+    page.set_viewport_size(PHONE)
+    page.emulate_media(color_scheme=scheme)
+    ask(page, "link 5", "next")
+    sync_api.expect(page.locator("#drawing svg")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    small = page.evaluate(
+        "[...document.querySelectorAll('button, input:not([type=checkbox])')]"
+        ".filter((e) => e.offsetParent && e.getBoundingClientRect().height < 32).length"
+    )
+    assert small == 0  # large enough for a finger
+    colours = page.evaluate(
+        "['color', 'backgroundColor'].map((key) => getComputedStyle("
+        "document.querySelector('.card'))[key]).concat(getComputedStyle(document.body).color)"
+    )
+    ink = [int(part) for part in colours[2].removeprefix("rgb(").removesuffix(")").split(",")]
+    paper = [int(part) for part in colours[1].removeprefix("rgb(").removesuffix(")").split(",")]
+    assert (sum(ink) > sum(paper)) == (scheme == "dark")
+    named = page.evaluate(
+        "[...document.querySelectorAll('button, input')].every((e) => "
+        "e.textContent.trim() || e.labels?.length || e.ariaLabel)"
+    )
+    assert named
+
+
+def test_odd_names_can_be_walked_to(page: Any, url: str) -> None:
+    name = "two\nlines <b>&\"'"
+    facts = [[name, "next", "link 3"], ["link 2", "next", name]]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    ask(page, "link 2", "next")
+    page.locator("#answers button", has_text="two").click()
+    sync_api.expect(page.locator("#why-title")).to_contain_text("Why two")
+    settled(page)
+    page.locator("#drawing g.entity[role=button]", has_text="two").first.focus()
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("#facts-title")).to_contain_text("lines <b>&\"' (2)")
+
+
+def test_nothing_to_change_is_offered_where_nothing_can_be(browser: Any, tmp_path: Path) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(read_only=True))
+    with serving(service) as url:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{url}/#entity=link+1&relation=next")
+        sync_api.expect(page.locator("#facts li").first).to_be_visible()
+        sync_api.expect(page.locator("#add-card")).to_be_hidden()
+        sync_api.expect(page.get_by_role("button", name="Remove")).to_have_count(0)
+        context.close()
+
+
+def test_a_token_is_asked_for(browser: Any, tmp_path: Path) -> None:
+    settings = ServeSettings(token="s3cret")
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{url}/#entity=link+1&relation=next")
+        page.get_by_label("Token of this service").fill("s3cret")
+        page.get_by_role("button", name="Use it").click()
+        sync_api.expect(page.locator("#answers-title")).to_have_text("(link 1, next, ?)")
+        context.close()
+
+
+def test_the_reference_can_be_read(page: Any, url: str) -> None:
+    page.goto(f"{url}/reference")
+    sync_api.expect(page.get_by_role("heading", name="POST /v1/predict")).to_be_visible()

@@ -1,0 +1,225 @@
+"""Tests of the parts of the service by themselves: names, metrics, the engine's queue."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.services import saved_run
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
+from oneshot.serve import engine
+from oneshot.serve import entity_search as names_module
+from oneshot.serve.engine import ExpiredError, OverloadedError, Question
+from oneshot.serve.entity_search import NameSearch, fold
+from oneshot.serve.metrics import Metrics
+from oneshot.serve.service import Service
+from oneshot.serve.settings import ServeSettings
+
+NAMES = ["Zürich", "zurich airport", "Zug", "New_York", "York", "new caledonia", "Ab", "", "ab c"]
+
+
+@pytest.fixture(scope="module")
+def index() -> NameSearch:
+    degree = np.array([9, 1, 2, 5, 8, 3, 1, 0, 2])
+    return NameSearch(GrowingVocabulary(Vocabulary.from_names(NAMES, "entity")), degree)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("zur", ["Zürich", "zurich airport"]),
+        ("ZÜRICH", ["Zürich", "zurich airport"]),
+        ("new", ["New_York", "new caledonia"]),
+        ("new york", ["New_York", "York"]),
+        ("zurihc", ["Zürich"]),
+        ("airport", ["zurich airport"]),
+        ("ab", ["Ab", "ab c"]),
+        ("xqxqxq", []),
+        ("zurich airport and much more that is not in any name", []),
+    ],
+)
+def test_names_are_found(index: NameSearch, text: str, found: list[str]) -> None:
+    assert index.search(text, 10)[: len(found)] == found
+    if not found:
+        assert index.search(text, 10) == []
+
+
+def test_the_best_known_come_first(index: NameSearch) -> None:
+    assert index.search("", 3) == ["", "Zürich", "York"]
+    assert index.search("z", 2) == ["Zürich", "Zug"]
+    assert fold("É_à") == "e a"
+
+
+def test_new_names_are_found_at_once() -> None:
+    names = GrowingVocabulary(Vocabulary.from_names(["old"], "entity"))
+    index = NameSearch(names, np.array([1]))
+    names.add("Brand new")
+    assert index.search("brand", 5) == ["Brand new"]
+    assert index.search("Brand new", 5) == ["Brand new"]
+    nothing = NameSearch(Vocabulary.from_names([], "entity"), np.array([], np.int64))
+    assert nothing.search("abc", 5) == []
+
+
+def test_search_agrees_with_a_plain_look_at_all_names() -> None:
+    generator = np.random.default_rng(0)
+    letters = np.array(list("abcAB_ é"))
+    names = {"".join(generator.choice(letters, size=generator.integers(1, 9))) for _ in range(500)}
+    vocabulary = Vocabulary.from_names(sorted(names), "entity")
+    index = NameSearch(vocabulary, np.arange(len(names)))
+    for name in sorted(names)[::17]:
+        text = name[:3]
+        wanted = {other for other in names if fold(other).startswith(fold(text))}
+        assert wanted <= set(index.search(text, len(names)))
+
+
+def test_many_new_names_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names_module, "_NEW", 10)
+    names = GrowingVocabulary(Vocabulary.from_names(["old 7", "early bird"], "entity"))
+    names.add("there at the start")
+    index = NameSearch(names, np.array([5, 1]))
+    assert index.search("there", 5) == ["there at the start"]
+    for number in range(200):
+        names.add(f"New_{number} thing")
+        index.search("new", 5)
+        wait_for(lambda: not index._making.locked())
+    sizes = [count for count, _ in index._new]
+    assert sum(sizes) > 180
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) <= 6
+    # By their beginning, by what looks like it, the first and the last; and what was there before.
+    for number in (0, 57, 123, 199):
+        assert index.search(f"new {number} ", 3)[0] == f"New_{number} thing"
+        assert f"New_{number} thing" in index.search(f"nwe {number} thing", 5)
+    assert index.search("old", 3)[0] == "old 7"
+    assert len(index.search("", 8)) == 8
+    assert {"old 7", "early bird"} <= set(index.search("", 8))
+
+
+def test_metrics_in_the_format_of_prometheus() -> None:
+    metrics = Metrics()
+    metrics.request('a"b\\\n', "GET", 200, 0.1)
+    metrics.step("sampling", 0.3)
+    metrics.step("sampling", 99)
+    metrics.watch("answer", "What else?", lambda: 42.5)
+    text = metrics.text().decode()
+    labels = 'method="GET",route="a\\"b\\\\\\n",status="200"'
+    assert f"oneshot_requests_total{{{labels}}} 1.0\n" in text
+    assert 'oneshot_step_seconds_bucket{le="0.25",step="sampling"} 0.0\n' in text
+    assert 'oneshot_step_seconds_bucket{le="0.5",step="sampling"} 1.0\n' in text
+    assert 'oneshot_step_seconds_bucket{le="+Inf",step="sampling"} 2.0\n' in text
+    assert 'oneshot_step_seconds_sum{step="sampling"} 99.3\n' in text
+    assert "# TYPE oneshot_answer gauge\noneshot_answer 42.5\n" in text
+
+
+class Slow:
+    """Holds the engine up until it is let go, and notes the batches."""
+
+    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go = threading.Event()
+        self.batches: list[list[int]] = []
+        original = service.reasoner.sampler.sample
+
+        def sample(graph: Any, queries: Any, *more: Any) -> Any:
+            self.batches.append(queries[:, 0].tolist())
+            assert self.go.wait(60)
+            if 7 in self.batches[-1]:
+                raise ValueError("seven")
+            return original(graph, queries, *more)
+
+        monkeypatch.setattr(service.reasoner.sampler, "sample", sample)
+
+
+def soon(seconds: float = 60.0) -> float:
+    return time.monotonic() + seconds
+
+
+def wait_for(condition: Any) -> None:
+    until = soon()
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(engine, "_BATCH_SECONDS", 1e9)  # batches are as large on a slow machine
+    made = Service(saved_run(tmp_path / "run", 12), ServeSettings(queue=6, batch_size=4))
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_the_queue_is_bounded_and_batches_are_full(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(service, monkeypatch)
+    engine = service.engine
+    first = engine.ask([Question(0, 0)], soon())
+    wait_for(lambda: slow.batches)
+    waiting = engine.ask([Question(n, 0) for n in range(1, 7)], soon())
+    with pytest.raises(OverloadedError):
+        engine.ask([Question(8, 0)], soon())
+    waiting[5].cancel()  # makes room
+    late = engine.ask([Question(9, 0)], soon(0.0))
+    slow.go.set()
+    for future in (*first, *waiting[:5]):
+        assert len(future.result(60).prediction) > 0
+    with pytest.raises(ExpiredError):
+        late[0].result(60)
+    assert slow.batches == [[0], [1, 2, 3, 4], [5]]
+
+
+def test_one_bad_question_does_not_spoil_the_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(service, monkeypatch)
+    slow.go.set()
+    futures = service.engine.ask([Question(n, 0) for n in (5, 6, 7, 8)], soon())
+    assert len(futures[1].result(60).prediction) > 0
+    assert futures[3].result(60).batch == 1
+    with pytest.raises(ValueError, match="seven"):
+        futures[2].result(60)
+    large = service.engine.ask([Question(n % 6, 0) for n in range(20)], soon())  # beyond the queue
+    assert [len(future.result(60).prediction) > 0 for future in large] == [True] * 20
+
+
+def test_explanations_take_turns_with_questions(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(service, monkeypatch)
+    engine = service.engine
+    first = engine.ask([Question(0, 0)], soon())
+    wait_for(lambda: slow.batches)
+    reasons = [engine.explain(Question(1, 0), 2, 3, soon()) for _ in range(2)]
+    asked = engine.ask([Question(3, 0)], soon())
+    slow.go.set()
+    assert reasons[0].result(60).answer == "link 2"
+    assert asked[0].result(60).prediction.entity == "link 3"
+    assert reasons[1].result(60).paths
+    assert first[0].done()
+
+
+def test_what_waits_when_the_service_stops_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(saved_run(tmp_path / "run", 12))
+    service.start()
+    slow = Slow(service, monkeypatch)
+    running = service.engine.ask([Question(0, 0)], soon())
+    wait_for(lambda: slow.batches)
+    waiting = service.engine.ask([Question(1, 0)], soon())
+    stopper = threading.Thread(target=service.stop)
+    stopper.start()
+    wait_for(lambda: not service.engine.alive)
+    slow.go.set()
+    stopper.join(60)
+    assert len(running[0].result(60).prediction) > 0
+    with pytest.raises(OverloadedError):
+        waiting[0].result(60)
+    with pytest.raises(OverloadedError):
+        service.engine.ask([Question(2, 0)], soon())

@@ -1,0 +1,518 @@
+"""Tests of the service over HTTP: what it answers, what it refuses, and how."""
+
+import http.client
+import json
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.commands import Run
+from tests.support.services import request, saved_run
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.live.store import STORE
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.runs.run import run_fingerprint, run_graph
+from oneshot.serve import engine, protocol
+from oneshot.serve.server import serving
+from oneshot.serve.service import Service
+from oneshot.serve.settings import MAX_BODY, ServeSettings
+
+QUESTION = {"entity": "link 1", "relation": "after"}
+
+
+@pytest.fixture(scope="module")
+def run_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_run(tmp_path_factory.mktemp("serve") / "run")
+
+
+@pytest.fixture(scope="module")
+def service(run_path: Path) -> Iterator[Service]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_BATCH_SECONDS", 1e9)  # batches are as large on a slow machine
+        yield Service(run_path)
+
+
+@pytest.fixture(scope="module")
+def url(service: Service) -> Iterator[str]:
+    with serving(service) as address:
+        yield address
+
+
+def refused(reply: Any, status: int) -> dict[str, Any]:
+    """The problem of a refusal, which is whole and tells nothing of the inside."""
+    assert reply.status == status, reply.body
+    assert reply.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = reply.json
+    assert (problem["status"], problem["title"]) == (status, HTTPStatus(status).phrase)
+    assert problem["detail"]
+    assert not re.search(r"Traceback|File |\.py|/tmp|/home|site-packages", reply.body.decode())
+    return problem
+
+
+def test_answers_are_those_of_the_reasoner(url: str, run_path: Path) -> None:
+    reasoner = Reasoner.load(run_path)
+    questions = [QUESTION, {"entity": "link 4", "relation": "before", "inverse": True}]
+    reply = request(f"{url}/v1/predict", {"questions": questions, "top": 7})
+    assert reply.status == 200
+    first, second = reply.json["results"]
+    expected = [reasoner.predict("link 1", "after", top=7)]
+    expected.append(reasoner.predict("link 4", "before", inverse=True, top=7))
+    for result, found in zip((first, second), expected, strict=True):
+        wanted = json.loads(json.dumps(found.as_dict()))
+        assert result["query"] == wanted["query"]
+        assert result["subgraph"] == wanted["subgraph"]
+        assert [a["entity"] for a in result["answers"]] == [a.entity for a in found]
+        for answer, other in zip(result["answers"], wanted["answers"], strict=True):
+            assert answer["score"] == pytest.approx(other["score"], rel=1e-4, abs=1e-5)
+            assert answer["known"] == other["known"]
+            assert "paths" not in answer
+        steps = {"waiting", "updating", "sampling", "reasoning", "ranking", "batch"}
+        assert set(result["milliseconds"]) == steps
+    assert first["milliseconds"]["batch"] == 2  # answered together
+    less = {"questions": [QUESTION], "exclude_known": True, "top": 30}
+    answers = request(f"{url}/v1/predict", less).json["results"][0]["answers"]
+    assert not any(answer["known"] for answer in answers)
+
+
+def test_answers_with_their_paths(url: str) -> None:
+    body = {"questions": [QUESTION], "top": 2, "explain": True}
+    result = request(f"{url}/v1/predict", body).json["results"][0]
+    for answer in result["answers"]:
+        for path in answer["paths"]:
+            assert path["steps"][0]["source"] == "link 1"
+            assert path["steps"][-1]["target"] == answer["entity"]
+    assert result["milliseconds"]["explaining"] > 0
+    why = request(f"{url}/v1/explain", {**QUESTION, "answer": "link 3", "drawing": True}).json
+    assert why["answer"] == "link 3"
+    assert len(why["charts"]) == 2
+    for svg in (why["drawing"], *why["charts"]):
+        assert svg.startswith("<svg")
+        assert "<style" not in svg
+    assert 'data-entity="link 3" role="button" tabindex="0"' in why["drawing"]
+    plain = request(f"{url}/v1/explain", {**QUESTION, "answer": "link 3", "paths": 1}).json
+    assert "drawing" not in plain
+    assert len(plain["paths"]) == 1
+
+
+def test_names_and_facts_around(url: str) -> None:
+    found = request(f"{url}/v1/entities?search=LINK_2&limit=4").json["entities"]
+    assert found[0] == "link 2"
+    assert len(found) == 4
+    assert request(f"{url}/v1/entities?search=lnik 12".replace(" ", "%20")).json["entities"]
+    assert len(request(f"{url}/v1/entities").json["entities"]) == 10
+    assert request(f"{url}/v1/relations").json == {"relations": ["next", "after", "before"]}
+    around = request(f"{url}/v1/entities/link%203").json
+    assert around["entity"] == "link 3"
+    assert ["link 3", "next", "link 4"] in around["facts"]
+    assert around["total"] == len(around["facts"])
+    few = request(f"{url}/v1/entities/link%203?limit=2").json
+    assert (len(few["facts"]), few["total"]) == (2, around["total"])
+
+
+def test_a_new_entity_is_asked_about_at_once(url: str) -> None:
+    name = "a/b?c#d é\n"
+    facts = [[name, "next", "link 5"], ["link 4", "next", name], [name, "next", "link 5"]]
+    assert request(f"{url}/v1/facts", {"facts": facts}).json["added"] == 2
+    asked = {"questions": [{"entity": name, "relation": "next"}], "top": 30}
+    answers = request(f"{url}/v1/predict", asked).json["results"][0]["answers"]
+    assert [a["entity"] for a in answers if a["known"]] == ["link 5"]
+    place = urllib.parse.quote(name, safe="")
+    assert len(request(f"{url}/v1/entities/{place}").json["facts"]) == 2
+    assert name in request(f"{url}/v1/entities?search=a/b").json["entities"]
+    assert request(f"{url}/v1/facts", {"facts": facts}, "DELETE").json["removed"] == 2
+    result = request(f"{url}/v1/predict", asked).json["results"][0]
+    assert result["answers"] == []
+    assert "add one about it first" in result["message"]
+    assert request(f"{url}/v1/facts", {"facts": facts[:1]}, "DELETE").json["removed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/predict", {"questions": [{"entity": "lnk 1", "relation": "next"}]}, 404),
+        ("/v1/predict", {"questions": [{"entity": "link 1", "relation": "nxt"}]}, 404),
+        ("/v1/predict", {"questions": []}, 422),
+        ("/v1/predict", {"questions": [QUESTION] * 65}, 422),
+        ("/v1/predict", {"questions": [QUESTION], "top": 0}, 422),
+        ("/v1/predict", {"questions": [QUESTION], "top": "5"}, 422),
+        ("/v1/predict", {"questions": [QUESTION], "typ": 5}, 422),
+        ("/v1/predict", {"questions": [{"entity": "", "relation": "next"}]}, 422),
+        ("/v1/predict", b"{", 400),
+        ("/v1/predict", b"\xff", 400),
+        ("/v1/explain", {**QUESTION, "answer": "nobody"}, 404),
+        ("/v1/facts", {"facts": [["a", "b"]]}, 422),
+        ("/v1/facts", {"facts": [["a", "nxt", "b"]]}, 404),
+        ("/v1/facts", {"facts": [["a", "next", "b"]] * 1001}, 422),
+        ("/v1/facts", {"facts": [["a", "next", "x" * 5000]]}, 422),
+        ("/v1/facts", b'{"facts": [["a", "next", "\\ud800"]]}', 422),
+        ("/v1/entities/nobody", None, 404),
+        ("/v1/entities?limit=0", None, 422),
+        ("/v1/nothing", None, 404),
+        ("/v1/relations/", None, 404),
+        ("/v1/predict", b"[" * 1_000_000, 400),
+        ("/v1/predict", b'{"questions": [], "top": ' + b"9" * 9000 + b"}", 400),
+        ("/page/..%2fengine.py", None, 404),
+        ("/page/engine.py", None, 404),
+    ],
+)
+def test_what_is_refused(url: str, path: str, body: Any, status: int) -> None:
+    refused(request(url + path, body), status)
+
+
+@pytest.mark.parametrize("path", ["/", "/reference", "/v1/healthz", "/v1/readyz"])
+def test_probes_may_ask_for_the_head_alone(url: str, path: str) -> None:
+    reply = request(url + path, method="HEAD")
+    assert reply.status == 200
+    assert not reply.body
+
+
+def test_refusals_help(url: str) -> None:
+    asked = {"questions": [{"entity": "lnik 12", "relation": "next"}]}
+    problem = refused(request(f"{url}/v1/predict", asked), 404)
+    assert "link 12" in problem["nearest"]
+    assert "did you mean" in problem["detail"]
+    problem = refused(request(f"{url}/v1/predict", {"questions": [QUESTION], "top": 0}), 422)
+    assert problem["errors"][0]["pointer"] == "/body/top"
+    reply = request(f"{url}/v1/facts", method="PUT")
+    refused(reply, 405)
+    assert reply.headers["allow"] == "DELETE, POST"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_only_json_is_taken(url: str, kind: str) -> None:
+    """What a page elsewhere can send from a browser without asking changes nothing."""
+    facts = {"facts": [["from elsewhere", "next", "link 1"]]}
+    problem = refused(request(f"{url}/v1/facts", facts, headers={"Content-Type": kind}), 415)
+    assert "application/json" in problem["detail"]
+    refused(request(f"{url}/v1/entities/from%20elsewhere"), 404)
+    asked = {"questions": [QUESTION]}
+    given = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert request(f"{url}/v1/predict", asked, headers=given).status == 200
+
+
+def test_too_large_requests_are_not_read(url: str) -> None:
+    refused(request(f"{url}/v1/facts", b"x" * (MAX_BODY + 1)), 413)
+    host, port = url.removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+
+    def endless() -> Iterator[bytes]:
+        for _ in range(MAX_BODY // 1000 + 10):
+            yield b" " * 1000
+
+    connection.request("POST", "/v1/facts", endless(), {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_a_faulty_predictor_is_no_secret_told(
+    url: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("/home/secret.py is broken")
+
+    monkeypatch.setattr(service.reasoner, "scores", fail)
+    refused(request(f"{url}/v1/predict", {"questions": [QUESTION]}), 500)
+    monkeypatch.undo()
+    assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
+
+
+def test_state_and_metrics(url: str) -> None:
+    assert request(f"{url}/v1/healthz").json == {"status": "ok"}
+    ready = request(f"{url}/v1/readyz").json
+    assert (ready["status"], ready["relations"]) == ("ready", 3)
+    request(f"{url}/v1/predict", {"questions": [QUESTION]})
+    reply = request(f"{url}/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    line = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+')
+    lines = reply.body.decode().splitlines()
+    assert all(text.startswith("# ") or line.fullmatch(text) for text in lines)
+    values = dict(text.rsplit(" ", 1) for text in lines if not text.startswith("#"))
+    assert float(values['oneshot_questions_total{outcome="answered"}']) > 0
+    assert float(values['oneshot_step_seconds_sum{step="sampling"}']) > 0
+    count = values["oneshot_batch_questions_count"]
+    assert values['oneshot_batch_questions_bucket{le="+Inf"}'] == count
+    assert float(values["oneshot_graph_facts"]) == ready["facts"]
+
+
+class Links(HTMLParser):
+    """What a page loads or leads to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name in ("href", "src")]
+
+
+@pytest.mark.parametrize("path", ["/", "/reference"])
+def test_pages_need_nothing_from_elsewhere(url: str, path: str) -> None:
+    reply = request(url + path)
+    assert reply.status == 200
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    page = Links()
+    page.feed(reply.body.decode())
+    assert page.found
+    for link in page.found:
+        assert link.startswith(("/", "#"))
+        if link.startswith("/"):
+            assert request(url + link).status == 200, link
+    if path == "/reference":
+        routes = request(f"{url}/openapi.json").json["paths"]
+        assert all(route in reply.body.decode() for route in routes)
+        anchors = [link[1:] for link in page.found if link.startswith("#")]
+        assert all(f'id="{anchor}"' in reply.body.decode() for anchor in anchors)
+
+
+def test_scripts_load_nothing_from_elsewhere(url: str) -> None:
+    for name in ("page.js", "choosing.js", "drawing.js", "page.css", "reference.css"):
+        text = request(f"{url}/page/{name}").body.decode()
+        assert "http://" not in text.replace("http://www.w3.org", "")
+        assert "https://" not in text
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_questions_that_come_together_are_answered_together(
+    url: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, begun, go = service.reasoner.scores, threading.Event(), threading.Event()
+
+    def held(batch: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return original(batch)
+
+    monkeypatch.setattr(service.reasoner, "scores", held)
+
+    def ask(number: int) -> int:
+        asked = {"questions": [{"entity": f"link {number}", "relation": "next"}]}
+        result = request(f"{url}/v1/predict", asked).json["results"][0]
+        return int(result["milliseconds"]["batch"])
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, 0)
+        assert begun.wait(60)
+        others = pool.map(ask, range(1, 4))  # which come while the first is answered
+        wait_for(lambda: service.engine.waiting == 3)
+        go.set()
+        assert (first.result(), *others) == (1, 3, 3, 3)
+
+
+def test_a_token_a_host_and_read_only(tmp_path: Path) -> None:
+    settings = ServeSettings(token="s3cret", read_only=True, hosts=("127.0.0.1",))
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        reply = request(f"{url}/v1/relations")
+        refused(reply, 401)
+        assert reply.headers["www-authenticate"] == "Bearer"
+        for wrong in ("Bearer s3cre", "Basic s3cret", "Bearer s3crét"):
+            given = {"Authorization": wrong.encode().decode("latin-1")}
+            refused(request(f"{url}/v1/relations", headers=given), 401)
+        refused(request(f"{url}/metrics"), 401)
+        token = {"Authorization": "bearer s3cret"}
+        assert request(f"{url}/v1/relations", headers=token).status == 200
+        assert request(f"{url}/v1/readyz").status == request(f"{url}/").status == 200
+        facts = {"facts": [["a", "next", "b"]]}
+        refused(request(f"{url}/v1/facts", facts, headers=token), 403)
+        refused(request(f"{url}/v1/relations", headers={**token, "Host": "evil.example"}), 421)
+
+
+def test_out_of_time_and_overloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(queue=2, timeout=1.0))
+    original = service.reasoner.scores
+
+    def slow(batch: Any) -> Any:
+        time.sleep(1.5)
+        return original(batch)
+
+    with serving(service) as url:
+        monkeypatch.setattr(service.reasoner, "scores", slow)
+        asked = {"questions": [{"entity": "link 1", "relation": "next"}]}
+        with ThreadPoolExecutor(12) as pool:
+            replies = list(pool.map(lambda _: request(f"{url}/v1/predict", asked), range(12)))
+        assert {reply.status for reply in replies} == {503, 504}
+        for reply in replies:
+            refused(reply, reply.status)
+            if reply.status == 503:
+                assert reply.headers["retry-after"] == "1"
+        monkeypatch.undo()
+        deadline = time.monotonic() + 60
+        while request(f"{url}/v1/predict", asked).status != 200:
+            assert time.monotonic() < deadline
+
+
+def test_an_asker_who_leaves_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(batch_size=1))
+    original, go = service.reasoner.scores, threading.Event()
+    asked_for = []
+
+    def slow(batch: Any) -> Any:
+        asked_for.append(int(batch.queries[0, 0]))
+        assert go.wait(60)
+        return original(batch)
+
+    def gone() -> int:
+        """How many of those in the queue have left."""
+        return sum(item.future.cancelled() for item in list(service.engine._questions))
+
+    with serving(service) as url:
+        monkeypatch.setattr(service.reasoner, "scores", slow)
+        host, port = url.removeprefix("http://").split(":")
+        for entity in range(4):
+            body = json.dumps({"questions": [{"entity": f"link {entity}", "relation": "next"}]})
+            head = (
+                f"POST /v1/predict HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            )
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+                wait_for(lambda n=entity: asked_for and service.engine.waiting == n)
+            wait_for(lambda n=entity: gone() == n)
+        go.set()
+        wait_for(lambda: service.engine.waiting == 0)
+        assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
+        assert asked_for == [0, 1]  # those who left before their turn cost nothing
+
+
+def test_who_sends_too_slowly_is_not_waited_for(tmp_path: Path) -> None:
+    with serving(Service(saved_run(tmp_path / "run", 8), ServeSettings(timeout=0.3))) as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            head = f"POST /v1/predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: 99\r\n"
+            connection.sendall(f"{head}Content-Type: application/json\r\n\r\n{{".encode())
+            assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_who_does_not_speak_http_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "_HEAD_SECONDS", 0.2)
+    host, port = url.removeprefix("http://").split(":")
+    sent = {b"GARBAGE\r\n\r\n": 400, b"GET / HTTP/1.1\r\nHost: loc": 408, b"": 408}
+    for text, status in sent.items():
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(text)
+            head, _, body = b"".join(iter(lambda: connection.recv(4096), b"")).partition(
+                b"\r\n\r\n"
+            )
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert b"application/problem+json" in head
+        assert json.loads(body)["status"] == status
+    # Neither a kept connection nor a second request is taken for one that never begins.
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    for _ in range(2):
+        connection.request("GET", "/v1/healthz")
+        assert connection.getresponse().read() == b'{"status":"ok"}'
+        time.sleep(0.3)
+    connection.close()
+
+
+def test_facts_from_the_command_line_count_at_once(run: Run, tmp_path: Path) -> None:
+    run_path = saved_run(tmp_path / "run", 8)
+    with serving(Service(run_path)) as url:
+        for name in ("first", "second", "third"):
+            assert (
+                run("facts", run_path, "add", name, "next", "link 1", "--json").json["added"] == 1
+            )
+            if name == "first":
+                asked = {"questions": [{"entity": name, "relation": "next"}]}
+                result = request(f"{url}/v1/predict", asked).json["results"][0]
+                assert [a["known"] for a in result["answers"] if a["entity"] == "link 1"] == [True]
+            elif name == "second":
+                assert request(f"{url}/v1/entities?search=sec").json["entities"] == [name]
+            else:
+                assert request(f"{url}/v1/readyz").json["version"] == 3
+
+
+def test_facts_that_cannot_be_kept(tmp_path: Path) -> None:
+    run_path = saved_run(tmp_path / "run", 8)
+    facts = {"facts": [["a", "next", "link 1"]]}
+    asked = {"questions": [{"entity": "link 1", "relation": "next"}]}
+    with serving(Service(run_path, ServeSettings(timeout=3.0))) as url:
+        # While another process writes, changes wait, and nobody else does.
+        with sqlite3.connect(run_path / STORE, isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            refused(request(f"{url}/v1/facts", facts), 504)
+            assert request(f"{url}/v1/predict", asked).status == 200
+            assert request(f"{url}/v1/entities/link%201").status == 200
+            other.execute("ROLLBACK")
+        other.close()
+        deadline = time.monotonic() + 60
+        while request(f"{url}/v1/entities/a").status != 200:
+            assert time.monotonic() < deadline
+        (run_path / STORE).rename(run_path / "moved")
+        reply = request(f"{url}/v1/facts", {"facts": [["b", "next", "link 1"]]})
+        refused(reply, 503)
+        assert reply.headers["retry-after"]
+        refused(request(f"{url}/v1/entities/b"), 404)
+
+
+def test_a_run_that_cannot_be_written_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_path = saved_run(tmp_path / "run", 8)
+    monkeypatch.setattr("oneshot.serve.service.os.access", lambda *_: False)
+    with serving(Service(run_path, ServeSettings(read_only=True))) as url:
+        assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
+        assert request(f"{url}/v1/readyz").json["read_only"]
+    assert not (run_path / STORE).exists()
+    LiveGraph(run_graph(run_path), run_path, run_fingerprint(run_path)).add([("a", "next", "b")])
+    with serving(Service(run_path, ServeSettings(read_only=True))) as url:
+        assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
+
+
+def test_the_command_serves_and_stops(tmp_path: Path, run_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("abc\n")
+    command = [sys.executable, "-m", "oneshot", "serve", run_path, "--port", "0", "--json"]
+    command += ["--token-file", token]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        assert request(f"{url}/v1/relations").status == 401
+        given = {"Authorization": "Bearer abc"}
+        assert request(f"{url}/v1/relations", headers=given).status == 200
+        process.terminate()
+        assert process.wait(timeout=120) in (0, -15)
+
+
+def test_wrong_use_of_serve(
+    run: Run, run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        told = run("serve", run_path, "--port", taken.getsockname()[1])
+    assert told.code == 2
+    assert "cannot listen there" in told.err
+    told = run("serve", tmp_path, "--port", 0)
+    assert told.code == 2
+    assert "is not a run" in told.err
+    (tmp_path / "token").write_text("")
+    told = run("serve", run_path, "--token-file", tmp_path / "token")
+    assert told.code == 2
+    assert "must hold one token" in told.err
+    told = run("serve", run_path, "--token-file", tmp_path / "nothing")
+    assert told.code == 2
+    assert "nothing: No such file" in told.err
+    monkeypatch.setenv("ONESHOT_TOKEN", "two words")
+    told = run("serve", run_path)
+    assert told.code == 2
+    assert "$ONESHOT_TOKEN: must hold one token" in told.err

@@ -1,0 +1,54 @@
+"""Services for tests: small runs, served in the background, and plain requests to them."""
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tests.support.samples import chain_world
+
+from oneshot.config import PredictorConfig
+from oneshot.predictor import Predictor
+from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: Any
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def saved_run(path: Path, links: int = 30) -> Path:
+    """A run whose predictor has learnt nothing, which is enough to be asked."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        predictor = Predictor(PredictorConfig(num_layers=3, dim=8, attention_dim=4), 3)
+    graph = chain_world(links).graph
+    Reasoner(graph, PPRSampler(0.5), predictor, Calibration(1.0, 0.0, 9)).save(path)
+    return path
+
+
+def request(
+    url: str,
+    body: Any = None,
+    method: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> Reply:
+    """One request; `body` is sent as JSON, bytes as they are. Refusals are replies, too."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    given = {"Content-Type": "application/json"} if data is not None else {}
+    asked = urllib.request.Request(url, data, given | (headers or {}), method=method)
+    try:
+        with urllib.request.urlopen(asked, timeout=120) as reply:
+            return Reply(reply.status, reply.headers, reply.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Reply(error.code, error.headers, error.read())

@@ -1,0 +1,309 @@
+"""Tests of Ctrl-C: a training ends, tells what it has learnt, and can be resumed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.support.clocks import FakeClock, Steps, answer_slowly
+from tests.support.commands import Run, listing
+from tests.support.damage import contents
+from tests.support.samples import SMALL, chain_world, settings, write_world
+
+from oneshot.config import Config, from_table
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import load
+from oneshot.evaluation.evaluate import evaluate
+from oneshot.runs import train as jobs
+from oneshot.runs.run import load_reasoner
+from oneshot.runs.tensors import load_tensors
+from oneshot.runs.writer import CHECKPOINT
+from oneshot.training import final_evaluation
+from oneshot.training.interrupt import interrupted
+from oneshot.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+STEPS = ("training.batch_size=8", "training.epochs=4", "predictor.dropout=0.2")
+
+
+@pytest.fixture(autouse=True)
+def listening() -> Iterator[None]:
+    """As in a terminal; where tests run in the background Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set on disk with a whole run of it."""
+    path = tmp_path_factory.mktemp("interrupt")
+    write_world(path / "data", chain_world(30))
+    jobs.train_run(load(path / "data"), path / "whole", configured(), CPU)
+    return path
+
+
+def configured(*changes: str) -> Config:
+    return from_table({}, [*SMALL, *STEPS, *changes])
+
+
+def interrupt_at(place: Path, run: Path, step: int, *changes: str, **options: Any) -> Any:
+    """Train until some step, at which Ctrl-C comes. → the result"""
+    steps = Steps(FakeClock())
+    return jobs.train_run(
+        load(place / "data"),
+        run,
+        configured(*changes),
+        CPU,
+        observers=[steps],
+        interrupted=lambda: steps.count >= step,
+        **options,
+    )
+
+
+def asked_again(run: Path, data: Dataset, split: str) -> float:
+    return evaluate(load_reasoner(run, data.graph), data.facts(split), data.known).mrr
+
+
+# Epochs of 6 steps: in the first, in the second, and at the end of one.
+@pytest.mark.parametrize("step", [1, 4, 9, 12])
+def test_an_interrupted_training_is_evaluated_and_goes_on(
+    place: Path, tmp_path: Path, step: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    data = load(place / "data")
+    result = interrupt_at(place, run, step)
+    said = capsys.readouterr().err
+    assert "at most 30 seconds; Ctrl-C again ends at once" in said
+    assert (result["stopped"], result["saved"], result["already_finished"]) == (True, True, False)
+    assert result["epochs"] == (step - 1) // 6
+    state = load_tensors(run / CHECKPOINT)[1]["state"]
+    assert 6 * state["epoch"] + state["asked"] / 8 == step
+    for split in ("valid", "test"):
+        assert result[split]["queries"] == result[split]["of"] == 10
+        assert result[split]["mrr"] == pytest.approx(asked_again(run, data, split))
+    assert 0 < result["baseline_mrr"] < 1
+    # What answers is the best validated state, or the latest if there is none.
+    tensors, _ = load_tensors(run / CHECKPOINT)
+    part = "best." if step > 6 else "predictor."
+    for name, tensor in load_tensors(run / "predictor.safetensors")[0].items():
+        assert torch.equal(tensor, tensors[part + name])
+    assert load_reasoner(run, data.graph).predict("link 1", "next")[0].probability is not None
+    # It is not finished: it goes on, to the same end.
+    assert not (run / "result.json").exists()
+    final = jobs.train_run(data, run, configured(), CPU, resume=True)
+    assert not final["already_finished"]
+    assert listing(run) == listing(place / "whole")
+    expected, found = (load_tensors(path / CHECKPOINT)[0] for path in (place / "whole", run))
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+    whole = json.loads((place / "whole" / "result.json").read_text())
+    assert final["test"]["mrr"] == whole["test"]["mrr"]
+
+
+def test_the_evaluation_after_ctrl_c_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = chain_world(300)
+    data.graph.origin = {"source": "nowhere", "options": {}}
+    clock = FakeClock()
+    answer_slowly(monkeypatch, clock, 0.5)
+    steps = Steps(clock)
+    config = configured("training.valid_batch_size=4", "training.epochs=9")
+    result = jobs.train_run(
+        data,
+        tmp_path,
+        config,
+        CPU,
+        observers=[steps],
+        interrupted=lambda: steps.count >= 3,
+        clock=clock,
+    )
+    assert 20 < clock() - (1000 + 3) <= 33
+    assert result["stopped"]
+    assert 0 < result["valid"]["queries"] < result["test"]["queries"] < 100
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"to ask all of them: oneshot evaluate {tmp_path}" in said
+
+
+def test_an_interrupted_evaluation_is_done_again_by_who_resumes(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C after the training, while its result is computed."""
+    came: list[bool] = []
+    original = final_evaluation.evaluate
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        came.append(True)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(final_evaluation, "evaluate", noted)
+    data = load(place / "data")
+    result = jobs.train_run(data, tmp_path, configured(), CPU, interrupted=lambda: len(came) >= 2)
+    assert (result["stopped"], result["saved"], result["epochs"]) == (True, True, 4)
+    assert result["test"]["queries"] == 10
+    assert not (tmp_path / "result.json").exists()
+    final = jobs.train_run(data, tmp_path, configured(), CPU, resume=True)
+    assert (final["already_finished"], final["epochs"]) == (False, 4)
+    assert json.loads((tmp_path / "result.json").read_text())["test"] == final["test"]
+
+
+def test_sigterm_is_not_followed_by_an_evaluation(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = interrupt_at(place, tmp_path, 3, should_stop=lambda: False)
+    assert result["test"] is not None
+    assert "evaluating what was learnt" in capsys.readouterr().err
+    shutil.rmtree(tmp_path)
+    # Also if both come: who sends it gives little time.
+    steps = Steps(FakeClock())
+    result = jobs.train_run(
+        load(place / "data"),
+        tmp_path,
+        configured(),
+        CPU,
+        observers=[steps],
+        interrupted=lambda: steps.count >= 3,
+        should_stop=lambda: steps.count >= 3,
+    )
+    assert (result["stopped"], result["saved"], result["valid"]) == (True, True, None)
+    assert "evaluating what was learnt" not in capsys.readouterr().err
+    assert load_reasoner(tmp_path, load(place / "data").graph).predict("link 1", "next")
+
+
+def test_an_older_run_stays_if_its_successor_is_interrupted_early(
+    place: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(place / "whole", run)
+    before = contents(run)
+    result = interrupt_at(place, run, 3, "predictor.dim=4")
+    assert (result["stopped"], result["saved"], result["test"]) == (True, False, None)
+    assert contents(run) == before
+    result = interrupt_at(place, run, 8, "predictor.dim=4")
+    assert (result["stopped"], result["saved"], result["epochs"]) == (True, True, 1)
+    assert result["test"]["queries"] == 10
+
+
+# The signal itself.
+
+
+class Presses:
+    """Ctrl-C at chosen calls of a function."""
+
+    def __init__(self, act: Any, *calls: int) -> None:
+        self.act, self.calls, self.seen = act, calls, 0
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        self.seen += 1
+        if self.seen in self.calls:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self.act(*arguments, **options)
+
+
+def press(monkeypatch: pytest.MonkeyPatch, holder: Any, name: str, *calls: int) -> None:
+    presses = Presses(getattr(holder, name), *calls)
+    monkeypatch.setattr(holder, name, lambda *a, **o: presses(*a, **o))
+
+
+def test_one_ctrl_c_ends_well_and_a_second_one_at_once(
+    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    changes = [part for setting in STEPS for part in ("--set", setting)]
+    command = ["train", place / "data", "--out", out, *settings(), *changes]
+    with monkeypatch.context() as patch:
+        press(patch, Trainer, "_step", 4)
+        told = run(*command, "--json")
+    assert told.code == 0, told.err
+    result = json.loads(told.out)
+    assert result["stopped"] is True
+    assert result["valid"]["mrr"] > 0
+    assert result["test"]["mrr"] > 0
+    assert f"go on with: oneshot train {place / 'data'} --out {out} --resume" in told.err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # A second one in the evaluation: the run is as it was left by the first.
+    with monkeypatch.context() as patch:
+        press(patch, Trainer, "_step", 2)
+        press(patch, final_evaluation, "evaluate", 2)
+        told = run(*command, "--resume", "--json")
+    assert (told.code, told.out) == (130, "")
+    state = load_tensors(out / CHECKPOINT)[1]["state"]
+    assert (state["epoch"], state["asked"]) == (0, 6 * 8)
+    assert load_reasoner(out).predict("link 1", "next")
+    assert run(*command, "--resume").code == 0
+    expected, found = (load_tensors(path / CHECKPOINT)[0] for path in (place / "whole", out))
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+
+
+def test_the_result_of_an_interrupted_training_is_shown(
+    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [part for setting in STEPS for part in ("--set", setting)]
+    press(monkeypatch, Trainer, "_step", 8)
+    told = run("train", place / "data", "--out", tmp_path / "run", *settings(), *changes)
+    assert told.code == 0
+    assert "data, test split" in told.out
+    assert "mrr of the frequency baseline" in told.out
+    assert "stopped in epoch 2 after 16 of 48 queries" in told.err
+
+
+def test_before_anything_is_learnt_there_is_nothing_to_tell(
+    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    press(monkeypatch, jobs, "build_reasoner", 1)
+    told = run("train", place / "data", "--out", tmp_path / "run", *settings())
+    assert (told.code, told.out) == (1, "")
+    assert "nothing was saved" in told.err
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupted() as came:
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert not came()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with interrupted() as came:
+        signal.raise_signal(signal.SIGINT)
+        assert came()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    seen = []
+
+    def elsewhere() -> None:  # only the main thread can listen
+        with interrupted() as came:
+            seen.append((came(), signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [(False, signal.default_int_handler)]
+
+
+def test_ctrl_c_in_a_real_process(place: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    more = settings("training.epochs=100000", "training.batch_size=8")
+    command = [sys.executable, "-m", "oneshot", "train", place / "data", "--out", out, "--json"]
+    process = subprocess.Popen(
+        [*map(str, command), *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (out / CHECKPOINT).is_file() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=90)
+    assert process.returncode == 0, errors
+    result = json.loads(output)
+    assert result["stopped"] is True
+    assert result["test"]["queries"] == 10
+    assert "Traceback" not in errors
+    assert load_reasoner(out).predict("link 1", "next")

@@ -1,0 +1,209 @@
+"""The plan before training: what is chosen from data and machine."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.support.commands import Run
+from tests.support.samples import chain_world
+
+import oneshot
+from oneshot.config import Config, from_table
+from oneshot.data.dataset import Dataset, both_directions
+from oneshot.data.load import load
+from oneshot.errors import InputError
+from oneshot.evaluation.coverage import coverage
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.runs.run import run_config
+from oneshot.samplers import FittedSampler
+from oneshot.training.plan import Plan, _direct_shares, make_plan
+
+
+@pytest.fixture(autouse=True)
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured need not be exact here."""
+    monkeypatch.setattr(sys.modules["oneshot.training.plan"], "_PROBE_SECONDS", 0.02)
+
+
+def value_of(plan: Plan, option: str) -> object:
+    section, key = option.split(".")
+    return getattr(getattr(plan.config, section), key)
+
+
+def test_a_plan_covers_what_can_be_covered_on_a_small_graph() -> None:
+    data = load("umls")
+    plan = make_plan(data, 5.0)
+    queries, answers = both_directions(data.valid, data.graph.num_relations)
+    ratio = value_of(plan, "sampler.entity_ratio")
+    assert isinstance(ratio, float)
+    sampler = FittedSampler(ratio)
+    sampler.fit(data.graph)
+    found = coverage(sampler, data.graph, queries, answers, [ratio])
+    assert plan.coverage == pytest.approx(found.coverage[ratio], abs=0.03)
+    assert plan.config.training.minutes == 5.0
+    assert plan.memory > 0
+    assert 0 < plan.seconds <= 300
+    assert plan.queries > 0
+
+
+def test_what_is_given_stays() -> None:
+    data = load("umls")
+    settings = ["predictor.dim=8", "predictor.num_layers=2", "sampler.max_entities=20"]
+    plan = make_plan(data, 1.0, "cpu", [*settings, "training.batch_size=7"], seed=3)
+    config = plan.config
+    assert (config.predictor.dim, config.predictor.num_layers) == (8, 2)
+    assert (config.sampler.max_entities, config.sampler.entity_ratio) == (20, None)
+    assert (config.training.batch_size, config.training.seed) == (7, 3)
+    given = {setting.partition("=")[0] for setting in settings}
+    assert not given & {choice.option for choice in plan.choices}
+
+
+def test_every_choice_is_in_the_configuration_once() -> None:
+    plan = make_plan(load("umls"), 1.0)
+    options = [choice.option for choice in plan.choices]
+    assert len(options) == len(set(options))
+    for choice in plan.choices:
+        assert value_of(plan, choice.option) == choice.value
+
+
+def test_layers_follow_the_distance_of_the_answers() -> None:
+    near, far = chain(1), chain(4)
+    assert make_plan(near, 2.0).config.predictor.num_layers == 3
+    assert make_plan(far, 2.0).config.predictor.num_layers == 6
+
+
+def chain(hops: int) -> Dataset:
+    """A path of entities; each held-out fact leads along so many of its edges."""
+    size = 60
+    facts = [[i, 0, i + 1] for i in range(size - 1)]
+    held_out = torch.tensor([[i, 1, i + hops] for i in range(0, size - hops, 3)])
+    facts += [[i, 1, i + hops] for i in range(1, size - hops, 9)] if hops > 1 else [[0, 1, 1]]
+    graph = KnowledgeGraph.from_facts(facts, size, 2)
+    return Dataset("chain", graph, held_out, held_out)
+
+
+def test_direct_facts_are_hidden_where_held_out_pairs_have_none() -> None:
+    facts = [[i, r, i + 1] for i in range(0, 100, 2) for r in (0, 1)]
+    facts += [[i, 0, (i + 3) % 100] for i in range(0, 100, 2)]
+    graph = KnowledgeGraph.from_facts(facts, 100, 2)
+    apart = torch.tensor([[i, 1, (i + 5) % 100] for i in range(0, 60, 2)])
+    data = Dataset("apart", graph, apart, apart)
+    valid, train = _direct_shares(data, 0)
+    assert valid == 0
+    assert train == pytest.approx(2 / 3, abs=0.01)
+    assert make_plan(data, 0.2).config.training.hide_direct
+    linked = Dataset("linked", graph, graph.facts[:30].long(), apart)
+    assert not make_plan(linked, 0.2).config.training.hide_direct
+
+
+@pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), float("inf"), 1e9])
+def test_no_time_is_refused(minutes: float) -> None:
+    with pytest.raises(InputError, match="minutes must be above 0"):
+        make_plan(load("umls"), minutes)
+
+
+def test_odd_graphs_have_a_plan_or_a_clear_line() -> None:
+    one = KnowledgeGraph.from_facts([[0, 0, 1], [1, 0, 2], [2, 0, 3]], 4, 1)
+    held_out = torch.tensor([[0, 0, 2]])
+    assert isinstance(make_plan(Dataset("one relation", one, held_out, held_out), 0.1), Plan)
+    two = KnowledgeGraph.from_facts([[0, 0, 1], [1, 0, 2]], 3, 1)
+    assert isinstance(make_plan(Dataset("two facts", two, held_out, held_out), 0.1), Plan)
+    single = KnowledgeGraph.from_facts([[0, 0, 1]], 3, 1)
+    with pytest.raises(InputError, match="at least two facts"):
+        make_plan(Dataset("one fact", single, held_out, held_out), 0.1)
+    with pytest.raises(InputError, match="validation split"):
+        make_plan(Dataset("no valid", two, held_out[:0], held_out), 0.1)
+    unseen = KnowledgeGraph.from_facts([[0, 0, 1], [1, 0, 2]], 6, 1)
+    apart = torch.tensor([[3, 0, 4], [4, 0, 5]])
+    data = Dataset("unseen", unseen, apart, apart)
+    assert make_plan(data, 0.1, settings=["sampler.name='ppr'"]).coverage == 0
+    assert make_plan(data, 0.1).coverage == 1  # no path leads there, but a graph so small is whole
+
+
+def test_the_public_function_gives_the_configuration() -> None:
+    data = load("umls")
+    config = oneshot.plan(data, minutes=0.5, device="cpu", settings=["predictor.dim=16"])
+    assert isinstance(config, Config)
+
+    state = oneshot.fit(
+        reasoner_of(data, config), data, dataclasses.replace(config.training, epochs=1, minutes=0)
+    )
+    assert state.epoch == 1
+
+
+def reasoner_of(data: Dataset, config: Config) -> "oneshot.Reasoner":
+    from oneshot.reasoner.build import build_reasoner
+
+    return build_reasoner(data.graph, config)
+
+
+def test_the_command(run: Run) -> None:
+    found = run("plan", "umls", "--minutes", "1", "--json").json
+    assert {"config", "seconds", "coverage", "memory", "reasons"} <= found.keys()
+    assert found["config"]["training"]["minutes"] == 1.0
+    table = run("plan", "umls", "--minutes", "1", "--set", "predictor.dim=8").out
+    assert "sampler.entity_ratio" in table
+    assert "predictor.dim" not in table
+    assert "expected: " in table
+
+
+def test_a_chain_is_planned_and_trained() -> None:
+    data = chain_world(30)
+    config = oneshot.plan(data, minutes=0.2, device="cpu")
+    assert config.training.epochs >= 1
+
+
+def test_training_plans_what_is_not_set(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    small = ["--set", "predictor.dim=8", "--set", "predictor.num_layers=2"]
+    command = ["train", "umls", "--out", str(out), *small, "--device", "cpu"]
+    found = run(*command, "--minutes", "0.1", "--json").json
+    assert found["plan"]["config"]["predictor"]["dim"] == 8
+    assert found["plan"]["reasons"].keys() >= {"sampler.entity_ratio", "training.epochs"}
+    assert 0 < found["baseline_mrr"] < 1
+    kept = run_config(out)
+    assert kept.training.minutes == 0.1
+    assert dataclasses.asdict(kept) == found["plan"]["config"]
+    again = run(*command, "--resume", "--json").json
+    assert again["already_finished"]
+    assert again["plan"] is None
+
+
+def test_epochs_that_are_set_decide(run: Run, tmp_path: Path) -> None:
+    command = [
+        "train",
+        "umls",
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+        "--json",
+    ]
+    tiny = [
+        "--set",
+        "predictor.dim=8",
+        "--set",
+        "training.epochs=1",
+        "--set",
+        "predictor.num_layers=2",
+    ]
+    found = run(*command, *tiny, "--set", "sampler.max_entities=10").json
+    assert found["epochs"] == 1
+    assert found["plan"]["config"]["training"]["minutes"] == 0
+    assert found["plan"]["config"]["training"]["query_share"] == 1.0
+
+
+def test_without_a_plan_the_defaults_are_taken(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    tiny = [
+        "predictor.dim=4",
+        "training.epochs=1",
+        "predictor.num_layers=1",
+        "sampler.max_entities=5",
+    ]
+    settings = [part for setting in tiny for part in ("--set", setting)]
+    found = run("train", "umls", "--out", str(out), "--no-plan", *settings, "--json").json
+    assert found["plan"] is None
+    assert run_config(out) == from_table({}, tiny)
