@@ -105,7 +105,7 @@ def main() -> None:
         print(json.dumps(measure_peer(Job(*json.loads(options.job)))))
         return
     rows = read_rows(options.results)
-    names = options.data or [name for name in DATA if source_exists(name)]
+    names = options.data or [name for name in DATA if options.show or source_exists(name)]
     if not options.show:
         seeds = [int(seed) for seed in options.seeds.split(",")]
         peers = [name for name in options.peers.split(",") if name]
