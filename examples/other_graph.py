@@ -1,4 +1,4 @@
-"""Train on one world, answer in another one with other people: nothing is tied to entities.
+"""Train on one graph and predict on another one with other entities.
 
 python examples/other_graph.py [--epochs 12]
 """

@@ -1,9 +1,9 @@
-"""From triples to an answer with its reasons, in a minute on a processor.
+"""From triples to an answer with its explanation, in a minute on a CPU.
 
     python examples/quick_start.py [--epochs 12]
 
-The world of this example is generated: people and who is related to whom. Some facts, such as
-grandmothers, are hidden; they follow from the visible ones.
+The graph of this example is a generated family. Some facts, such as grandmothers, are held out;
+they follow from the visible ones.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main() -> None:
     torch.manual_seed(0)  # the predictor starts from random parameters
 
     data = family(options.people)
-    print(f"{data.graph}; {len(data.test)} facts are hidden for the test")
+    print(f"{data.graph}; {len(data.test)} facts are held out for the test")
 
     reasoner = oneshot.Reasoner(
         data.graph,
@@ -37,7 +37,7 @@ def main() -> None:
 
     head, relation, tail = data.test[0].tolist()
     person, label = data.entities[head], data.relations[relation]
-    print(f"\nWho is the {label} of {person}? (hidden: {data.entities[tail]})")
+    print(f"\nWho is the {label} of {person}? (held out: {data.entities[tail]})")
     for answer in reasoner.predict(person, label, top=3, exclude_known=True):
         print(f"  {answer.entity}  {answer.score:.2f}")
     print("\nWhy?")
