@@ -16,11 +16,15 @@ define install
 		--constraint constraints.txt $(2) >"$$log" 2>&1; then tail -n 60 "$$log" >&2; exit 1; fi
 endef
 
-.PHONY: install demo test test-slow test-lowest test-newest test-matrix lint types bench clean
+.PHONY: install demo docs test test-slow test-lowest test-newest test-matrix lint types bench clean
 
 install: $(VENV)/.all  ## the package with all extras, in .venv
 demo: $(VENV)/.demo    ## the main job on the bundled graph
 	$(BIN)/oneshot demo
+
+docs: $(VENV)/.docs    ## the documentation as a site, in site/; warnings are errors
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env --conf-dir docs \
+		--doctree-dir build/doctrees . site
 
 test: lint types       ## lint, types and tests
 	$(BIN)/python -m pytest
@@ -53,14 +57,15 @@ bench: $(VENV)/.all    ## the benchmarks, into benchmarks/results
 	$(BIN)/python -m benchmarks.run
 
 clean:
-	rm -rf $(VENV) $(LOWEST) $(NEWEST) build dist demo src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) $(NEWEST) build dist demo site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find src -name '*.so' -delete
 
 # One stamp a set of extras, renewed when the requirements or the kernels change.
 $(VENV)/.all: EXTRAS := [all]
 $(VENV)/.test: EXTRAS := [lint,test]
 $(VENV)/.demo: EXTRAS := [plot]
-$(VENV)/.all $(VENV)/.test $(VENV)/.demo: $(SOURCES)
+$(VENV)/.docs: EXTRAS := [docs]
+$(VENV)/.all $(VENV)/.test $(VENV)/.demo $(VENV)/.docs: $(SOURCES)
 	$(call install,$(VENV),--editable ".$(EXTRAS)")
 	@touch $@
 
