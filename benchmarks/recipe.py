@@ -23,7 +23,7 @@ from benchmarks.common import RESULTS
 from benchmarks.recipes import oneshot
 
 from oneshot.experiments.bench.measure import hardware
-from oneshot.runs.layout import run_relations
+from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.system.checksums import read_sealed_json, write_sealed_json
 from oneshot.system.devices import find_device
@@ -124,7 +124,7 @@ def ship(name: str, recipe: str, run: Path) -> None:
     write_sealed_json(target / "graph.json", graph)
     # The relations as a part of the predictor, not as a file of the data set.
     tensors, about = load_tensors(run / "predictor.safetensors")
-    about["relations"] = list(run_relations(run))
+    about["relations"] = list(Run(run).relations)
     save_tensors(target / "predictor.safetensors", tensors, about)
 
 

@@ -30,7 +30,7 @@ from benchmarks.common import RESULTS, find
 
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.experiments.bench.measure import hardware
-from oneshot.runs.run import load_reasoner, run_config, run_data
+from oneshot.runs.run import Run
 from oneshot.search.predictor_trial import provide
 from oneshot.search.sampler_phase import RUN, find_sampler
 from oneshot.search.session import Session, Timer
@@ -144,9 +144,10 @@ def goals(out: Path, run: Path | None, trials: int, device: torch.device) -> dic
     if run is None:
         run = out.with_name("umls-run")
         oneshot("umls", "--out", run, "--device", device, *UMLS_TRAINING, command="train")
-    data, config = run_data(run), run_config(run)
+    trained = Run.open(run)
+    data, config = trained.data, trained.config
     shutil.copytree(run, out / RUN, dirs_exist_ok=True)
-    reasoner = load_reasoner(run, data.graph).to(device)
+    reasoner = trained.reasoner_on(data.graph).to(device)
     before = {
         split: evaluate(reasoner, data.facts(split), data.known).as_dict()
         for split in ("valid", "test")

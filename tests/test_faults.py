@@ -18,8 +18,9 @@ from tests.support.samples import settings
 
 from oneshot.errors import InputError
 from oneshot.graph.saved import open_graph, verify_graph
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import train as jobs
-from oneshot.runs.run import current_graph, load_reasoner, run_config, run_data
+from oneshot.runs.run import Run as StoredRun
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +33,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def what_a_run_says(path: Path) -> object:
     """All that is read from a run when it is asked."""
-    reasoner = load_reasoner(path)
+    reasoner = StoredRun.open(path).reasoner
     answers = [reasoner.predict(name, "next", top=5) for name in ("link 1", "link 7")]
     parameters = [tensor.tolist() for tensor in reasoner.predictor.state_dict().values()]
-    return answers, parameters, run_config(path), current_graph(path).facts.tolist()
+    return answers, parameters, StoredRun(path).config, StoredRun.open(path).graph.facts.tolist()
 
 
 def what_a_graph_says(path: Path) -> object:
@@ -102,12 +103,12 @@ def test_a_truncated_file_of_a_run_is_found_or_written_again(
     run = tmp_path / "run"
     shutil.copytree(base / "changed", run)
     whole, expected = (run / name).read_bytes(), what_a_run_says(run)
-    data = run_data(run)
+    data = StoredRun.open(run).data
     for share in (0.0, 0.3, 0.6, 0.95):
         (run / name).write_bytes(whole[: int(share * len(whole))])
         before, fault = contents(run), None
         try:
-            jobs.train_run(data, run, run_config(run), torch.device("cpu"), resume=True)
+            jobs.train_run(data, run, StoredRun(run).config, torch.device("cpu"), resume=True)
             assert what_a_run_says(run) == expected
         except InputError as error:
             fault = str(error)
@@ -153,11 +154,11 @@ def test_a_configuration_changed_by_hand_says_how_to_keep_the_change(
     with pytest.raises(
         InputError, match=r"config\.toml: was changed or damaged .* remove the line"
     ):
-        load_reasoner(run)
+        Reasoner.load(run)
     changed = text.replace("restart = 0.15", "restart = 0.2").splitlines(keepends=True)
     assert changed[0].startswith("# checksum: ")
     (run / "config.toml").write_text("".join(changed[1:]))
-    assert load_reasoner(run).sampler.restart == 0.2  # type: ignore[attr-defined]
+    assert StoredRun.open(run).reasoner.sampler.restart == 0.2  # type: ignore[attr-defined]
 
 
 def test_nothing_is_written_to_where_a_link_in_a_run_leads(
@@ -190,7 +191,7 @@ def test_a_pipe_in_a_run_is_not_waited_for(base: Path, tmp_path: Path, name: str
     (run / name).unlink()
     os.mkfifo(run / name)
     with pytest.raises(InputError, match=r"is a pipe or a device|there is no trained predictor"):
-        load_reasoner(run)
+        Reasoner.load(run)
 
 
 def test_a_store_of_facts_notices_a_changed_row(base: Path, tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_a_store_of_facts_notices_a_changed_row(base: Path, tmp_path: Path) -> N
     database.commit()
     database.close()
     with pytest.raises(InputError, match=r"facts\.sqlite: not a whole store .* wrong checksum"):
-        load_reasoner(run)
+        Reasoner.load(run)
 
 
 def test_resuming_never_replaces_a_finished_run(base: Path, tmp_path: Path, run: Run) -> None:

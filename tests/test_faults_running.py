@@ -25,7 +25,7 @@ from oneshot.data.load import load
 from oneshot.errors import DivergedError, InputError, OneshotError
 from oneshot.reasoner.build import build_reasoner
 from oneshot.runs import train as jobs
-from oneshot.runs.run import load_reasoner, only_writer, run_config, run_data
+from oneshot.runs.run import Run as StoredRun
 from oneshot.runs.tensors import load_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.subgraph import SubgraphBatch
@@ -53,8 +53,8 @@ def test_two_processes_do_not_write_one_run(base: Path, tmp_path: Path, run: Run
     shutil.copytree(base / "run", out)
     before = contents(out)
     code = (
-        "import sys, time; from pathlib import Path; from oneshot.runs.run import only_writer\n"
-        "with only_writer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from oneshot.runs.run import Run\n"
+        "with Run(Path(sys.argv[1])).lock(): print('held', flush=True); time.sleep(600)"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(out)], stdout=subprocess.PIPE, text=True
@@ -68,7 +68,7 @@ def test_two_processes_do_not_write_one_run(base: Path, tmp_path: Path, run: Run
             assert told.code == 2
             assert f"error: {out}: another process is writing this run; wait for it" in told.err
         with pytest.raises(InputError, match="another process is writing this run"):
-            load_reasoner(out).save(out)
+            StoredRun.open(out).reasoner.save(out)
         assert contents(out) == before
         assert run("predict", out, "link 1", "next", "--json").code == 0  # who reads is welcome
     finally:
@@ -81,7 +81,7 @@ def test_the_successor_of_a_run_is_held_too(base: Path, tmp_path: Path) -> None:
     """A run that takes the place of an older one is as protected as that was."""
     out = tmp_path / "run"
     shutil.copytree(base / "run", out)
-    data = run_data(out)
+    data = StoredRun.open(out).data
     seen = []
 
     class Look:
@@ -90,13 +90,16 @@ def test_the_successor_of_a_run_is_held_too(base: Path, tmp_path: Path) -> None:
         def validating(self, queries: int) -> None: ...
         def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
             seen.append(record["epoch"])
-            with pytest.raises(InputError, match="another process is writing"), only_writer(out):
+            with (
+                pytest.raises(InputError, match="another process is writing"),
+                StoredRun(out).lock(),
+            ):
                 pass
 
     config = small_config("training.epochs=2")
     jobs.train_run(data, out, config, CPU, observers=[Look()])
     assert seen == [1, 2]
-    with only_writer(out):
+    with StoredRun(out).lock():
         pass
     assert listing(tmp_path)[0] == "run"  # nothing is left beside it
 
@@ -114,7 +117,7 @@ def test_of_two_that_begin_a_run_at_once_one_trains(
     monkeypatch.setattr(jobs, "build_reasoner", other_is_faster)
     config = small_config("training.epochs=2")
     with pytest.raises(InputError, match="another process has begun"):
-        jobs.train_run(run_data(base / "run"), out, config, CPU)
+        jobs.train_run(StoredRun.open(base / "run").data, out, config, CPU)
     assert contents(out) == contents(base / "run")
 
 
@@ -125,7 +128,7 @@ def test_what_a_killed_process_left_beside_a_run_is_removed(base: Path, tmp_path
     (tmp_path / ".run.mine_own").mkdir()
     (tmp_path / ".run.mine_own" / "thesis.doc").write_text("mine")
     config = small_config("training.epochs=1")
-    jobs.train_run(run_data(out), out, config, CPU)
+    jobs.train_run(StoredRun.open(out).data, out, config, CPU)
     beside = sorted(path.name for path in tmp_path.iterdir())
     assert beside == [".run.mine_own", "run"]
 
@@ -205,7 +208,7 @@ def test_an_older_run_stays_if_its_successor_is_stopped_early(base: Path, tmp_pa
     shutil.copytree(base / "run", run)
     before = contents(run)
     config = small_config("training.epochs=1", "training.batch_size=8")
-    result = jobs.train_run(run_data(run), run, config, CPU, should_stop=Stopper(3))
+    result = jobs.train_run(StoredRun.open(run).data, run, config, CPU, should_stop=Stopper(3))
     assert (result["stopped"], result["saved"], contents(run) == before) == (True, False, True)
 
 
@@ -268,7 +271,7 @@ def test_sigterm_ends_several_processes_well(base: Path, tmp_path: Path) -> None
     assert errors.count("stopped in epoch") == 1, errors
     done = load_tensors(out / CHECKPOINT)[1]["state"]
     assert done["asked"] > 0 or done["epoch"] > 0
-    config = run_config(out)
+    config = StoredRun(out).config
     result = jobs.train_run(load(base / "data"), out, config, CPU, True, should_stop=Stopper(30))
     assert result["stopped"]
     assert load_tensors(out / CHECKPOINT)[1]["state"]["epoch"] > done["epoch"]
@@ -320,9 +323,9 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_epoch(
     data: Dataset = load(base / "data")
     out = tmp_path / "run"
     trainer = Trainer(
-        load_reasoner(base / "run"),
+        StoredRun.open(base / "run").reasoner,
         data,
-        dataclasses.replace(run_config(base / "run").training),
+        dataclasses.replace(StoredRun(base / "run").config.training),
         [],
     )
     steps = trainer.steps_per_epoch
@@ -342,13 +345,13 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_epoch(
         assert said in last
         assert f"{out} keeps epoch 1, the last good one" in last
         assert load_tensors(out / CHECKPOINT)[1]["state"]["epoch"] == 1
-        assert load_reasoner(out).predict("link 1", "next")
+        assert StoredRun.open(out).reasoner.predict("link 1", "next")
         # It goes on from there, to the same end.
         assert run("train", base / "data", "--out", out, "--resume").code == 0
         assert trained(out)[0] == trained(base / "run")[0]
     PoisonedStep(monkeypatch, 1)
     with pytest.raises(OneshotError, match="nothing was saved"):
-        jobs.train_run(data, tmp_path / "new", run_config(base / "run"), CPU)
+        jobs.train_run(data, tmp_path / "new", StoredRun(base / "run").config, CPU)
 
 
 class Recorder:
@@ -385,7 +388,7 @@ def recorded_training(
     monkeypatch.setattr(
         stepping, "sizes_of", lambda predictor, whole, parts: [nothing] * len(parts)
     )
-    data, config = load(base / "data"), run_config(base / "run")
+    data, config = load(base / "data"), StoredRun(base / "run").config
     with torch.random.fork_rng():
         torch.manual_seed(0)
         reasoner = build_reasoner(data.graph, config)

@@ -196,16 +196,25 @@ def read_config(path: Path, settings: Sequence[str] = ()) -> Config:
     """The configuration in a TOML file, changed by settings such as `predictor.dim=32`."""
     check_readable(path)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+    except ValueError as error:
         raise InputError(f"{path}: not valid TOML: {error}") from error
+    return from_toml(text, settings, str(path))
+
+
+def from_toml(text: str, settings: Sequence[str] = (), where: str = "configuration") -> Config:
+    """The configuration in a TOML text, changed by settings; `where`: its file, for messages."""
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        raise InputError(f"{where}: not valid TOML: {error}") from error
     version = table.pop("format", FORMAT)
     if version != FORMAT:
         found = shown(version)
-        raise InputError(f"{path}: format {found} is not known, this version reads {FORMAT}")
-    return from_table(table, settings, str(path))
+        raise InputError(f"{where}: format {found} is not known, this version reads {FORMAT}")
+    return from_table(table, settings, where)
 
 
 def from_table(

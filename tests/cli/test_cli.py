@@ -12,8 +12,7 @@ from tests.support.services import saved_run
 
 import oneshot
 from oneshot.data.load import load
-from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.runs.run import run_fingerprint, run_graph
+from oneshot.runs.run import Run as StoredRun
 
 FACTS = "".join(f"n {i % 13}\tr{i % 3}\tn {i * i % 11}\n" for i in range(120))
 
@@ -95,7 +94,7 @@ def test_letters_that_a_terminal_lacks_are_escaped(tmp_path: Path) -> None:
     assert (shown.returncode, shown.stderr.count("Traceback")) == (0, 0), shown.stderr
     assert "(link 1, next\\u207b¹, ?)" in shown.stdout
     # Data are never changed: they are written as they are, or not at all.
-    LiveGraph(run_graph(saved), saved, run_fingerprint(saved)).add([("ü →", "next", "link 1")])
+    StoredRun(saved).live_graph().add([("ü →", "next", "link 1")])
     refused = in_latin_1(tmp_path, "facts", "run", "export")
     assert refused.returncode == 2
     assert "error: a name cannot be written here, where text is in " in refused.stderr

@@ -24,7 +24,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import layout as run_parts
-from oneshot.runs.run import read_relations
+from oneshot.runs.layout import read_relations
 from oneshot.samplers import PPRSampler
 
 # str.splitlines() splits at each of these.

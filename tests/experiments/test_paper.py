@@ -27,7 +27,7 @@ from oneshot.experiments.tables import workbench
 from oneshot.experiments.tables.table import Figures
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
-from oneshot.runs.run import METRICS
+from oneshot.runs.layout import METRICS
 from oneshot.samplers import PPRSampler
 from oneshot.training.interrupt import StopTraining
 

@@ -22,7 +22,7 @@ from oneshot.graph.live.merge import find_facts, merged
 from oneshot.graph.live.store import STORE, Change, FactStore
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.run import current_graph, run_fingerprint, run_graph
+from oneshot.runs.run import Run as StoredRun
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.samplers._pagerank import pagerank, ppr, ppr_chebyshev
 
@@ -196,7 +196,7 @@ def test_a_base_that_cannot_be_made_is_done_without(
 
 
 def test_who_looks_does_not_wait_for_who_writes(saved: Path) -> None:
-    live, other = opened(saved), FactStore(saved / STORE, run_fingerprint(saved))
+    live, other = opened(saved), FactStore(saved / STORE, StoredRun(saved).reference.fingerprint)
     writer = threading.Thread(target=live.add, args=([("a", "next", "b")],))
     with other.writing():
         writer.start()
@@ -210,12 +210,12 @@ def test_who_looks_does_not_wait_for_who_writes(saved: Path) -> None:
 
 
 def test_a_look_changes_nothing(saved: Path) -> None:
-    look = LiveGraph(run_graph(saved), saved, run_fingerprint(saved), read_only=True)
+    look = StoredRun(saved).live_graph(read_only=True)
     assert not (saved / STORE).exists()
     with pytest.raises(InputError, match="for a look only"):
         look.add([("a", "next", "b")])
     opened(saved).add([("a", "next", "b")])
-    look = LiveGraph(run_graph(saved), saved, run_fingerprint(saved), read_only=True)
+    look = StoredRun(saved).live_graph(read_only=True)
     assert look.changes() == [(("a", "next", "b"), True)]
     with pytest.raises(InputError, match="for a look only"):
         look.add([("b", "next", "c")])
@@ -266,7 +266,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def opened(run: Path) -> LiveGraph:
-    return LiveGraph(run_graph(run), run, run_fingerprint(run))
+    return StoredRun(run).live_graph()
 
 
 def test_changes_outlive_the_process(saved: Path) -> None:
@@ -419,7 +419,7 @@ def test_facts_on_the_command_line(run: Run, trained: Path, tmp_path: Path) -> N
         "removed": 1,
         "version": 4,
     }
-    assert current_graph(trained).fingerprint == run_fingerprint(trained)
+    assert StoredRun(trained).graph.fingerprint == StoredRun(trained).reference.fingerprint
     shown = run("facts", trained, "export")
     assert shown.out.count("\n") == total
 
@@ -444,11 +444,11 @@ def test_wrong_use_of_facts(run: Run, trained: Path, arguments: list[str], messa
 
 
 def test_a_store_without_changes_changes_nothing(saved: Path) -> None:
-    graph = run_graph(saved)
-    assert with_changes(saved, graph, run_fingerprint(saved)) is graph
+    graph = StoredRun(saved).base_graph
+    assert with_changes(saved, graph, StoredRun(saved).reference.fingerprint) is graph
     opened(saved).close()
-    assert with_changes(saved, graph, run_fingerprint(saved)) is graph
-    store = FactStore(saved / STORE, run_fingerprint(saved))
+    assert with_changes(saved, graph, StoredRun(saved).reference.fingerprint) is graph
+    store = FactStore(saved / STORE, StoredRun(saved).reference.fingerprint)
     with store.writing():
         store.write([Change("link 0", "next", "link 1", True, True)])
-    assert with_changes(saved, graph, run_fingerprint(saved)) is graph
+    assert with_changes(saved, graph, StoredRun(saved).reference.fingerprint) is graph

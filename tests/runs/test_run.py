@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import io
 import json
 import mmap
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import train as jobs
 from oneshot.runs import writer as recording
-from oneshot.runs.run import load_reasoner, run_data, run_graph, run_relations
+from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.samplers import PPRSampler, RandomSampler
@@ -50,14 +52,14 @@ def answers_of(reasoner: Reasoner) -> list[Any]:
 def test_a_run_may_hold_its_relations_in_the_predictor(tmp_path: Path) -> None:
     """As those in `pretrained/`, which come without files of a data set."""
     run = saved_run(tmp_path / "run", 20)
-    expected = load_reasoner(run).predict("link 1", "next")
-    names = list(run_relations(run))
+    expected = Run.open(run).reasoner.predict("link 1", "next")
+    names = list(Run(run).relations)
     (run / "relations.txt").unlink()
     with pytest.raises(InputError, match=r"relations\.txt"):
-        load_reasoner(run)
+        Reasoner.load(run)
     tensors, about = load_tensors(run / "predictor.safetensors")
     save_tensors(run / "predictor.safetensors", tensors, about | {"relations": names})
-    assert load_reasoner(run).predict("link 1", "next") == expected
+    assert Run.open(run).reasoner.predict("link 1", "next") == expected
 
 
 def test_what_is_saved_is_loaded_again(tmp_path: Path, reasoner: Reasoner) -> None:
@@ -69,12 +71,64 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, reasoner: Reasoner) -> No
     assert loaded.sampler.budget == reasoner.sampler.budget
     assert (tmp_path / "run" / "graph" / "oneshot-graph.json").is_file()  # it came from no file
     with pytest.raises(InputError, match="made from a graph in memory; name a data set"):
-        run_data(tmp_path / "run")
+        _ = Run.open(tmp_path / "run").data
     loaded.save(tmp_path / "again")
     assert answers_of(Reasoner.load(tmp_path / "again")) == answers_of(reasoner)
     loaded.calibration = None
     loaded.save(tmp_path / "run")  # in the place of the one it was loaded from
     assert Reasoner.load(tmp_path / "run").calibration is None
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file was opened for reading, by name."""
+    counts: Counter[str] = Counter()
+    opening = io.open  # what `pathlib` opens files with
+
+    def counting(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        counts[Path(file).name] += "r" in mode
+        return opening(file, mode, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", counting)
+    return counts
+
+
+def test_a_run_is_read_once(tmp_path: Path, reads: Counter[str]) -> None:
+    """For a prediction, whatever else is asked of the run."""
+    data = load(write_world(tmp_path / "data", chain_world(15)))
+    Reasoner(data.graph, PPRSampler(0.5), tiny_predictor().float()).save(tmp_path / "run")
+    reads.clear()
+    assert Reasoner.load(tmp_path / "run").predict("link 1", "next")
+    assert (reads["config.toml"], reads["graph.json"], reads["train.tsv"]) == (1, 1, 1)
+    reads.clear()
+    run = Run.open(tmp_path / "run")
+    assert run.files
+    assert run.data.graph is run.base_graph is run.graph
+    assert run.reasoner is run.reasoner
+    run.live_graph().close()
+    assert (reads["config.toml"], reads["graph.json"], reads["train.tsv"]) == (1, 1, 1)
+
+
+def test_a_service_reads_its_run_once(tmp_path: Path, reads: Counter[str]) -> None:
+    pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+    from oneshot.serve.service import Service
+
+    run = saved_run(tmp_path / "run", 12)
+    reads.clear()
+    service = Service(run)
+    service.stop()
+    assert (reads["config.toml"], reads["graph.json"]) == (1, 1)
+
+
+def test_a_run_that_is_written_again_is_read_again(tmp_path: Path, reasoner: Reasoner) -> None:
+    reasoner.save(tmp_path / "run")
+    run = Run.open(tmp_path / "run")
+    assert run.config.sampler.name == "ppr"
+    assert run.reference.fingerprint == reasoner.graph.fingerprint
+    other = chain_world(9).graph
+    run.save(Reasoner(other, RandomSampler(0.5), reasoner.predictor))
+    assert run.config.sampler.name == "random"
+    assert run.reference.fingerprint == run.graph.fingerprint == other.fingerprint
 
 
 def test_a_graph_from_a_file_is_read_from_there(tmp_path: Path) -> None:
@@ -83,14 +137,14 @@ def test_a_graph_from_a_file_is_read_from_there(tmp_path: Path) -> None:
     reasoner.save(tmp_path / "run")
     assert not (tmp_path / "run" / "graph").exists()
     assert answers_of(Reasoner.load(tmp_path / "run")) == answers_of(reasoner)
-    assert torch.equal(run_data(tmp_path / "run").test, data.test)
+    assert torch.equal(Run.open(tmp_path / "run").data.test, data.test)
     with (tmp_path / "data" / "train.tsv").open("a") as file:
         file.write("link 0\tafter\tlink 7\n")
     with pytest.raises(InputError, match="the graph has changed since this run was made"):
         Reasoner.load(tmp_path / "run")
     changed = load(tmp_path / "data").graph
     with pytest.raises(InputError, match="the graph has changed"):
-        run_graph(tmp_path / "run", changed)
+        Run(tmp_path / "run").reference.check_graph(changed)
     assert (
         Reasoner.load(tmp_path / "run", graph=changed).graph.num_facts == data.graph.num_facts + 1
     )
@@ -125,10 +179,13 @@ def test_the_seed_of_a_random_sampler_is_kept(tmp_path: Path, reasoner: Reasoner
 
 def test_settings_change_a_loaded_reasoner(tmp_path: Path, reasoner: Reasoner) -> None:
     reasoner.save(tmp_path / "run")
-    wide = load_reasoner(tmp_path / "run", settings=["sampler.entity_ratio=1.0"])
+    wide = Run.open(tmp_path / "run", ["sampler.entity_ratio=1.0"]).reasoner
     assert wide.predict("link 1", "next").num_entities == 15
+    other = Run.open(tmp_path / "run", ["predictor.dim=4"])
     with pytest.raises(InputError, match=r"the tensor .* belongs to another configuration"):
-        load_reasoner(tmp_path / "run", settings=["predictor.dim=4"])
+        _ = other.reasoner
+    with pytest.raises(InputError, match=r"there is no option sampler\.ratio"):
+        Run.open(tmp_path / "run", ["sampler.ratio=1.0"])
 
 
 @pytest.mark.parametrize(
@@ -407,7 +464,7 @@ def test_a_run_is_never_mixed_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyP
             patch.setattr(Path, "replace", stopping(moment - 7, Path.replace))
             patch.setattr(Path, "unlink", stopping(moment, Path.unlink))
             with contextlib.suppress(StoppedError):
-                recording._replace_run(run, staged)
+                recording._replace_run(Run(run), Run(staged))
         found = contents(run)
         if found not in (old, new):
             assert str(CHECKPOINT) not in found

@@ -14,7 +14,7 @@ from oneshot.config import from_table
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.runs.run import SAMPLER
+from oneshot.runs.layout import SAMPLER
 from oneshot.runs.train import train_run
 from oneshot.samplers import FittedSampler, PPRSampler
 from oneshot.training.epoch import draw_epoch

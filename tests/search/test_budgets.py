@@ -16,7 +16,7 @@ from oneshot.config import SamplerConfig, from_table
 from oneshot.errors import InputError
 from oneshot.reasoner.build import build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.run import load_reasoner
+from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 from oneshot.samplers import BFSSampler, PPRSampler
 from oneshot.samplers._select import counts_of_mass
@@ -210,4 +210,4 @@ def test_a_sampler_of_phase_2_has_what_that_of_the_training_has_learnt(
     assert found["status"] == "done", found.get("error")
     assert asked[0].budget.entity_ratio == 0.2
     weights = asked[0].parameters()["weights"]
-    assert torch.equal(weights, load_reasoner(run, data.graph).sampler.parameters()["weights"])
+    assert torch.equal(weights, Run(run).reasoner_on(data.graph).sampler.parameters()["weights"])

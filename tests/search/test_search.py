@@ -7,7 +7,7 @@ from tests.support.samples import chain_world, write_world
 from tests.support.searches import arguments, needs_smac
 
 from oneshot.config import read_config
-from oneshot.runs.run import load_reasoner
+from oneshot.runs.run import Run as StoredRun
 from oneshot.search.search import may_begin, stored_effort, stored_settings
 from oneshot.search.settings import Effort
 from oneshot.search.space import phase_1_space
@@ -30,7 +30,7 @@ def test_a_search_from_data_to_budgets(tmp_path: Path, run: Run) -> None:
     names = {entry.name for entry in out.iterdir()}
     assert {"trials.sqlite", "config.toml", "run", "best", "search.json"} <= names
     assert read_config(out / "config.toml").predictor.dim == found["best"]["predictor"]["dim"]
-    assert load_reasoner(out / "best").predict("link 1", "next")
+    assert StoredRun(out / "best").reasoner.predict("link 1", "next")
     # Shown again, it is the same, also for people.
     shown = run("search", "--show", out, "--json").json
     assert shown == found

@@ -23,10 +23,9 @@ from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
-from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.live.store import STORE
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.run import run_fingerprint, run_graph
+from oneshot.runs.run import Run as StoredRun
 from oneshot.serve import engine, protocol
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
@@ -473,7 +472,7 @@ def test_a_run_that_cannot_be_written_is_served(
         assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
         assert request(f"{url}/v1/readyz").json["read_only"]
     assert not (run_path / STORE).exists()
-    LiveGraph(run_graph(run_path), run_path, run_fingerprint(run_path)).add([("a", "next", "b")])
+    StoredRun(run_path).live_graph().add([("a", "next", "b")])
     with serving(Service(run_path, ServeSettings(read_only=True))) as url:
         assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
 

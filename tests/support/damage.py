@@ -7,7 +7,7 @@ from tests.support.samples import chain_world, trained_run, write_world
 from tests.support.services import saved_run
 
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.runs.run import run_data
+from oneshot.runs.run import Run
 
 SEVERAL_STEPS = ("training.epochs=2", "training.batch_size=8", "predictor.dropout=0.2")
 
@@ -16,7 +16,7 @@ def write_base(path: Path) -> Path:
     """A data set, a run of it, one with changed facts, one with its own graph, a saved graph."""
     write_world(path / "data", chain_world(20))
     trained_run(path / "data", path / "run", *SEVERAL_STEPS)
-    data = run_data(path / "run")
+    data = Run.open(path / "run").data
     shutil.copytree(path / "run", path / "changed")
     live = LiveGraph(data.graph, path / "changed", data.graph.fingerprint)
     live.add([("new", "next", "link 1"), ("link 3", "after", "new")])

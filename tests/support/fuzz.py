@@ -37,7 +37,7 @@ from oneshot.graph.saved import verify_graph, write_marker
 from oneshot.reasoner.build import build_sampler
 from oneshot.runs import train as jobs
 from oneshot.runs.official import import_official
-from oneshot.runs.run import current_graph, load_reasoner, run_config, run_data
+from oneshot.runs.run import Run
 from oneshot.samplers import PPRSampler
 from oneshot.search.space_file import read_space
 from oneshot.search.store import STORE, Store
@@ -195,7 +195,7 @@ def _questions(suffix: str) -> bytes:
 
 
 def _change_facts(run: Path) -> None:
-    data = run_data(run)
+    data = Run.open(run).data
     live = LiveGraph(data.graph, run, data.graph.fingerprint)
     live.add([("new", "next", "link 1"), ("link 3", "after", "new")])
     live.remove([("link 0", "next", "link 1")])
@@ -292,17 +292,17 @@ def _use_all(path: Path, *uses: Callable[[Path], None]) -> None:
 
 
 def _ask(path: Path) -> None:
-    reasoner = load_reasoner(path)
+    reasoner = Run.open(path).reasoner
     reasoner.predict("link 1", "next", top=3)
 
 
 def _look(path: Path) -> None:
-    current_graph(path)
+    _ = Run.open(path).graph
 
 
 def _resume(path: Path) -> None:
-    config = run_config(path)
-    data = run_data(path)
+    config = Run(path).config
+    data = Run.open(path).data
     jobs.train_run(data, path, config, CPU, resume=True, should_stop=lambda: True)
 
 

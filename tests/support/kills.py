@@ -33,7 +33,7 @@ from oneshot.data.load import load
 from oneshot.experiments import demo
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.saved import verify_graph
-from oneshot.runs.run import current_graph, load_reasoner, run_data
+from oneshot.runs.run import Run
 
 _EVENTS = ("open", "os.", "shutil.", "sqlite3.", "tempfile.", "ctypes.dlsym")
 _QUESTIONS = 60
@@ -72,7 +72,7 @@ def make_writers(home: Path) -> list[Writer]:
     (home / "questions.tsv").write_text("".join(questions))
     facts = [f"new {place}\tnext\tlink 1\n" for place in range(200)]
     (home / "facts.tsv").write_text("".join(facts))
-    data = run_data(home / "asked")
+    data = Run.open(home / "asked").data
     live = LiveGraph(data.graph, home / "asked", data.graph.fingerprint)
     live.add([("before", "next", "link 1")])
     live.close()
@@ -312,7 +312,7 @@ def kill_at_random(home: Path, scratch: Path, writer: Writer, moments: int, seed
 
 def _run(name: str) -> Callable[[Path], Any]:
     def check(home: Path) -> Any:
-        reasoner = load_reasoner(home / name)
+        reasoner = Run.open(home / name).reasoner
         entity = reasoner.graph.entities[1]
         return reasoner.predict(entity, 0, top=3)
 
@@ -350,7 +350,7 @@ def _starts(name: str, start: bytes) -> Callable[[Path], Any]:
 
 
 def _facts(home: Path) -> int:
-    graph = current_graph(home / "asked")
+    graph = Run.open(home / "asked").graph
     assert graph.entities.get("before") is not None
     added = sum(graph.entities.get(f"new {place}") is not None for place in range(200))
     assert added in (0, 200)  # all of them, or none

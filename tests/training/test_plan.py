@@ -16,7 +16,7 @@ from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.runs.run import run_config
+from oneshot.runs.run import Run as StoredRun
 from oneshot.samplers import FittedSampler
 from oneshot.training.plan import Plan, _direct_shares, make_plan
 
@@ -163,7 +163,7 @@ def test_training_plans_what_is_not_set(run: Run, tmp_path: Path) -> None:
     assert found["plan"]["config"]["predictor"]["dim"] == 8
     assert found["plan"]["reasons"].keys() >= {"sampler.entity_ratio", "training.epochs"}
     assert 0 < found["baseline_mrr"] < 1
-    kept = run_config(out)
+    kept = StoredRun(out).config
     assert kept.training.minutes == 0.1
     assert dataclasses.asdict(kept) == found["plan"]["config"]
     again = run(*command, "--resume", "--json").json
@@ -206,4 +206,4 @@ def test_without_a_plan_the_defaults_are_taken(run: Run, tmp_path: Path) -> None
     settings = [part for setting in tiny for part in ("--set", setting)]
     found = run("train", "umls", "--out", str(out), "--no-plan", *settings, "--json").json
     assert found["plan"] is None
-    assert run_config(out) == from_table({}, tiny)
+    assert StoredRun(out).config == from_table({}, tiny)

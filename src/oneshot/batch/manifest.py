@@ -12,7 +12,7 @@ from typing import Any
 from oneshot._version import __version__
 from oneshot.batch.source import Identity
 from oneshot.errors import InputError
-from oneshot.runs.run import read_json
+from oneshot.system.checksums import read_sealed_json
 from oneshot.system.files import leftovers, locked, write_json
 
 # Readers of a directory of Parquet files pass over names that begin so.
@@ -104,7 +104,7 @@ def read_manifest(out: Path) -> Manifest | None:
                     f"{out}: exists and holds no answers of oneshot; choose another place"
                 )
         return None
-    values = read_json(out / MANIFEST)
+    values = read_sealed_json(out / MANIFEST)
     if values.pop("format", None) != FORMAT:
         raise InputError(f"{out / MANIFEST}: not written by this version of oneshot")
     try:

@@ -13,14 +13,8 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import STORE, FactStore
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.run import (
-    CALIBRATION,
-    PREDICTOR,
-    RELATIONS,
-    load_reasoner,
-    run_config,
-    run_fingerprint,
-)
+from oneshot.runs.layout import CALIBRATION, PREDICTOR, RELATIONS
+from oneshot.runs.run import Run
 from oneshot.system.devices import find_device
 
 Identity = dict[str, Any]
@@ -41,23 +35,12 @@ class Source:
     def load(self) -> tuple[Reasoner, Identity]:
         """The reasoner, on a processor, and its identity."""
         graph = None if self.data is None else load(self.data, seed=self.seed).graph
-        before = self._identity(graph)
-        reasoner = load_reasoner(Path(self.run), graph, list(self.settings))
-        if self._identity(graph) != before:
+        run = Run.open(self.run, self.settings)
+        identity = _identity(run, graph)
+        reasoner = run.reasoner if graph is None else run.reasoner_on(graph)
+        if _identity(Run.open(self.run, self.settings), graph) != identity:
             raise InputError(f"{self.run}: was changed while it was read; try again")
-        return reasoner, before
-
-    def _identity(self, graph: KnowledgeGraph | None) -> Identity:
-        run = Path(self.run)
-        config = hashlib.sha256(to_toml(run_config(run, list(self.settings))).encode())
-        for name in (RELATIONS, CALIBRATION):
-            config.update((file_digest(run / name) or "none").encode())
-        return {
-            "predictor": file_digest(run / PREDICTOR),
-            "configuration": config.hexdigest(),
-            "graph": run_fingerprint(run) if graph is None else graph.fingerprint,
-            "facts": _facts_version(run) if graph is None else None,
-        }
+        return reasoner, identity
 
 
 @functools.lru_cache(maxsize=1)
@@ -91,11 +74,25 @@ def file_digest(path: Path) -> str | None:
         return None
 
 
-def _facts_version(run: Path) -> int:
+def _identity(run: Run, graph: KnowledgeGraph | None) -> Identity:
+    """The identity of the reasoner of a run, on another graph if one is given."""
+    config = hashlib.sha256(to_toml(run.config).encode())
+    for name in (RELATIONS, CALIBRATION):
+        config.update((file_digest(run.path / name) or "none").encode())
+    return {
+        "predictor": file_digest(run.path / PREDICTOR),
+        "configuration": config.hexdigest(),
+        "graph": run.reference.fingerprint if graph is None else graph.fingerprint,
+        "facts": _facts_version(run) if graph is None else None,
+    }
+
+
+def _facts_version(run: Run) -> int:
     """The version of the facts that were added to a run's graph and removed; 0 if none ever was."""
-    if not (run / STORE).is_file():
+    file = run.path / STORE
+    if not file.is_file():
         return 0
-    store = FactStore(run / STORE, run_fingerprint(run), read_only=True)
+    store = FactStore(file, run.reference.fingerprint, read_only=True)
     try:
         version, _ = store.read(since=2**62)  # the number alone
     finally:

@@ -43,16 +43,17 @@ def evaluate(
     import torch
 
     from oneshot.evaluation.evaluate import evaluate as evaluated
-    from oneshot.runs.run import current_graph, load_reasoner, run_data
+    from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
 
     place = find_device(device)
-    dataset = run_data(run) if data is None else load_data(data, seed)
-    graph = current_graph(run, dataset.graph) if data is None else dataset.graph
-    reasoner = load_reasoner(run, graph, settings).to(place)
+    opened = Run.open(run, settings or ())
+    dataset = opened.data if data is None else load_data(data, seed)
+    reasoner = opened.reasoner if data is None else opened.reasoner_on(dataset.graph)
+    reasoner.to(place)
     facts = reasoner.renumbered(dataset.graph, dataset.facts(split))
     known = reasoner.renumbered(dataset.graph, dataset.known)
-    if graph is not dataset.graph:  # facts were added or removed since
+    if data is None and opened.graph is not opened.base_graph:  # facts were added or removed
         known = torch.cat([known, reasoner.graph.facts.long().cpu()])
     asked = min(2 * len(facts), limit or 2 * len(facts))
     with console.progress_bar() as progress:

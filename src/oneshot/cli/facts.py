@@ -40,23 +40,20 @@ def facts(
     device: DeviceOption = "auto",
 ) -> None:
     """Change the graph of a run, durably, or write its facts out."""
-    from oneshot.graph.live.live_graph import LiveGraph
-    from oneshot.runs.run import run_config, run_fingerprint, run_graph, run_relations
+    from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
 
     find_device(device)
     named = _check_facts(action, fact, file, out, changes)
-    run_config(run)  # anything that is not a run is told apart first
+    opened = Run.open(run)
     if out is not None:
         from oneshot.data.write import check_facts_place
-        from oneshot.runs.run import run_files
         from oneshot.system.files import check_output
 
         check_facts_place(out)
-        check_output(out, run_files(run))
+        check_output(out, opened.files)
     with console.status(f"reading {run}"):
-        base = run_graph(run).with_relations(run_relations(run))
-        live = LiveGraph(base, run, run_fingerprint(run), read_only=action == "export")
+        live = opened.live_graph(read_only=action == "export")
     try:
         if action == "export":
             _export(live, out, changes, json)

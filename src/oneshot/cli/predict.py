@@ -99,7 +99,7 @@ def predict(
     device: DeviceOption = "auto",
 ) -> None:
     """Answer one question, or a file of them."""
-    from oneshot.runs.run import load_reasoner, run_files
+    from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
 
     _check_use(entity, relation, inverse, explain, plot, queries, out)
@@ -110,9 +110,10 @@ def predict(
     is_parts = out is not None and is_directory_of_parts(out, given)
     # The workers of a cluster have devices of their own.
     place = find_device("cpu" if dask is not None else device)
+    opened = Run.open(run, settings or ())
     for target in (plot, out):
         if target is not None:
-            read = [*run_files(run), *([] if queries is None else [queries])]
+            read = [*opened.files, *([] if queries is None else [queries])]
             check_output(target, data or "", *read)
     if is_parts and queries is not None and out is not None:
         from oneshot.batch.job import Job
@@ -137,7 +138,8 @@ def predict(
         return
     top, exclude_known = top or 10, bool(exclude_known)
     graph = None if data is None else load_data(data, seed).graph
-    reasoner = load_reasoner(run, graph, settings).to(place)
+    reasoner = opened.reasoner if graph is None else opened.reasoner_on(graph)
+    reasoner.to(place)
     if queries is not None and out is not None:
         answer_into_file(reasoner, queries, out, top, exclude_known, batch_size, json)
         return

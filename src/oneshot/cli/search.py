@@ -434,7 +434,7 @@ def _write(path: Path, summary: "Summary", value: dict[str, Any]) -> None:
     from oneshot.config import to_toml
     from oneshot.errors import InputError, MissingPackageError
     from oneshot.plots.search import plot_search
-    from oneshot.runs.run import CONFIG
+    from oneshot.runs.layout import CONFIG
     from oneshot.system.files import write_json, write_text
 
     for name in (CONFIG, PICTURE, RESULT):

@@ -70,7 +70,7 @@ def serve(
         else:
             console.note(f"{run} is served on {address} (stop with Ctrl+C)")
 
-    run_server(run, host, port, chosen, place, settings, tell)
+    run_server(run, host, port, chosen, place, settings or (), tell)
 
 
 def _token(file: Path | None) -> str | None:

@@ -70,7 +70,8 @@ def train(
     """
     started = time.perf_counter()  # what is read and built before training counts, too
     from oneshot.config import from_table
-    from oneshot.runs.run import CONFIG, check_run_place
+    from oneshot.runs.layout import CONFIG
+    from oneshot.runs.run import Run
     from oneshot.runs.train import train_run
     from oneshot.system.devices import find_device
     from oneshot.training.interrupt import interrupted, told_to_stop
@@ -89,7 +90,7 @@ def train(
     if config is None and not is_resumed and plan and not _has_company():
         given = from_table({}, changes)  # wrong settings, before anything is read
         dataset = load_data(source, given.training.seed)
-        check_run_place(out, dataset.graph)
+        Run(out).check_place(dataset.graph)
         try:
             with console.status("planning"):
                 found = make_plan(dataset, None, place, changes, given.training.seed)
@@ -139,13 +140,13 @@ def _configuration(file: Path | None, changes: list[str], resumed: Path | None) 
     The time of a resumed run stays as it was unless another one is given.
     """
     from oneshot.config import from_table, read_config
-    from oneshot.runs.run import run_config
+    from oneshot.runs.run import Run
 
     if resumed is not None and file is None:
-        return run_config(resumed, changes)
+        return Run.open(resumed, changes).config
     chosen = from_table({}, changes) if file is None else read_config(file, changes)
     has_time = any(change.partition("=")[0].strip() == _MINUTES for change in changes)
     if resumed is None or has_time or chosen.training.minutes:
         return chosen
-    training = replace(chosen.training, minutes=run_config(resumed).training.minutes)
+    training = replace(chosen.training, minutes=Run.open(resumed).config.training.minutes)
     return replace(chosen, training=training)

@@ -12,7 +12,7 @@ from oneshot.evaluation.frequency import frequency_metrics
 from oneshot.ranking import Metrics
 from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Prediction
-from oneshot.runs.run import load_reasoner
+from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 
 QUESTION = ("Bolivia", "borders")
@@ -47,7 +47,7 @@ def run_demo(out: Path, seed: int, device: torch.device) -> Demo:
     """
     data = load("world")
     result = train_run(data, out / "run", demo_config(seed), device) or {}
-    reasoner = load_reasoner(out / "run", data.graph).to(device)
+    reasoner = Run.open(out / "run").reasoner_on(data.graph).to(device)
     prediction = reasoner.predict(*QUESTION, top=5, exclude_known=True)
     explanation = reasoner.explain(*QUESTION, prediction[0].entity)
     picture = out / "explanation.png"

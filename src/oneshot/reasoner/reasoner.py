@@ -189,16 +189,17 @@ class Reasoner:
 
     def save(self, path: str | Path) -> None:
         """Write a run directory that `Reasoner.load` and the command line open."""
-        from oneshot.runs.run import save_reasoner
+        from oneshot.runs.run import Run
 
-        save_reasoner(self, Path(path))
+        Run(Path(path)).save(self)
 
     @staticmethod
     def load(path: str | Path, graph: KnowledgeGraph | None = None) -> "Reasoner":
         """The reasoner in a run directory; with another `graph`, relations are matched by name."""
-        from oneshot.runs.run import load_reasoner
+        from oneshot.runs.run import Run
 
-        return load_reasoner(Path(path), graph)
+        run = Run.open(path)
+        return run.reasoner if graph is None else run.reasoner_on(graph)
 
     def renumbered(self, graph: KnowledgeGraph, facts: Tensor) -> Tensor:
         """Facts [n, 3] of another graph, its relations numbered as the predictor knows them."""

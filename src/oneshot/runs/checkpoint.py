@@ -9,14 +9,8 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.runs.run import (
-    CHECKPOINT,
-    METRICS,
-    PREDICTOR,
-    RELATIONS,
-    relation_lines,
-    run_relations,
-)
+from oneshot.runs.layout import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, relation_lines
+from oneshot.runs.run import Run
 from oneshot.runs.tensors import check_shapes, load_tensors, restore_optimizer, save_tensors
 from oneshot.runs.writer import metrics_lines
 from oneshot.system.files import write_text
@@ -41,9 +35,9 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
 
 
-def read_checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint of the run in `path`, or None without one; a damaged one is an error."""
-    file = path / CHECKPOINT
+def read_checkpoint(run: Run) -> Checkpoint | None:
+    """The checkpoint of a run, or None without one; a damaged one is an error."""
+    file = run.path / CHECKPOINT
     if not file.is_file():
         return None
     tensors, about = load_tensors(file)
@@ -108,21 +102,22 @@ def reopen(trainer: Trainer) -> None:
             state.loss, state.covered = record["loss"] * asked, record["covered"] * asked
 
 
-def mend_run(path: Path, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[str]:
+def mend_run(run: Run, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[str]:
     """Write again what is missing or unreadable in a run and follows from its checkpoint.
 
     → the names of those files
     """
     mended = []
-    state = checkpoint.state
+    path, state = run.path, checkpoint.state
     is_validated = state.best_epoch > 0
     wanted = checkpoint.best if is_validated else checkpoint.predictor
     if not _is_whole(path / PREDICTOR, wanted):
         about = {"epoch": state.best_epoch if is_validated else state.epoch + (state.asked > 0)}
         save_tensors(path / PREDICTOR, wanted, about)
         mended.append(PREDICTOR)
-    if not _lists(path, graph):
+    if not _lists(run, graph):
         write_text(path / RELATIONS, relation_lines(graph))
+        run.forget()
         mended.append(RELATIONS)
     if not _tells(path / METRICS, checkpoint):
         write_text(path / METRICS, metrics_lines(checkpoint.state.history))
@@ -138,9 +133,9 @@ def _is_whole(file: Path, wanted: dict[str, Tensor]) -> bool:
     return True
 
 
-def _lists(path: Path, graph: KnowledgeGraph) -> bool:
+def _lists(run: Run, graph: KnowledgeGraph) -> bool:
     try:
-        return run_relations(path) == graph.relations
+        return run.relations == graph.relations
     except InputError:
         return False
 

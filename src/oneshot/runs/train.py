@@ -21,26 +21,18 @@ from oneshot.runs.checkpoint import (
     reopen,
     restore,
 )
-from oneshot.runs.run import (
+from oneshot.runs.layout import (
     CALIBRATION,
     CHECKPOINT,
     CONFIG,
     CONTENTS,
-    GRAPH,
     RESULT,
-    check_listed,
-    check_no_changes,
-    check_run_place,
-    list_file,
-    load_sampler,
-    only_writer,
     read_calibration,
-    read_json,
-    run_config,
 )
-from oneshot.runs.writer import RunWriter, begun_run, holds_training, remove_staged
+from oneshot.runs.run import Run
+from oneshot.runs.writer import RunWriter, begun_run, remove_staged
 from oneshot.system import console
-from oneshot.system.checksums import write_sealed_json, write_sealed_text
+from oneshot.system.checksums import read_sealed_json, write_sealed_json, write_sealed_text
 from oneshot.system.distributed import Team
 from oneshot.system.files import json_text, remove_leftovers, write_text
 from oneshot.training.diagnosis import Diagnosis
@@ -82,16 +74,16 @@ def train_run(
     budget = TimeBudget(config.training.minutes, clock, clock() if started is None else started)
     budget.final_queries = final_queries(data)
     team = Team(device)
-    check_run_place(path, data.graph)
+    Run(path).check_place(data.graph)
     with ExitStack() as writing:
         is_held = team.is_first and path.is_dir()
         if is_held:
-            writing.enter_context(only_writer(path))
+            writing.enter_context(Run(path).lock())
 
         def hold() -> None:
             if not is_held:
                 _make_place(path)
-                writing.enter_context(only_writer(path))
+                writing.enter_context(Run(path).lock())
 
         job = _Job(data, path, config, device, team, budget, observers, should_stop, interrupted)
         return job.run(resume, hold)
@@ -119,7 +111,7 @@ class _Job:
             # Finished, as the calibration comes last: not to be replaced by who wants to go on.
             return _finished(data, path, config) if is_first else {}
         if checkpoint is None:
-            check_no_changes(path)
+            Run(path).check_no_changes()
         is_reopened = checkpoint is not None and goes_on(checkpoint.state, config.training.minutes)
         if checkpoint is not None and checkpoint.state.finished and not is_reopened:
             result = _saved_result(path)
@@ -131,7 +123,7 @@ class _Job:
             torch.cuda.reset_peak_memory_stats(self.device)
         reasoner = build_reasoner(data.graph, config, self.device)
         if checkpoint is not None:
-            load_sampler(path, reasoner.sampler)
+            Run(path).load_sampler(reasoner.sampler)
         display = ProgressDisplay(is_first)
         watching: list[Observer] = [display, Diagnosis(), *self.observers]
         trainer = Trainer(reasoner, data, config.training, watching, self.budget)
@@ -149,11 +141,11 @@ class _Job:
                 _tell(data, path, resume, checkpoint)
                 _clean(path)
                 if checkpoint is None:
-                    writer = stack.enter_context(begun_run(path, config, data.graph))
+                    writer = stack.enter_context(begun_run(Run(path), config, data.graph))
                 else:
                     _mend(path, checkpoint, data)
                     _prepare(path, config, trainer)
-                    writer = RunWriter(path)
+                    writer = RunWriter(Run(path))
                 trainer.observers.insert(0, writer)
             try:
                 trainer.run()
@@ -173,7 +165,7 @@ class _Job:
                 return {}
             result = {**self._about(trainer), **self._finish(evaluation)}
         text = json_text(result)
-        list_file(path, RESULT, text.encode())
+        Run(path).list_file(RESULT, text.encode())
         write_text(path / RESULT, text)
         return {**result, "already_finished": False}
 
@@ -263,7 +255,7 @@ def _make_place(path: Path) -> None:
 
 def _resumable(data: Dataset, path: Path, config: Config) -> Checkpoint | None:
     """The checkpoint of the run in `path`, which must fit what is asked for, or None."""
-    checkpoint = read_checkpoint(path)
+    checkpoint = read_checkpoint(Run(path))
     if checkpoint is not None:
         _check_same(data, path, config)
     return checkpoint
@@ -283,13 +275,14 @@ def _finished(data: Dataset, path: Path, config: Config) -> dict[str, Any]:
 
 def _check_same(data: Dataset, path: Path, config: Config) -> None:
     """Raise unless the run in `path` has this configuration, but for its time, and this graph."""
-    if _without_time(run_config(path)) != _without_time(config):
+    run = Run(path)
+    if _without_time(run.config) != _without_time(config):
         raise InputError(
             f"{path}: was started with another configuration; resume it without --config and "
             "--set, or with the same ones (only training.minutes may differ), or train into "
             "another directory"
         )
-    if read_json(path / GRAPH).get("fingerprint") != data.graph.fingerprint:
+    if run.reference.fingerprint != data.graph.fingerprint:
         raise InputError(f"{path}: the graph has changed since this run was started")
 
 
@@ -301,8 +294,8 @@ def _saved_result(path: Path) -> dict[str, Any] | None:
     """The result of a finished run; None if it, or the calibration before it, is not whole."""
     try:
         read_calibration(path / CALIBRATION)
-        check_listed(path, RESULT)
-        result = read_json(path / RESULT)
+        Run(path).check_listed(RESULT)
+        result = read_sealed_json(path / RESULT)
     except InputError:
         return None
     reports = [result.get("valid"), result.get("test")]
@@ -321,7 +314,7 @@ def _tell(data: Dataset, path: Path, resume: bool, checkpoint: Checkpoint | None
         console.note(remark)
     if checkpoint is None and resume:
         console.note(f"{path}: there is no checkpoint to resume from; training starts afresh")
-    if checkpoint is None and holds_training(path):
+    if checkpoint is None and Run(path).holds_training:
         advice = "" if resume else "; to go on with a run, use --resume"
         console.note(
             f"{path}: holds an older run, which is replaced when the first epoch is done, or its "
@@ -330,13 +323,13 @@ def _tell(data: Dataset, path: Path, resume: bool, checkpoint: Checkpoint | None
 
 
 def _mend(path: Path, checkpoint: Checkpoint, data: Dataset) -> None:
-    for name in mend_run(path, checkpoint, data.graph):
+    for name in mend_run(Run(path), checkpoint, data.graph):
         console.note(f"{path / name}: was missing or damaged; restored from the checkpoint")
 
 
 def _prepare(path: Path, config: Config, trainer: Trainer) -> None:
     """Make a run ready to be gone on with, in the time that it now has."""
-    if to_toml(run_config(path)) != to_toml(config):  # only in `minutes`, as was checked
+    if to_toml(Run(path).config) != to_toml(config):  # only in `minutes`, as was checked
         write_sealed_text(path / CONFIG, to_toml(config))
     if not trainer.state.finished:  # of an earlier state of the predictor
         for name in (RESULT, CALIBRATION):
@@ -352,6 +345,6 @@ def _peak_gpu_megabytes(device: torch.device) -> float | None:
 
 def _clean(path: Path) -> None:
     """Remove temporary files that a killed process left behind."""
-    remove_staged(path)
+    remove_staged(Run(path))
     remove_leftovers(path, CONTENTS)
     remove_leftovers((path / CHECKPOINT).parent, (CHECKPOINT.name,))

@@ -14,8 +14,7 @@ from oneshot.config import Config
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import FILES as STORE_FILES
-from oneshot.runs.run import (
-    CALIBRATION,
+from oneshot.runs.layout import (
     CHECKPOINT,
     CONFIG,
     CONTENTS,
@@ -23,39 +22,39 @@ from oneshot.runs.run import (
     METRICS,
     PREDICTOR,
     RELATIONS,
-    RESULT,
     SAMPLER,
-    check_no_changes,
-    only_writer,
-    save_sampler,
-    start_run,
+    SAVED,
+    TRAINED,
 )
+from oneshot.runs.run import Run
 from oneshot.runs.tensors import optimizer_tensors, save_tensors
 from oneshot.system.files import check_replaceable, exchange, leftovers, sync, write_text
 from oneshot.training.trainer import Trainer
 
-__all__ = ["CHECKPOINT", "RunWriter", "begun_run", "holds_training", "remove_staged"]
-
-_TRAINED = (str(CHECKPOINT), RESULT, CALIBRATION, PREDICTOR, METRICS)
-"""What a training leaves in a run, in the order in which it is taken away."""
+__all__ = ["CHECKPOINT", "RunWriter", "begun_run", "remove_staged"]
 
 
 class RunWriter:
-    """Keeps a run directory up to date during training.
+    """Keeps a run up to date during training.
 
-    `staged`: where the first checkpoint is written to, if it is to replace an older run in `path`.
+    `staged`: where the first checkpoint is written to, if it is to replace an older `run`.
     `has_saved`: whether a checkpoint was written.
     """
 
-    def __init__(self, path: Path, staged: Path | None = None) -> None:
-        self.path = path
+    def __init__(self, run: Run, staged: Run | None = None) -> None:
+        self.run = run
         self.has_saved = False
         self._staged = staged
+
+    @property
+    def _target(self) -> Run:
+        """The run that is written to."""
+        return self._staged or self.run
 
     def started(self, trainer: Trainer) -> None:
         trainer.keep = lambda: self.keep(trainer)
         if trainer.team.is_first:
-            save_sampler(self._staged or self.path, trainer.reasoner.sampler)
+            self._target.save_sampler(trainer.reasoner.sampler)
 
     def stepped(self, queries: int, loss: float) -> None:
         pass
@@ -67,17 +66,17 @@ class RunWriter:
         """Best parameters first, then the record, then the checkpoint that vouches for both."""
         if not trainer.team.is_first:
             return
-        path = self._staged or self.path
+        path = self._target.path
         if is_best:
             save_tensors(path / PREDICTOR, trainer.best, {"epoch": record["epoch"]})
         write_text(path / METRICS, metrics_lines(trainer.state.history))
-        self._save(path, trainer)
+        self._save(trainer)
 
     def keep(self, trainer: Trainer) -> None:
         """Write a checkpoint within an epoch."""
         if trainer.team.is_first:
             trainer.check_parameters(trainer.state.epoch + 1)
-            self._save(self._staged or self.path, trainer)
+            self._save(trainer)
 
     def stopped(self, trainer: Trainer) -> bool:
         """Keep where a training stands that ends within an epoch. → whether it can be resumed
@@ -90,25 +89,26 @@ class RunWriter:
             self.keep(trainer)
         return trainer.state.asked > 0 or trainer.state.epoch > 0
 
-    def _save(self, path: Path, trainer: Trainer) -> None:
-        """Write a checkpoint to `path`; a run that was staged there takes its place."""
-        state = trainer.state
+    def _save(self, trainer: Trainer) -> None:
+        """Write a checkpoint; a run that was staged takes its place."""
+        path, state = self._target.path, trainer.state
         if not state.best_epoch:  # until the first validation the newest parameters are the best
             about = {"epoch": state.epoch + (state.asked > 0)}
             save_tensors(path / PREDICTOR, trainer.predictor.state_dict(), about)
-        _save_checkpoint(path, trainer)
+        _save_checkpoint(self._target, trainer)
         self.has_saved = True
         if self._staged is not None:
-            check_no_changes(self.path)  # facts that came while the first epoch was trained
-            for directory in ((self._staged / CHECKPOINT).parent, self._staged):
+            self.run.check_no_changes()  # facts that came while the first epoch was trained
+            for directory in ((path / CHECKPOINT).parent, path):
                 sync(directory)
-            self._staged.chmod(self.path.stat().st_mode)
-            _replace_run(self.path, self._staged)
+            path.chmod(self.run.path.stat().st_mode)
+            _replace_run(self.run, self._staged)
+            self.run.forget()
             self._staged = None
 
 
-def _save_checkpoint(path: Path, trainer: Trainer) -> None:
-    """Write all that it takes to go on with a training to the run in `path`."""
+def _save_checkpoint(run: Run, trainer: Trainer) -> None:
+    """Write all that it takes to go on with a training."""
     tensors = {f"predictor.{k}": v for k, v in trainer.predictor.state_dict().items()}
     tensors |= {f"best.{k}": v for k, v in trainer.best.items()}
     tensors |= optimizer_tensors(trainer.optimizer)
@@ -121,56 +121,51 @@ def _save_checkpoint(path: Path, trainer: Trainer) -> None:
         "schedule": schedule,
         "micro_batch": trainer.micro_batch,
     }
-    save_tensors(path / CHECKPOINT, tensors, about)
+    save_tensors(run.path / CHECKPOINT, tensors, about)
 
 
 @contextmanager
-def begun_run(path: Path, config: Config, graph: KnowledgeGraph) -> Iterator[RunWriter]:
+def begun_run(run: Run, config: Config, graph: KnowledgeGraph) -> Iterator[RunWriter]:
     """A writer for a training from its start; the block ends with the training.
 
-    An older run in `path` stays whole until the new one has trained an epoch or a minute: its first
+    An older run there stays whole until the new one has trained an epoch or a minute: its first
     checkpoint is written beside it and then takes its place. Where there is none, what the run is
     about is written at once: a process killed in its first epoch can be resumed without telling it
     again.
     """
-    if not holds_training(path):
-        start_run(path, config, graph)
-        yield RunWriter(path)
+    if not run.holds_training:
+        run.start(config, graph)
+        yield RunWriter(run)
         return
-    staged = _stage(path)
+    staged = Run(_stage(run))
     try:
-        with only_writer(staged):  # it takes the place of the directory that is held already
-            start_run(staged, config, graph)
-            yield RunWriter(path, staged)
+        with staged.lock():  # it takes the place of the directory that is held already
+            staged.start(config, graph)
+            yield RunWriter(run, staged)
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(staged.path, ignore_errors=True)
 
 
-def _stage(path: Path) -> Path:
+def _stage(run: Run) -> Path:
     """A directory for the successor of a run: beside it, so that the two can change places.
 
     Its name is known as the rest of a killed process, if it should become that.
     """
-    path = path.resolve()
+    path = run.path.resolve()
     if path.parent.stat().st_dev == path.stat().st_dev:  # else it is a file system of its own
         with contextlib.suppress(OSError):  # nothing can be written there
             return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     return Path(tempfile.mkdtemp(prefix=f".{CHECKPOINT.parent.name}.", dir=path))
 
 
-def remove_staged(path: Path) -> None:
+def remove_staged(run: Run) -> None:
     """Remove what killed processes left beside a run of successors that never took its place."""
-    path = path.resolve()
+    path = run.path.resolve()
     for entry in leftovers(path.parent, (path.name,)):
         with contextlib.suppress(InputError, OSError):
             check_replaceable(entry, GRAPH, CONTENTS)  # else it is somebody else's
-            with only_writer(entry):
+            with Run(entry).lock():
                 shutil.rmtree(entry, ignore_errors=True)
-
-
-def holds_training(path: Path) -> bool:
-    """Whether a directory holds anything that a training took time for."""
-    return any((path / name).exists() for name in _TRAINED)
 
 
 def metrics_lines(history: list[dict[str, Any]]) -> str:
@@ -178,23 +173,24 @@ def metrics_lines(history: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in history)
 
 
-def _replace_run(path: Path, staged: Path) -> None:
-    """Put a run that is written already in the place of the one in `path`.
+def _replace_run(run: Run, successor: Run) -> None:
+    """Put a run that is written already in the place of another one.
 
     In one step, where the system has such a step. Else file by file: the old ones go first, the
     checkpoint before all others. A process killed in between then leaves a run without a
     checkpoint, which is started afresh, and never one that is mixed of two.
     """
+    path, staged = run.path, successor.path
     if staged.parent == path.resolve().parent and exchange(staged, path.resolve()):
         sync(staged.parent)
         shutil.rmtree(staged, ignore_errors=True)
         return
-    for name in (*_TRAINED, SAMPLER, CONFIG, *STORE_FILES):
+    for name in (*TRAINED, SAMPLER, CONFIG, *STORE_FILES):
         (path / name).unlink(missing_ok=True)
-    shutil.rmtree(path / "graph", ignore_errors=True)
+    shutil.rmtree(path / SAVED, ignore_errors=True)
     sync(path)
     (path / CHECKPOINT).parent.mkdir(exist_ok=True)
-    for name in (GRAPH, "graph", RELATIONS, CONFIG, SAMPLER, PREDICTOR, METRICS, str(CHECKPOINT)):
+    for name in (GRAPH, SAVED, RELATIONS, CONFIG, SAMPLER, PREDICTOR, METRICS, str(CHECKPOINT)):
         if (staged / name).exists():
             (staged / name).replace(path / name)
     sync((path / CHECKPOINT).parent)

@@ -12,7 +12,7 @@ import numpy as np
 from oneshot.config import Config, SamplerConfig, to_toml
 from oneshot.errors import OneshotError
 from oneshot.reasoner.build import build_sampler
-from oneshot.runs.run import load_reasoner, load_sampler
+from oneshot.runs.run import Run
 from oneshot.search.budgets import choose, mixed_sampler, setting_of
 from oneshot.search.display import SearchDisplay
 from oneshot.search.propose import FAILURE_COST, Known, Proposal, nearest, propose
@@ -216,7 +216,8 @@ def _finish(
     If the search has a time, on as many queries as there is time for.
     """
     data, target, timer = session.data, session.settings.target, session.timer
-    reasoner = load_reasoner(session.out / RUN, data.graph).to(session.device)
+    run = Run.open(session.out / RUN)
+    reasoner = run.reasoner_on(data.graph).to(session.device)
     for split in ("valid", "test"):
         summary[f"{split}_before"] = result[split]
     if session.allotment is not None and sampler == config.sampler:
@@ -224,7 +225,7 @@ def _finish(
         summary |= {split: result[split] for split in ("valid", "test") if result[split]}
     else:
         reasoner.sampler = build_sampler(sampler, config.training.seed)
-        load_sampler(session.out / RUN, reasoner.sampler)
+        run.load_sampler(reasoner.sampler)
         budget = TimeBudget()
         if session.allotment is not None:
             left = max(session.allotment.end - timer.spent, 1.0)

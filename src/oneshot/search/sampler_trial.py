@@ -17,7 +17,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.ranking import KnownFacts, filtered_ranks
 from oneshot.reasoner.build import build_sampler
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.run import load_reasoner, load_sampler
+from oneshot.runs.run import Run
 from oneshot.search.predictor_trial import Slow, base_config, failure, free_memory, task_data
 from oneshot.search.store import Answers
 from oneshot.training.time_budget import Clock
@@ -101,7 +101,7 @@ def run_sampler_trial(task: dict[str, Any], clock: Clock = time.perf_counter) ->
         reasoner.sampler = build_sampler(
             sampler_at_test(config.sampler, task["values"]), config.training.seed
         )
-        load_sampler(Path(task["run"]), reasoner.sampler)
+        Run(Path(task["run"])).load_sampler(reasoner.sampler)
         queries, answers = asked_queries(data, task["sampler_queries"], task["seed"])
         size = config.training.valid_batch_size or config.training.batch_size
         found = ask(reasoner, queries, answers, known, size, check_time)
@@ -137,6 +137,6 @@ def _frozen(run: str, stamp: str, device: str, fingerprint: str) -> tuple[Reason
     """The trained reasoner, read once a process; `stamp` changes when it is trained again."""
     data = task_data({"fingerprint": fingerprint, "origin": None})
     place = torch.device(device)
-    reasoner = load_reasoner(Path(run), data.graph).to(place)
+    reasoner = Run.open(run).reasoner_on(data.graph).to(place)
     known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
     return reasoner, known.to(place)

@@ -13,9 +13,9 @@ from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.runs.checkpoint import read_checkpoint
-from oneshot.runs.run import CONFIG, run_config
+from oneshot.runs.layout import CONFIG
+from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
-from oneshot.runs.writer import holds_training
 from oneshot.search.allotment import Allotment
 from oneshot.search.predictor_phase import RANDOM, find_predictor, search_randomly
 from oneshot.search.predictor_trial import full_config, provide
@@ -102,32 +102,31 @@ def _run(session: Session) -> None:
 
 def _train(session: Session, config: Config, best: Trial) -> dict[str, Any]:
     """Train the best configuration in full; an earlier, different winner is replaced."""
-    run, timer, allotment = session.out / RUN, session.timer, session.allotment
-    resume = holds_training(run)
+    run, timer, allotment = Run(session.out / RUN), session.timer, session.allotment
+    resume = run.holds_training
     if resume and allotment is not None:  # its time is that of the session
-        resume = to_toml(_without_minutes(run_config(run))) == to_toml(_without_minutes(config))
+        resume = to_toml(_without_minutes(run.config)) == to_toml(_without_minutes(config))
     elif resume:
-        resume = to_toml(run_config(run)) == to_toml(config)
+        resume = to_toml(run.config) == to_toml(config)
     if not resume:
         console.note(f"trial {best.number + 1} was the best; it is trained in full")
     if allotment is not None:
-        minutes = _training_minutes(session, allotment, resume)
+        minutes = _training_minutes(session, run, allotment, resume)
         training = dataclasses.replace(config.training, minutes=minutes)
         config = dataclasses.replace(config, training=training)
     result = train_run(
-        session.data, run, config, session.device, resume, [timer], clock=timer.clock
+        session.data, run.path, config, session.device, resume, [timer], clock=timer.clock
     )
     kept = {name: value for name, value in result.items() if name != "already_finished"}
     session.store.set_about("trained", {**kept, "trial": best.number})
     return result
 
 
-def _training_minutes(session: Session, allotment: Allotment, resume: bool) -> float:
+def _training_minutes(session: Session, run: Run, allotment: Allotment, resume: bool) -> float:
     """The time of the training in full; what an earlier session has trained counts."""
-    run = session.out / RUN
     checkpoint = read_checkpoint(run) if resume else None
     if checkpoint is not None and checkpoint.state.finished and not session.has_more_time:
-        return run_config(run).training.minutes
+        return run.config.training.minutes
     trained = 0.0 if checkpoint is None else checkpoint.state.seconds
     return round((trained + allotment.training_seconds(session.timer.spent)) / 60, 4)
 

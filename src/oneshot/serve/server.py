@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def run_server(
     port: int,
     settings: ServeSettings,
     device: torch.device,
-    changes: list[str] | None = None,
+    changes: Sequence[str] = (),
     tell: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve a run until the process is told to stop; `tell` gets the address once it listens."""

@@ -13,16 +13,9 @@ import numpy as np
 import torch
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.live.store import StoreError
 from oneshot.reasoner.explanation import Explanation
-from oneshot.runs.run import (
-    load_reasoner,
-    run_config,
-    run_fingerprint,
-    run_graph,
-    run_relations,
-)
+from oneshot.runs.run import Run
 from oneshot.serve.engine import Engine, ExpiredError, OverloadedError, Question
 from oneshot.serve.entity_search import NameSearch
 from oneshot.serve.metrics import Metrics
@@ -40,20 +33,19 @@ class Service:
         run: Path,
         settings: ServeSettings | None = None,
         device: torch.device | str = "cpu",
-        changes: list[str] | None = None,
+        changes: Sequence[str] = (),
     ) -> None:
         """Load a run; `changes`: of its configuration, such as `sampler.entity_ratio=0.2`."""
         self.settings = settings or ServeSettings()
         self.metrics = Metrics()
-        run_config(run)  # anything that is not a run is told apart first
-        base = run_graph(run).with_relations(run_relations(run))
-        self.reasoner = load_reasoner(run, base, changes)
+        opened = Run.open(run, changes)
+        self.reasoner = opened.reasoner_on(opened.base_graph)
         self.reasoner.predictor.to(device)
         # A run that nobody can write to can still be looked at.
         unwritable = self.settings.read_only and not os.access(run, os.W_OK)
-        self.live = LiveGraph(base, run, run_fingerprint(run), device, unwritable)
+        self.live = opened.live_graph(device, unwritable)
         self.reasoner.graph = self.live.graph()
-        self.names = NameSearch(self.live.entities, _degrees(base))
+        self.names = NameSearch(self.live.entities, _degrees(opened.base_graph))
         self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
         watched = {
             "queue_length": ("Questions that wait.", lambda: self.engine.waiting),

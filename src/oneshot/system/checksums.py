@@ -78,8 +78,8 @@ def write_sealed_text(path: Path, text: str) -> None:
     write_text(path, f"# {KEY}: {digest(text.encode())}\n{text}")
 
 
-def check_sealed_text(path: Path) -> None:
-    """Raise if a file that `write_sealed_text` wrote was changed since, or holds nothing."""
+def read_sealed_text(path: Path) -> str:
+    """The text of a file that `write_sealed_text` wrote; one that was changed since is an error."""
     check_readable(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -92,6 +92,7 @@ def check_sealed_text(path: Path) -> None:
         raise damaged(path, f"; if the change is yours, remove the line `# {KEY}: …` at its top")
     if all(line.startswith("#") or not line.strip() for line in text.splitlines()):
         raise InputError(f"{path}: is empty; copy it again from where it is whole")
+    return text
 
 
 def damaged(path: Path, what_to_do: str = "; copy it again from where it is whole") -> InputError:

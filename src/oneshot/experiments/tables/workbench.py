@@ -22,7 +22,8 @@ from oneshot.experiments.baselines.progress import measure_shown
 from oneshot.experiments.tables.table import Figures
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.run import METRICS, load_reasoner
+from oneshot.runs.layout import METRICS
+from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
 from oneshot.training.interrupt import StopTraining, told_to_stop
@@ -214,7 +215,7 @@ class Workbench:
         found = self.train(data, config)
         if "failure" in found:
             raise OneshotError(f"{data.name}: {found['failure']}")
-        return load_reasoner(self._run(data, config), data.graph).to(self.device)
+        return Run.open(self._run(data, config)).reasoner_on(data.graph).to(self.device)
 
     def has_run(self, data: Dataset, config: Config) -> bool:
         """Whether this training was begun before."""
