@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from oneshot.graph.graph import KnowledgeGraph
     from oneshot.graph.vocabulary import Vocabulary
     from oneshot.predictor import Predictor
-    from oneshot.reasoner.answers import Answer
+    from oneshot.reasoner.answers import Answer, AnswerOptions
     from oneshot.reasoner.explanation import Explanation
     from oneshot.reasoner.reasoner import Reasoner
     from oneshot.samplers import (
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # Names are imported on first use, so that `oneshot --help` does not wait for torch.
 _HOME = {
     "Answer": "reasoner.answers",
+    "AnswerOptions": "reasoner.answers",
     "Client": "client",
     "ServiceError": "client",
     "Config": "config",
@@ -76,6 +77,7 @@ _HOME = {
 __all__ = [
     "SAMPLERS",
     "Answer",
+    "AnswerOptions",
     "BFSSampler",
     "Client",
     "Config",

@@ -7,10 +7,10 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Sequence
 from http.client import HTTPException
-from typing import Any
+from typing import Any, Unpack
 
 from oneshot.errors import OneshotError
-from oneshot.reasoner.answers import Answer, Prediction
+from oneshot.reasoner.answers import Answer, AnswerKeywords, Prediction
 
 
 class ServiceError(OneshotError):
@@ -53,22 +53,21 @@ class Client:
         relation: str,
         *,
         inverse: bool = False,
-        top: int = 10,
-        exclude_known: bool = False,
+        **options: Unpack[AnswerKeywords],
     ) -> Prediction:
-        """The best answers to `(entity, relation, ?)`, as `Reasoner.predict` gives them."""
-        return self.predict_many(
-            [(entity, relation)], inverse=inverse, top=top, exclude_known=exclude_known
-        )[0]
+        """The best answers to `(entity, relation, ?)`, as `Reasoner.predict` gives them.
+
+        `options`: what is wanted of them, such as `top=10` or `exclude_known=True`.
+        """
+        return self.predict_many([(entity, relation)], inverse=inverse, **options)[0]
 
     def predict_many(
         self,
         questions: Iterable[tuple[str, str]],
         *,
         inverse: bool = False,
-        top: int = 10,
-        exclude_known: bool = False,
         batch_size: int = 16,
+        **options: Unpack[AnswerKeywords],
     ) -> list[Prediction]:
         """The answers to many questions (entity, relation), in requests of `batch_size`."""
         asked = [
@@ -77,11 +76,7 @@ class Client:
         ]
         found = []
         for start in range(0, len(asked), batch_size):
-            body = {
-                "questions": asked[start : start + batch_size],
-                "top": top,
-                "exclude_known": exclude_known,
-            }
+            body = {"questions": asked[start : start + batch_size], **options}
             found += [_prediction(value) for value in self._call("/v1/predict", body)["results"]]
         return found
 

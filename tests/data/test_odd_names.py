@@ -22,6 +22,7 @@ from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
+from oneshot.reasoner.answers import AnswerOptions
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import layout as run_parts
 from oneshot.runs.layout import read_relations
@@ -191,10 +192,10 @@ def test_answers_with_odd_names_are_one_row_each(tmp_path: Path, end: str) -> No
     reasoner = saved(tmp_path / "run", graph_of([f"r{end}"], entities))
     asked = tmp_path / "q.parquet"
     pq.write_table(pa.table({"entity": entities[:2], "relation": [f"r{end}"] * 2}), asked)
-    answer_questions(reasoner, asked, tmp_path / "a.jsonl", top=2)
+    answer_questions(reasoner, asked, tmp_path / "a.jsonl", AnswerOptions(top=2))
     lines = (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["query"]["entity"] for line in lines] == entities[:2]
-    answer_questions(reasoner, asked, tmp_path / "a.tsv", top=2)
+    answer_questions(reasoner, asked, tmp_path / "a.tsv", AnswerOptions(top=2))
     with (tmp_path / "a.tsv").open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file, delimiter="\t", strict=True)
     assert [row[:2] for row in rows] == [[e, f"r{end}"] for e in entities[:2] for _ in range(2)]

@@ -1,7 +1,9 @@
 """Tests of the reasoner: asking, scoring, and the example of the README."""
 
 import itertools
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import oneshot
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.reasoner.answers import Calibration, Prediction
+from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions, Calibration, Prediction
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 
@@ -156,6 +158,45 @@ def test_probabilities_follow_the_scores(reasoner: Reasoner) -> None:
     assert len(set(chances)) > 3
     reasoner.calibration = None
     assert {a.probability for a in reasoner.predict("link 0", "after")} == {None}
+
+
+def test_options_are_one_value_or_keywords(reasoner: Reasoner) -> None:
+    assert set(AnswerKeywords.__annotations__) == {f.name for f in fields(AnswerOptions)}
+    options = AnswerOptions(top=4, exclude_known=True)
+    expected = reasoner.predict("link 2", "after", top=4, exclude_known=True)
+    assert len(expected) == 4
+    assert reasoner.predict("link 2", "after", options=options) == expected
+    assert reasoner.predict("link 2", "after", options=options, top=3).answers == expected[:3]
+    many = [("link 2", "after")]
+    assert list(reasoner.predict_stream(many, options=options)) == [expected]
+    with pytest.raises(TypeError, match="tops"):
+        reasoner.predict("link 2", "after", tops=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top": 0}, "top must be at least 1, not 0"),
+        ({"top": 2.5}, r"top must be a whole number, not 2\.5"),
+        ({"top": True}, "top must be a whole number, not True"),
+        ({"candidates": "all"}, 'candidates must be "seen" or a list'),
+    ],
+)
+def test_wrong_options_are_told_by_all_who_take_them(
+    reasoner: Reasoner, options: dict[str, Any], message: str
+) -> None:
+    for ask in (
+        lambda: AnswerOptions(**options),
+        lambda: reasoner.predict("link 2", "after", **options),
+        lambda: reasoner.predict_stream([], **options),
+    ):
+        with pytest.raises(InputError, match=message):
+            ask()
+
+
+def test_candidates_are_for_one_query(reasoner: Reasoner) -> None:
+    with pytest.raises(InputError, match="candidates are for one query at a time"):
+        reasoner.predict_stream([("link 2", "after")], candidates=["link 3"])
 
 
 def test_wrong_questions_are_told(reasoner: Reasoner) -> None:

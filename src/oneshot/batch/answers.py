@@ -9,7 +9,7 @@ from typing import Any
 
 from oneshot.batch.questions import read_questions
 from oneshot.errors import InputError
-from oneshot.reasoner.answers import Prediction
+from oneshot.reasoner.answers import AnswerOptions, Prediction
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.files import replacing
 
@@ -33,9 +33,8 @@ def answer_questions(
     reasoner: Reasoner,
     questions: Path,
     path: Path,
+    options: AnswerOptions | None = None,
     *,
-    top: int = 10,
-    exclude_known: bool = False,
     batch_size: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
@@ -50,9 +49,7 @@ def answer_questions(
     def stream() -> Iterator[Prediction]:
         nonlocal unanswered
         asked = ((question.entity, question.relation) for question in read_questions(questions))
-        for found in reasoner.predict_stream(
-            asked, top=top, exclude_known=exclude_known, batch_size=batch_size
-        ):
+        for found in reasoner.predict_stream(asked, options=options, batch_size=batch_size):
             unanswered += not found.answers
             yield found
             if progress is not None:

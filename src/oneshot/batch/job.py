@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from oneshot.batch.parts import answer_partition, unanswered_in
 from oneshot.batch.questions import check_questions, read_questions
 from oneshot.batch.source import Source, file_digest, opened
 from oneshot.errors import InputError, OneshotError
+from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions
 from oneshot.system import console
 from oneshot.system.files import remove_leftovers
 from oneshot.system.workers import Workers, open_workers
@@ -34,9 +35,10 @@ Pairs = list[tuple[str, str]]
 class Job:
     """Questions, who answers them, and where the answers go.
 
-    `top`, `exclude_known`, `partition` (questions a part answers): None for the default, or with
-    `resume` for what the answers in `out` were begun with; likewise `data` and `settings` (see
-    `Source`). `batch_size` and `device`: of each worker, and free to change.
+    `options`: what is wanted of the answers, as far as it was given; `partition`: questions a part
+    answers. What is not given (None) is as by default, or with `resume` as the answers in `out`
+    were begun with; likewise `data` and `settings` (see `Source`). `batch_size` and `device`: of
+    each worker, and free to change.
     """
 
     run: Path
@@ -45,8 +47,7 @@ class Job:
     data: str | None = None
     seed: int = 0
     settings: tuple[str, ...] = ()
-    top: int | None = None
-    exclude_known: bool | None = None
+    options: AnswerKeywords = field(default_factory=AnswerKeywords)
     partition: int | None = None
     batch_size: int | None = None
     device: str = "auto"
@@ -105,17 +106,15 @@ def _completed(job: Job, stored: Manifest) -> Job:
     """A job with what was not given taken from the answers that it goes on with."""
     if job.data is None:
         job = replace(job, data=stored.data, seed=stored.seed)
-    return replace(
-        job,
-        settings=job.settings or stored.settings,
-        top=job.top or stored.top,
-        exclude_known=stored.exclude_known if job.exclude_known is None else job.exclude_known,
-    )
+    return replace(job, settings=job.settings or stored.settings)
 
 
 def _manifest(job: Job, stored: Manifest | None, is_here: bool) -> Manifest:
     """The manifest of a job, whose questions are checked if that was not done before."""
     source = Source(str(job.run), job.data, job.seed, job.settings)
+    begun = AnswerOptions() if stored is None or not job.resume else stored.options
+    options = begun.changed(job.options)
+    options.check_for_many()
     with console.status(f"checking {job.queries}"):
         digest = file_digest(job.queries)
         if digest is None:
@@ -129,8 +128,7 @@ def _manifest(job: Job, stored: Manifest | None, is_here: bool) -> Manifest:
     manifest = Manifest(
         reasoner=identity,
         digest=digest,
-        top=job.top or 10,
-        exclude_known=bool(job.exclude_known),
+        options=options,
         data=job.data,
         seed=job.seed,
         settings=job.settings,

@@ -12,6 +12,7 @@ from typing import Any
 from oneshot._version import __version__
 from oneshot.batch.source import Identity
 from oneshot.errors import InputError
+from oneshot.reasoner.answers import AnswerOptions
 from oneshot.system.checksums import read_sealed_json
 from oneshot.system.files import leftovers, locked, write_json
 
@@ -30,15 +31,14 @@ _PART = re.compile(r"part-[0-9]{6,}\.parquet")
 class Manifest:
     """What is asked of whom.
 
-    `version`: of oneshot. `reasoner`: its identity. `digest`: of the file of questions. `data`,
-    `seed`, `settings`: how the reasoner is read (see `Source`). `questions`: how many there are;
-    `partition`: how many of them one part answers.
+    `version`: of oneshot. `reasoner`: its identity. `digest`: of the file of questions. `options`:
+    what is wanted of the answers. `data`, `seed`, `settings`: how the reasoner is read (see
+    `Source`). `questions`: how many there are; `partition`: how many of them one part answers.
     """
 
     reasoner: Identity
     digest: str
-    top: int
-    exclude_known: bool
+    options: AnswerOptions
     data: str | None
     seed: int
     settings: tuple[str, ...]
@@ -53,7 +53,19 @@ class Manifest:
     @property
     def tag(self) -> str:
         """What every part of these answers carries, and no other."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:32]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it is written: with the options among the other values.
+
+        Of options beyond the first two only those that were given, so that answers begun before
+        there was such an option keep their tag.
+        """
+        values, usual = asdict(self), asdict(AnswerOptions())
+        options = values.pop("options")
+        first = {name: options[name] for name in ("top", "exclude_known")}
+        given = {name: value for name, value in options.items() if value != usual[name]}
+        return {**values, **first, **given}
 
     def rows(self, number: int) -> range:
         """The questions of a partition, numbered as in the file, from 0."""
@@ -61,25 +73,34 @@ class Manifest:
         return range(first, min(first + self.partition, self.questions))
 
     def write(self, out: Path) -> None:
-        write_json(out / MANIFEST, {"format": FORMAT, **asdict(self)})
+        write_json(out / MANIFEST, {"format": FORMAT, **self.as_dict()})
 
     def difference(self, other: "Manifest") -> str | None:
         """How these answers were begun, if otherwise than the `other` ones; else None."""
-        known = "with --exclude-known" if self.exclude_known else "without --exclude-known"
         facts = self.reasoner.get("facts")
-        said = {
+        said: dict[str, str] = {
             "version": f"by oneshot {self.version}, this is {other.version}",
             "predictor": "with another predictor than the run has now",
             "configuration": "with other settings (--set), relations or calibration of the run",
             "graph": "on another graph",
             "facts": f"at version {facts} of the run's facts, which have been changed since",
             "digest": "with other questions than the file holds now",
-            "top": f"with --top {self.top}, not {other.top}",
-            "exclude_known": known,
+            **{name: self._told(name, other) for name in asdict(self.options)},
             "partition": f"with --partition {self.partition}, not {other.partition}",
         }
-        mine, others = ({**asdict(m), **m.reasoner} for m in (self, other))
-        return next((text for name, text in said.items() if mine[name] != others.get(name)), None)
+        mine, others = ({**m.as_dict(), **m.reasoner} for m in (self, other))
+        different = (text for name, text in said.items() if mine.get(name) != others.get(name))
+        return next(different, None)
+
+    def _told(self, name: str, other: "Manifest") -> str:
+        """How an option is told that these answers were begun with, and the `other` ones not."""
+        option = f"--{name.replace('_', '-')}"
+        value, another = getattr(self.options, name), getattr(other.options, name)
+        if value is None or value is False:
+            return f"without {option}"
+        if another is None or another is False:
+            return f"with {option}"
+        return f"with {option} {value}, not {another}"
 
 
 def default_partition(questions: int) -> int:
@@ -108,9 +129,11 @@ def read_manifest(out: Path) -> Manifest | None:
     if values.pop("format", None) != FORMAT:
         raise InputError(f"{out / MANIFEST}: not written by this version of oneshot")
     try:
-        manifest = Manifest(**{**values, "settings": tuple(values["settings"])})
+        options = AnswerOptions.among(values)
+        rest = {name: values[name] for name in values.keys() - asdict(options).keys()}
+        manifest = Manifest(options=options, **{**rest, "settings": tuple(rest["settings"])})
         whole = _is_whole(manifest)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, InputError) as error:
         raise InputError(f"{out / MANIFEST}: not written by oneshot ({error})") from error
     if not whole:
         raise InputError(f"{out / MANIFEST}: not written by oneshot")
@@ -119,7 +142,7 @@ def read_manifest(out: Path) -> Manifest | None:
 
 def _is_whole(manifest: Manifest) -> bool:
     """Whether the values of a manifest that was read can be worked with."""
-    numbers: tuple[Any, ...] = (manifest.top, manifest.questions, manifest.partition)
+    numbers: tuple[Any, ...] = (manifest.questions, manifest.partition)
     return (
         isinstance(manifest.reasoner, dict)
         and all(type(number) is int and number > 0 for number in numbers)

@@ -52,10 +52,7 @@ def _answer(task: Task) -> int:
     source = Source(task["run"], manifest.data, manifest.seed, manifest.settings)
     reasoner = opened_as(source, task["device"], manifest.reasoner)
     predictions = reasoner.predict_stream(
-        task["questions"],
-        top=manifest.top,
-        exclude_known=manifest.exclude_known,
-        batch_size=task["batch_size"],
+        task["questions"], options=manifest.options, batch_size=task["batch_size"]
     )
     return write_part(out, manifest, task["number"], predictions)
 

@@ -1,6 +1,7 @@
 """The command that asks: predict, one question or a file of them."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,14 +21,9 @@ from oneshot.errors import InputError
 from oneshot.system import console
 
 if TYPE_CHECKING:
-    from oneshot.reasoner.answers import Prediction
-    from oneshot.reasoner.explanation import Explanation
-    from oneshot.reasoner.reasoner import Reasoner
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from oneshot.batch.job import Job
+    from oneshot.reasoner.answers import AnswerOptions, Prediction
+    from oneshot.reasoner.explanation import Explanation
     from oneshot.reasoner.reasoner import Reasoner
 
 
@@ -39,7 +35,7 @@ def predict(
         bool, typer.Option("--inverse", help="Ask (?, RELATION, ENTITY) instead.")
     ] = False,
     top: Annotated[
-        int | None, typer.Option(min=1, help="How many answers.", show_default="10")
+        int | None, typer.Option(help="How many answers, at least 1.", show_default="10")
     ] = None,
     exclude_known: Annotated[
         bool | None, typer.Option("--exclude-known", help="Leave out facts of the graph.")
@@ -99,9 +95,16 @@ def predict(
     device: DeviceOption = "auto",
 ) -> None:
     """Answer one question, or a file of them."""
+    from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions
     from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
 
+    wanted = AnswerKeywords()
+    if top is not None:
+        wanted["top"] = top
+    if exclude_known is not None:
+        wanted["exclude_known"] = exclude_known
+    options = AnswerOptions(**wanted)
     _check_use(entity, relation, inverse, explain, plot, queries, out)
     several = {"--workers": workers, "--dask": dask, "--partition": partition, "--resume": resume}
     given = [name for name, value in several.items() if value]
@@ -127,8 +130,7 @@ def predict(
             data=data,
             seed=seed,
             settings=tuple(settings or ()),
-            top=top,
-            exclude_known=exclude_known,
+            options=wanted,
             partition=partition,
             batch_size=batch_size,
             device=device,
@@ -136,16 +138,15 @@ def predict(
         )
         answer_into_parts(job, workers, dask, json)
         return
-    top, exclude_known = top or 10, bool(exclude_known)
     graph = None if data is None else load_data(data, seed).graph
     reasoner = opened.reasoner if graph is None else opened.reasoner_on(graph)
     reasoner.to(place)
     if queries is not None and out is not None:
-        answer_into_file(reasoner, queries, out, top, exclude_known, batch_size, json)
+        answer_into_file(reasoner, queries, out, options, batch_size, json)
         return
     started = time.perf_counter()
     head, label = reasoner.query(entity or "", relation or "", inverse)
-    found = reasoner.predict(head, label, top=top, exclude_known=exclude_known)
+    found = reasoner.predict(head, label, options=options)
     value: dict[str, Any] = {
         "query": {"entity": found.entity, "relation": found.relation},
         "answers": [vars(answer) for answer in found],
@@ -281,8 +282,7 @@ def answer_into_file(
     reasoner: "Reasoner",
     queries: Path,
     out: Path,
-    top: int,
-    exclude_known: bool,
+    options: "AnswerOptions",
     batch_size: int | None,
     json: bool,
 ) -> None:
@@ -300,8 +300,7 @@ def answer_into_file(
             reasoner,
             queries,
             out,
-            top=top,
-            exclude_known=exclude_known,
+            options,
             batch_size=batch_size,
             progress=lambda done: progress.advance(task, done),
         )

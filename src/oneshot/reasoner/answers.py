@@ -1,15 +1,62 @@
-"""Answers: what a reasoner says to a query, and how sure it is."""
+"""Answers: what a caller wants of a prediction, what a reasoner says, and how sure it is."""
 
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, Self, TypedDict, overload
 
 import torch
 from torch import Tensor
 
+from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
+
+
+class AnswerKeywords(TypedDict, total=False):
+    """Some of the fields of `AnswerOptions`, as keyword arguments."""
+
+    top: int
+    exclude_known: bool
+    candidates: Sequence[str | int] | Literal["seen"] | None
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What a caller wants of a prediction.
+
+    `top`: how many answers, at least 1. `exclude_known`: leave out facts of the graph.
+    `candidates`: restrict the answers to given entities (they are put into the subgraph), or to
+    those "seen" with the relation; for one query at a time.
+    """
+
+    top: int = 10
+    exclude_known: bool = False
+    candidates: Sequence[str | int] | Literal["seen"] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.top, bool) or not hasattr(self.top, "__index__"):
+            raise InputError(f"top must be a whole number, not {self.top!r}")
+        if self.top < 1:
+            raise InputError(f"top must be at least 1, not {self.top}")
+        if isinstance(self.candidates, str) and self.candidates != "seen":
+            raise InputError(f'candidates must be "seen" or a list, not {self.candidates!r}')
+
+    @classmethod
+    def among(cls, values: Mapping[str, Any]) -> Self:
+        """The options among named values, which may hold others too; defaults for the rest."""
+        names = [option.name for option in dataclasses.fields(cls)]
+        return cls(**{name: values[name] for name in names if name in values})
+
+    def changed(self, changes: AnswerKeywords) -> Self:
+        """These options with some of them replaced."""
+        return dataclasses.replace(self, **changes)
+
+    def check_for_many(self) -> None:
+        """Raise if an option is for one query at a time."""
+        if self.candidates is not None:
+            raise InputError("candidates are for one query at a time; ask with `predict`")
 
 
 @dataclass(frozen=True)
@@ -135,13 +182,22 @@ def best_answers(
     graph: KnowledgeGraph,
     found: Candidates,
     calibration: Calibration | None,
-    top: int,
-    keep: Tensor | None = None,
+    options: AnswerOptions,
+    allowed: Tensor | None = None,
 ) -> tuple[Answer, ...]:
-    """The `top` of the candidates by score, ties by lower id; of those where `keep` [k] is true."""
+    """The candidates of highest score that the options ask for, ties by lower id.
+
+    `allowed` int64 [m]: entities that may be answers, None for all. A query about an entity without
+    any fact has no answers.
+    """
+    if not found.linked:
+        return ()
+    keep = ~found.known if options.exclude_known else torch.ones_like(found.known)
+    if allowed is not None:
+        keep &= torch.isin(found.entities, allowed.cpu())
     shares = found.scores.log_softmax(0)
-    places = torch.arange(len(found.scores)) if keep is None else keep.nonzero().squeeze(1)
-    order = places[found.scores[places].argsort(descending=True, stable=True)[:top]]
+    places = keep.nonzero().squeeze(1)
+    order = places[found.scores[places].argsort(descending=True, stable=True)[: options.top]]
     columns = (found.entities, found.scores, shares, found.known)
     return tuple(
         Answer(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
 from oneshot.reasoner.answers import (
     Answer,
+    AnswerKeywords,
+    AnswerOptions,
     Calibration,
     Candidates,
     Prediction,
@@ -107,55 +109,52 @@ class Reasoner:
         relation: str | int,
         *,
         inverse: bool = False,
-        top: int = 10,
-        exclude_known: bool = False,
-        candidates: Sequence[str | int] | Literal["seen"] | None = None,
+        options: AnswerOptions | None = None,
+        **changes: Unpack[AnswerKeywords],
     ) -> Prediction:
         """The best answers to `(entity, relation, ?)`, or `(?, relation, entity)` if `inverse`.
 
-        `exclude_known` leaves out facts of the graph. `candidates` restricts the answers to given
-        entities (they are put into the subgraph), or to those "seen" with that relation.
+        What is wanted of them, such as `top=10` or `exclude_known=True`, are the fields of
+        `AnswerOptions`, by name or as one value.
         """
-        _check_top(top)
+        options = (options or AnswerOptions()).changed(changes)
         head, label = self.query(entity, relation, inverse)
         self._check_linked(head)
-        allowed = self._allowed(label, candidates)
+        allowed = self._allowed(label, options.candidates)
         include = None
-        if allowed is not None and candidates != "seen":
+        if allowed is not None and not isinstance(options.candidates, str):
             include = allowed[None]
         query = torch.tensor([[head, label]], device=self.device)
         batch, scores = self.reason(query, include)
         check_finite(scores)
         (found,) = candidates_of(self.graph, batch, scores)
-        keep = ~found.known if exclude_known else torch.ones_like(found.known)
-        if allowed is not None:
-            keep &= torch.isin(found.entities, allowed.cpu())
-        return self._prediction(found, top, keep)
+        return self._prediction(found, options, allowed)
 
     def predict_stream(
         self,
         queries: "Iterable[Query]",
         *,
-        top: int = 10,
-        exclude_known: bool = False,
         batch_size: int | None = None,
         errors: "OnError" = "raise",
+        options: AnswerOptions | None = None,
+        **changes: Unpack[AnswerKeywords],
     ) -> Iterator[Prediction]:
         """The answers to many queries, in their order, in memory for one batch.
 
         `queries`: (entity, relation) or (entity, relation, inverse), from any iterator, endless
-        ones included. `batch_size`: queries answered at once; 16 if not given, on a GPU as many
-        as it is good for. `errors`: a query that cannot be asked, as it names something unknown,
-        ends the stream ("raise"), after the answers to those before it, or has a prediction
-        without answers that tells the `error` ("record").
+        ones included. What is wanted of the answers: as in `predict`. `batch_size`: queries
+        answered at once; 16 if not given, on a GPU as many as it is good for. `errors`: a query
+        that cannot be asked, as it names something unknown, ends the stream ("raise"), after the
+        answers to those before it, or has a prediction without answers that tells the `error`
+        ("record").
 
         A query about an entity without any fact has no answers here: among many such questions
         one that cannot be answered is no reason to stop.
         """
         from oneshot.reasoner.stream import predict_stream
 
-        _check_top(top)
-        return predict_stream(self, queries, top, exclude_known, batch_size, errors)
+        options = (options or AnswerOptions()).changed(changes)
+        return predict_stream(self, queries, options, batch_size, errors)
 
     def score(self, entity: str | int, relation: str | int, answer: str | int) -> float:
         """The score of one fact; the answer is put into the subgraph if it was not chosen."""
@@ -217,27 +216,27 @@ class Reasoner:
         return source[self.graph.inverse(label) == relation]
 
     def predictions(
-        self, batch: SubgraphBatch, scores: Tensor, wishes: Sequence[tuple[int, bool]]
+        self, batch: SubgraphBatch, scores: Tensor, options: Sequence[AnswerOptions]
     ) -> Iterator[Prediction]:
         """The answers of each query of a batch, by the scores [N] of its entities.
 
-        `wishes`: how many answers each query wants, and whether known facts are left out. A query
-        about an entity without any fact has none.
+        `options`: what is wanted of each query, one that `check_for_many` lets pass. A query about
+        an entity without any fact has no answers.
         """
         check_finite(scores)
-        for found, (top, without_known) in zip(
-            candidates_of(self.graph, batch, scores), wishes, strict=True
-        ):
-            keep = ~found.known if without_known else None
-            yield self._prediction(found, top if found.linked else 0, keep)
+        every = candidates_of(self.graph, batch, scores)
+        for found, wanted in zip(every, options, strict=True):
+            yield self._prediction(found, wanted)
 
-    def _prediction(self, found: Candidates, top: int, keep: Tensor | None) -> Prediction:
-        """The answers of one query, of those candidates where `keep` is true."""
+    def _prediction(
+        self, found: Candidates, options: AnswerOptions, allowed: Tensor | None = None
+    ) -> Prediction:
+        """The answers of one query, of those candidates that are `allowed` (None for all)."""
         head, label = found.query
         return Prediction(
             self.graph.entities[head],
             self.graph.relation_name(label),
-            best_answers(self.graph, found, self.calibration, top, keep),
+            best_answers(self.graph, found, self.calibration, options, allowed),
             len(found.entities),
             found.num_edges,
         )
@@ -248,9 +247,7 @@ class Reasoner:
         """Ids of the entities that may be answers, or None for all."""
         if candidates is None:
             return None
-        if isinstance(candidates, str):
-            if candidates != "seen":
-                raise InputError(f'candidates must be "seen" or a list, not {candidates!r}')
+        if isinstance(candidates, str):  # "seen"
             # A relation's answers are its tails, those of an inverse relation the heads.
             column = 2 if relation < self.graph.num_relations else 0
             mine = self.graph.facts[:, 1] == relation % self.graph.num_relations
@@ -280,8 +277,3 @@ class Reasoner:
                 f"entity {self.graph.entities[entity]!r} has no fact in the graph, so that nothing "
                 "can be reached from it; add a fact about it first"
             )
-
-
-def _check_top(top: int) -> None:
-    if top < 1:
-        raise InputError(f"top must be at least 1, not {top}")

@@ -7,7 +7,7 @@ import torch
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import INVERSE_MARK
-from oneshot.reasoner.answers import Prediction
+from oneshot.reasoner.answers import AnswerOptions, Prediction
 from oneshot.reasoner.batch_size import BatchSize
 
 if TYPE_CHECKING:
@@ -21,59 +21,57 @@ OnError = Literal["raise", "record"]
 def predict_stream(
     reasoner: "Reasoner",
     queries: Iterable[Query],
-    top: int,
-    exclude_known: bool,
+    options: AnswerOptions,
     batch_size: int | None,
     errors: OnError,
 ) -> Iterator[Prediction]:
     """See `Reasoner.predict_stream`."""
+    options.check_for_many()
     if batch_size is not None and batch_size < 1:
         raise InputError(f"batch_size must be at least 1, not {batch_size}")
     if errors not in ("raise", "record"):
         raise InputError(f'errors must be "raise" or "record", not {errors!r}')
     size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
-    wish = (top, exclude_known)
-    return _stream(reasoner, queries, size, wish, errors)
+    return _stream(reasoner, queries, size, options, errors)
 
 
 def _stream(
     reasoner: "Reasoner",
     queries: Iterable[Query],
     size: BatchSize,
-    wish: tuple[int, bool],
+    options: AnswerOptions,
     errors: OnError,
 ) -> Iterator[Prediction]:
-    """`wish`: how many answers, and whether known facts are left out."""
     waiting: list[tuple[int, int] | Prediction] = []
     for query in queries:
         try:
             waiting.append(_ids(reasoner, query))
         except InputError as error:
             if errors == "raise":
-                yield from _answered(reasoner, waiting, size, wish)
+                yield from _answered(reasoner, waiting, size, options)
                 raise
             waiting.append(_record(query, error))
         if len(waiting) >= size.now:
-            yield from _answered(reasoner, waiting, size, wish)
+            yield from _answered(reasoner, waiting, size, options)
             waiting = []
-    yield from _answered(reasoner, waiting, size, wish)
+    yield from _answered(reasoner, waiting, size, options)
 
 
 def _answered(
     reasoner: "Reasoner",
     waiting: Sequence[tuple[int, int] | Prediction],
     size: BatchSize,
-    wish: tuple[int, bool],
+    options: AnswerOptions,
 ) -> Iterator[Prediction]:
     """The answers to some queries, in order; records of errors stay in their places."""
     asked = [query for query in waiting if not isinstance(query, Prediction)]
-    answers = _predicted(reasoner, asked, size, wish)
+    answers = _predicted(reasoner, asked, size, options)
     for query in waiting:
         yield query if isinstance(query, Prediction) else next(answers)
 
 
 def _predicted(
-    reasoner: "Reasoner", queries: list[tuple[int, int]], size: BatchSize, wish: tuple[int, bool]
+    reasoner: "Reasoner", queries: list[tuple[int, int]], size: BatchSize, options: AnswerOptions
 ) -> Iterator[Prediction]:
     done = 0
     while done < len(queries):
@@ -85,7 +83,7 @@ def _predicted(
             continue
         size.learn(batch)
         done += len(step)
-        yield from reasoner.predictions(batch, scores, [wish] * len(step))
+        yield from reasoner.predictions(batch, scores, [options] * len(step))
 
 
 def _ids(reasoner: "Reasoner", query: Any) -> tuple[int, int]:

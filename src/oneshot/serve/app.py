@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 
 from oneshot._version import __version__
+from oneshot.reasoner.answers import AnswerOptions
 from oneshot.serve import schemas
 from oneshot.serve.engine import Question
 from oneshot.serve.pages import PAGE, page_file, reference_page
@@ -78,9 +79,9 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     )
     async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
         def asked() -> list[Question]:
-            top, new = body.top, body.exclude_known
+            options = AnswerOptions.among(dict(body))
             return [
-                service.question(one.entity, one.relation, one.inverse, top, new)
+                service.question(one.entity, one.relation, one.inverse, options)
                 for one in body.questions
             ]
 

@@ -17,7 +17,7 @@ import torch
 
 from oneshot.errors import OneshotError
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.reasoner.answers import Prediction
+from oneshot.reasoner.answers import AnswerOptions, Prediction
 from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.serve.metrics import Metrics
@@ -40,8 +40,7 @@ class Question:
 
     entity: int
     relation: int
-    top: int = 10
-    exclude_known: bool = False
+    options: AnswerOptions = field(default_factory=AnswerOptions)
 
 
 @dataclass(frozen=True)
@@ -246,8 +245,8 @@ class Engine:
             clock = [self._now()]
             scores = reasoner.scores(part)
             clock.append(self._now())
-            wishes = [(item.question.top, item.question.exclude_known) for item in items]
-            found = list(reasoner.predictions(part, scores, wishes))
+            wanted = [item.question.options for item in items]
+            found = list(reasoner.predictions(part, scores, wanted))
             clock.append(self._now())
             steps = {"reasoning": clock[1] - clock[0], "ranking": clock[2] - clock[1]}
             for name, seconds in steps.items():

@@ -14,6 +14,7 @@ import torch
 
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.live.store import StoreError
+from oneshot.reasoner.answers import AnswerOptions
 from oneshot.reasoner.explanation import Explanation
 from oneshot.runs.run import Run
 from oneshot.serve.engine import Engine, ExpiredError, OverloadedError, Question
@@ -76,7 +77,7 @@ class Service:
         return time.monotonic() + self.settings.timeout
 
     def question(
-        self, entity: str, relation: str, inverse: bool, top: int = 10, exclude_known: bool = False
+        self, entity: str, relation: str, inverse: bool, options: AnswerOptions | None = None
     ) -> Question:
         """A question by names; an unknown one is a problem that tells the nearest."""
         number = self.entity(entity)
@@ -84,7 +85,7 @@ class Service:
             label = self.reasoner.relation_id(relation, inverse)
         except UnknownNameError as error:
             raise Problem(404, str(error), nearest=error.nearest) from error
-        return Question(number, label, top, exclude_known)
+        return Question(number, label, options or AnswerOptions())
 
     def knows(self, entity: str) -> bool:
         """Whether an entity can be looked up at once."""
@@ -116,7 +117,7 @@ class Service:
             value: dict[str, Any] = one.prediction.as_dict()
             value["answers"] = [dict(answer) for answer in value["answers"]]
             value["milliseconds"] = {**one.milliseconds, "batch": one.batch}
-            if not value["answers"] and not question.exclude_known:
+            if not value["answers"] and not question.options.exclude_known:
                 value["message"] = "the entity has no fact; add one about it first"
             if explain:
                 started = time.monotonic()
