@@ -70,6 +70,8 @@ class Client:
         **options: Unpack[AnswerKeywords],
     ) -> list[Prediction]:
         """The answers to many questions (entity, relation), in requests of `batch_size`."""
+        if "explain" in options:
+            raise ServiceError("predictions of a client come without explanations; see `explain`")
         asked = [
             {"entity": entity, "relation": relation, "inverse": inverse}
             for entity, relation in questions

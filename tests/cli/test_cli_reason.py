@@ -6,6 +6,7 @@ import os
 import shutil
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tests.support.samples import chain_world, settings, trained_run, write_worl
 
 from oneshot import errors
 from oneshot.runs.tensors import load_tensors, save_tensors
+from oneshot.samplers import Sampler
 from oneshot.training import tensorboard
 
 
@@ -82,6 +84,27 @@ def test_asking_one_question(run: Run, place: Path) -> None:
     assert "known" in shown.out
 
 
+def test_answers_with_explanations_are_sampled_once(
+    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = ("predict", place / "run", "link 3", "after")
+    sample, calls = Sampler.sample, []
+
+    def counting(self: Sampler, *arguments: Any) -> Any:
+        calls.append(self)
+        return sample(self, *arguments)
+
+    monkeypatch.setattr(Sampler, "sample", counting)
+    value = run(*question, "--top", 10, "--explain", "--json").json
+    assert len(calls) == 1
+    assert len(value["answers"]) == 10
+    assert all("paths" in answer for answer in value["answers"])
+    drawn = run(*question, "--plot", tmp_path / "why.svg", "--json").json
+    assert len(calls) == 2
+    assert "<svg" in (tmp_path / "why.svg").read_text()
+    assert not any("paths" in answer for answer in drawn["answers"])
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -92,6 +115,7 @@ def test_asking_one_question(run: Run, place: Path) -> None:
         ("evaluate run --data umls", "unknown relation"),
         ("predict run --data umls virus causes", "graph: unknown relation"),
         ("predict run", "name an ENTITY and a RELATION, or a file of questions"),
+        ("predict run a next --top 0", "top must be at least 1, not 0"),
         ("predict run alone next", "entity 'alone' has no fact in the graph"),
         ("predict run nobody next", "unknown entity 'nobody'"),
         ("predict run --queries q.tsv", "--queries needs --out"),

@@ -1,5 +1,6 @@
 """Explanations: gradients, the search for paths, what is said about them, and known rules."""
 
+import dataclasses
 import itertools
 import math
 
@@ -19,7 +20,7 @@ from oneshot.predictor import Predictor
 from oneshot.reasoner.explanation import agreement, edge_gradients, edge_shares, without
 from oneshot.reasoner.paths import heaviest_paths, hops
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.samplers import PPRSampler
+from oneshot.samplers import SAMPLERS, PPRSampler, Sampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.training.trainer import fit
 
@@ -321,6 +322,52 @@ def test_a_rule_book_tells_rules_from_what_is_often_true():
     assert truth("uncle", "aunt", "brother") == (False, False, False)  # may be the father
     assert truth("uncle⁻¹", "sister", "mother⁻¹") == (False, False, True)
     assert truth("husband", "husband", "husband") == (False, False, False)  # nobody has one
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLERS))
+def test_answers_are_explained_on_the_subgraph_they_were_found_in(name, monkeypatch):
+    """Sampled once, with the same explanations as of each answer alone."""
+    graph = random_graph(5, 60, 150)
+    reasoner = reasoner_on(graph)
+    reasoner.sampler = SAMPLERS[name](0.4)
+    sample, calls = Sampler.sample, []
+
+    def counting(self, *arguments, **options):
+        calls.append(self)
+        return sample(self, *arguments, **options)
+
+    monkeypatch.setattr(Sampler, "sample", counting)
+    found = reasoner.predict(7, 2, top=10, explain=True)
+    assert len(calls) == 1
+    assert len(found) == len(found.explanations) == 10
+    assert reasoner.predict(7, 2, top=10) == dataclasses.replace(found, explanations=())
+    for answer, explanation in zip(found, found.explanations, strict=True):
+        alone = reasoner.explain(7, 2, answer.entity)
+        assert explanation.as_dict() == alone.as_dict()
+        assert explanation.batch is found.explanations[0].batch
+        assert torch.equal(explanation.batch.edges, alone.batch.edges)
+    assert any(explanation.paths for explanation in found.explanations)
+    told = [answer["paths"] for answer in found.as_dict()["answers"]]
+    assert told == [explanation.as_dict()["paths"] for explanation in found.explanations]
+
+
+def test_only_the_best_answers_are_explained_if_so_many_are_asked_for():
+    reasoner = reasoner_on(random_graph(5))
+    found = reasoner.predict(7, 2, top=5, explain=2)
+    assert [why.answer for why in found.explanations] == [answer.entity for answer in found[:2]]
+    assert ["paths" in answer for answer in found.as_dict()["answers"]] == [True] * 2 + [False] * 3
+    assert len(reasoner.predict(7, 2, top=3, explain=9).explanations) == 3
+    assert reasoner.predict(7, 2, explain=0).explanations == ()
+
+
+def test_answers_among_candidates_are_explained():
+    reasoner = reasoner_on(random_graph(5, 60, 150), ratio=0.2)
+    sampled = set(reasoner.predict(7, 2, top=60))
+    names = [name for name in reasoner.graph.entities if name not in {a.entity for a in sampled}]
+    found = reasoner.predict(7, 2, candidates=names[:3], explain=True)
+    assert {why.answer for why in found.explanations} == set(names[:3])
+    for answer, why in zip(found, found.explanations, strict=True):
+        assert why.score == pytest.approx(answer.score)
 
 
 def test_trained_on_a_family_the_first_path_is_a_true_rule():

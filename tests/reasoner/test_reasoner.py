@@ -180,6 +180,8 @@ def test_options_are_one_value_or_keywords(reasoner: Reasoner) -> None:
         ({"top": 2.5}, r"top must be a whole number, not 2\.5"),
         ({"top": True}, "top must be a whole number, not True"),
         ({"candidates": "all"}, 'candidates must be "seen" or a list'),
+        ({"explain": -1}, "explain must be true, false or a number, not -1"),
+        ({"explain": "yes"}, "explain must be true, false or a number, not 'yes'"),
     ],
 )
 def test_wrong_options_are_told_by_all_who_take_them(
@@ -194,9 +196,11 @@ def test_wrong_options_are_told_by_all_who_take_them(
             ask()
 
 
-def test_candidates_are_for_one_query(reasoner: Reasoner) -> None:
-    with pytest.raises(InputError, match="candidates are for one query at a time"):
+def test_candidates_and_explanations_are_for_one_query(reasoner: Reasoner) -> None:
+    with pytest.raises(InputError, match="candidates is for one query at a time"):
         reasoner.predict_stream([("link 2", "after")], candidates=["link 3"])
+    with pytest.raises(InputError, match="explain is for one query at a time"):
+        reasoner.predict_stream([("link 2", "after")], explain=True)
 
 
 def test_wrong_questions_are_told(reasoner: Reasoner) -> None:

@@ -26,6 +26,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 from oneshot.graph.live.store import STORE
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run as StoredRun
+from oneshot.samplers import Sampler
 from oneshot.serve import engine, protocol
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
@@ -86,6 +87,32 @@ def test_answers_are_those_of_the_reasoner(url: str, run_path: Path) -> None:
     less = {"questions": [QUESTION], "exclude_known": True, "top": 30}
     answers = request(f"{url}/v1/predict", less).json["results"][0]["answers"]
     assert not any(answer["known"] for answer in answers)
+
+
+def test_answers_are_explained_on_the_subgraph_they_were_found_in(
+    url: str, run_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasoner = Reasoner.load(run_path)
+    sample, sampled = Sampler.sample, []
+
+    def counting(self: Sampler, graph: Any, queries: Any, *arguments: Any) -> Any:
+        sampled.append(len(queries))
+        return sample(self, graph, queries, *arguments)
+
+    questions = [QUESTION, {"entity": "link 4", "relation": "before", "inverse": True}]
+    body = {"questions": questions, "top": 12, "explain": True}
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "sample", counting)
+        results = request(f"{url}/v1/predict", body).json["results"]
+    assert sampled == [1, 1]
+    for question, result in zip(questions, results, strict=True):
+        assert ["paths" in answer for answer in result["answers"]] == [True] * 10 + [False] * 2
+        for answer in result["answers"][:10]:
+            why = reasoner.explain(**question, answer=answer["entity"]).as_dict()
+            assert len(answer["paths"]) == len(why["paths"])
+            for path, expected in zip(answer["paths"], why["paths"], strict=True):
+                assert path["steps"] == expected["steps"]
+                assert path["weight"] == pytest.approx(expected["weight"], rel=1e-3, abs=1e-5)
 
 
 def test_answers_with_their_paths(url: str) -> None:

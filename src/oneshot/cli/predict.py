@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,6 @@ from oneshot.system import console
 if TYPE_CHECKING:
     from oneshot.batch.job import Job
     from oneshot.reasoner.answers import AnswerOptions, Prediction
-    from oneshot.reasoner.explanation import Explanation
     from oneshot.reasoner.reasoner import Reasoner
 
 
@@ -104,6 +104,8 @@ def predict(
         wanted["top"] = top
     if exclude_known is not None:
         wanted["exclude_known"] = exclude_known
+    if explain or plot is not None:  # a picture is of the best answer
+        wanted["explain"] = True if explain else 1
     options = AnswerOptions(**wanted)
     _check_use(entity, relation, inverse, explain, plot, queries, out)
     several = {"--workers": workers, "--dask": dask, "--partition": partition, "--resume": resume}
@@ -145,17 +147,12 @@ def predict(
         answer_into_file(reasoner, queries, out, options, batch_size, json)
         return
     started = time.perf_counter()
-    head, label = reasoner.query(entity or "", relation or "", inverse)
-    found = reasoner.predict(head, label, options=options)
-    value: dict[str, Any] = {
-        "query": {"entity": found.entity, "relation": found.relation},
-        "answers": [vars(answer) for answer in found],
-        "subgraph": {"entities": found.num_entities, "edges": found.num_edges},
-    }
-    reasons = _reasons(reasoner, (head, label), found, explain, plot)
-    for answer, reason in zip(value["answers"], reasons if explain else (), strict=False):
-        answer["paths"] = reason.as_dict()["paths"]
-    value["seconds"] = time.perf_counter() - started
+    found = reasoner.predict(entity or "", relation or "", inverse=inverse, options=options)
+    if plot is not None:
+        _draw(found, plot)
+    if not explain:  # then they are for the picture alone
+        found = replace(found, explanations=())
+    value: dict[str, Any] = {**found.as_dict(), "seconds": time.perf_counter() - started}
     if plot is not None:
         value["picture"] = str(plot)
     if json:
@@ -174,8 +171,8 @@ def predict(
             for answer in found
         ],
     )
-    for reason in reasons if explain else ():
-        console.stdout.print(str(reason), soft_wrap=True)
+    for explanation in found.explanations:
+        console.stdout.print(str(explanation), soft_wrap=True)
     console.note(f"from {found.num_entities:,} entities and {found.num_edges:,} edges")
     if plot is not None:
         console.note(f"picture: {plot}")
@@ -213,23 +210,11 @@ def _check_use(
         _check_plot(plot)
 
 
-def _reasons(
-    reasoner: "Reasoner",
-    query: tuple[int, int],
-    found: "Prediction",
-    explain: bool,
-    plot: Path | None,
-) -> list["Explanation"]:
-    """Explanations of the answers (of the best one only, if just a picture is wanted)."""
-    if not explain and plot is None:
-        return []
-    wanted = found[:] if explain else found[:1]
-    reasons = [reasoner.explain(*query, answer.entity) for answer in wanted]
-    if plot is not None:
-        if not reasons:
-            raise InputError("there is no answer to draw")
-        getattr(reasons[0], f"to_{plot.suffix[1:].lower()}")(plot)
-    return reasons
+def _draw(found: "Prediction", plot: Path) -> None:
+    """Write a picture of the explanation of the best answer."""
+    if not found.explanations:
+        raise InputError("there is no answer to draw")
+    getattr(found.explanations[0], f"to_{plot.suffix[1:].lower()}")(plot)
 
 
 def _check_plot(path: Path) -> None:

@@ -48,8 +48,8 @@ def run_demo(out: Path, seed: int, device: torch.device) -> Demo:
     data = load("world")
     result = train_run(data, out / "run", demo_config(seed), device) or {}
     reasoner = Run.open(out / "run").reasoner_on(data.graph).to(device)
-    prediction = reasoner.predict(*QUESTION, top=5, exclude_known=True)
-    explanation = reasoner.explain(*QUESTION, prediction[0].entity)
+    prediction = reasoner.predict(*QUESTION, top=5, exclude_known=True, explain=1)
+    explanation = prediction.explanations[0]
     picture = out / "explanation.png"
     explanation.to_png(picture)
     return Demo(result, frequency_metrics(data), prediction, explanation, picture)

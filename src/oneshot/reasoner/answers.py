@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypedDict, overload
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
 
+if TYPE_CHECKING:
+    from oneshot.reasoner.explanation import Explanation
+
 
 class AnswerKeywords(TypedDict, total=False):
     """Some of the fields of `AnswerOptions`, as keyword arguments."""
@@ -20,6 +23,7 @@ class AnswerKeywords(TypedDict, total=False):
     top: int
     exclude_known: bool
     candidates: Sequence[str | int] | Literal["seen"] | None
+    explain: bool | int
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,14 @@ class AnswerOptions:
 
     `top`: how many answers, at least 1. `exclude_known`: leave out facts of the graph.
     `candidates`: restrict the answers to given entities (they are put into the subgraph), or to
-    those "seen" with the relation; for one query at a time.
+    those "seen" with the relation. `explain`: how many of the best answers come with an explanation
+    (True for all). These two are for one query at a time.
     """
 
     top: int = 10
     exclude_known: bool = False
     candidates: Sequence[str | int] | Literal["seen"] | None = None
+    explain: bool | int = False
 
     def __post_init__(self) -> None:
         if isinstance(self.top, bool) or not hasattr(self.top, "__index__"):
@@ -42,6 +48,13 @@ class AnswerOptions:
             raise InputError(f"top must be at least 1, not {self.top}")
         if isinstance(self.candidates, str) and self.candidates != "seen":
             raise InputError(f'candidates must be "seen" or a list, not {self.candidates!r}')
+        if not hasattr(self.explain, "__index__") or self.explain < 0:
+            raise InputError(f"explain must be true, false or a number, not {self.explain!r}")
+
+    @property
+    def num_explained(self) -> int:
+        """How many of the best answers are explained, if there are as many."""
+        return self.top if self.explain is True else min(int(self.explain), self.top)
 
     @classmethod
     def among(cls, values: Mapping[str, Any]) -> Self:
@@ -55,8 +68,10 @@ class AnswerOptions:
 
     def check_for_many(self) -> None:
         """Raise if an option is for one query at a time."""
-        if self.candidates is not None:
-            raise InputError("candidates are for one query at a time; ask with `predict`")
+        given = {"candidates": self.candidates is not None, "explain": bool(self.explain)}
+        for name, is_given in given.items():
+            if is_given:
+                raise InputError(f"{name} is for one query at a time; ask with `predict`")
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ class Prediction(Sequence[Answer]):
     """The answers to one query, best first, and the size of the subgraph they come from.
 
     `error`: why the query could not be asked, in a stream that goes on after such ones.
+    `explanations`: why the first answers have their scores, as many as were asked for.
     """
 
     entity: str
@@ -87,12 +103,16 @@ class Prediction(Sequence[Answer]):
     num_entities: int
     num_edges: int
     error: str | None = None
+    explanations: "tuple[Explanation, ...]" = dataclasses.field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, under the names of the command line's JSON."""
+        answers = [dict(vars(answer)) for answer in self.answers]
+        for answer, explanation in zip(answers, self.explanations, strict=False):
+            answer["paths"] = explanation.as_dict()["paths"]
         value = {
             "query": {"entity": self.entity, "relation": self.relation},
-            "answers": [vars(answer) for answer in self.answers],
+            "answers": answers,
             "subgraph": {"entities": self.num_entities, "edges": self.num_edges},
         }
         return value if self.error is None else {**value, "error": self.error}

@@ -164,59 +164,83 @@ class Explanation:
 
 
 def explain(
-    reasoner: Reasoner, query: tuple[int, int], answer: int, paths: int, beam: int
-) -> Explanation:
-    """The `paths` heaviest paths to an answer; see `Reasoner.explain`."""
+    reasoner: Reasoner,
+    batch: SubgraphBatch,
+    answers: Sequence[int],
+    paths: int = 5,
+    beam: int = 32,
+) -> list[Explanation]:
+    """Why each of some answers to one query has its score; see `Reasoner.explain`.
+
+    `batch`: the subgraph of the query; `answers`: ids of entities in it.
+    """
     if paths < 1 or beam < 1:
         raise InputError(f"paths and beam must be at least 1, not {paths} and {beam}")
-    graph, predictor = reasoner.graph, reasoner.predictor
-    wanted = torch.tensor([answer], device=reasoner.device)
-    queries = torch.tensor([query], device=reasoner.device)
-    batch = reasoner.sampler.sample(graph, queries, wanted[None])
-    source, target = int(batch.source[0]), int(batch.find(wanted)[0])
-    was_training = predictor.training
-    predictor.eval()
+    was_training = reasoner.predictor.training
+    reasoner.predictor.eval()
     try:
-        with torch.no_grad():
-            scores = predictor(batch)
-        check_finite(scores)
-        found: list[WeightedPath] = []
-        if _within_reach(batch, source, target, predictor.config.num_layers):
-            shares = edge_shares(predictor, batch, target)
-            identity = 2 * graph.num_relations
-            width = max(beam, paths)
-            found = heaviest_paths(batch, shares, source, target, identity, width)
-            found = [_weighed(batch, scores, source, target, path) for path in found]
-            found.sort(key=lambda path: -path.weight)  # ties as they were
-        with torch.no_grad():
-            chosen = tuple(
-                Path(
-                    steps=tuple(_step(graph, batch, edge) for edge in path.edges),
-                    weight=path.weight,
-                    score_without=float(
-                        predictor(without(batch, path.edges, graph.num_relations))[target]
-                    ),
-                    known=len(path.edges) == 1 and int(batch.edges[1, path.edges[0]]) == query[1],
-                    edges=path.edges,
-                    parallel=parallel,
-                )
-                for path, parallel in routes(batch, found, query[1])[:paths]
-            )
+        explainer = _Explainer(reasoner, batch)
+        return [explainer.explained(answer, paths, beam) for answer in answers]
     finally:
-        predictor.train(was_training)
-    return Explanation(
-        entity=graph.entities[query[0]],
-        relation=graph.relation_name(query[1]),
-        answer=graph.entities[answer],
-        score=float(scores[target]),
-        known=bool((reasoner.known_answers(*query) == answer).any()),
-        paths=chosen,
-        num_layers=predictor.config.num_layers,
-        graph=graph,
-        batch=batch,
-        source=source,
-        target=target,
-    )
+        reasoner.predictor.train(was_training)
+
+
+class _Explainer:
+    """Explains answers to the one query of a batch; what all of them need is computed once."""
+
+    def __init__(self, reasoner: Reasoner, batch: SubgraphBatch) -> None:
+        self.graph, self.predictor, self.batch = reasoner.graph, reasoner.predictor, batch
+        self.source = int(batch.source[0])
+        self.head, self.relation = batch.queries[0].tolist()
+        self.known = reasoner.known_answers(self.head, self.relation)
+        self.distance = hops(batch, self.source)
+        with torch.no_grad():
+            self.scores = self.predictor(batch)
+        check_finite(self.scores)
+
+    def explained(self, answer: int, paths: int, beam: int) -> Explanation:
+        """The explanation of one answer."""
+        graph = self.graph
+        target = int(self.batch.find(torch.tensor([answer], device=self.batch.device))[0])
+        found = routes(self.batch, self._weighed_paths(target, max(beam, paths)), self.relation)
+        return Explanation(
+            entity=graph.entities[self.head],
+            relation=graph.relation_name(self.relation),
+            answer=graph.entities[answer],
+            score=float(self.scores[target]),
+            known=bool((self.known == answer).any()),
+            paths=tuple(self._path(target, path, parallel) for path, parallel in found[:paths]),
+            num_layers=self.predictor.config.num_layers,
+            graph=graph,
+            batch=self.batch,
+            source=self.source,
+            target=target,
+        )
+
+    def _weighed_paths(self, target: int, width: int) -> list[WeightedPath]:
+        """Paths to the entity in place `target`, heaviest first."""
+        batch, source = self.batch, self.source
+        if target != source and int(self.distance[target]) > self.predictor.config.num_layers:
+            return []
+        shares = edge_shares(self.predictor, batch, target)
+        identity = 2 * self.graph.num_relations
+        found = heaviest_paths(batch, shares, source, target, identity, width)
+        found = [_weighed(batch, self.scores, source, target, path) for path in found]
+        return sorted(found, key=lambda path: -path.weight)  # ties as they were
+
+    def _path(self, target: int, path: WeightedPath, parallel: int) -> Path:
+        """A path by names, with the score of the target without it."""
+        graph, batch = self.graph, self.batch
+        with torch.no_grad():
+            rest = self.predictor(without(batch, path.edges, graph.num_relations))
+        return Path(
+            steps=tuple(_step(graph, batch, edge) for edge in path.edges),
+            weight=path.weight,
+            score_without=float(rest[target]),
+            known=len(path.edges) == 1 and int(batch.edges[1, path.edges[0]]) == self.relation,
+            edges=path.edges,
+            parallel=parallel,
+        )
 
 
 def edge_gradients(
@@ -293,10 +317,6 @@ def without(batch: SubgraphBatch, edges: Sequence[int], num_relations: int) -> S
     return dataclasses.replace(
         batch, degree=degree, edges=batch.edges[:, ~gone], edge_query=batch.edge_query[~gone]
     )
-
-
-def _within_reach(batch: SubgraphBatch, source: int, target: int, num_layers: int) -> bool:
-    return source == target or int(hops(batch, source)[target]) <= num_layers
 
 
 def _step(graph: KnowledgeGraph, batch: SubgraphBatch, edge: int) -> Step:

@@ -1,5 +1,6 @@
 """Reasoner: graph, sampler and predictor together; what a user saves, loads and asks."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
@@ -115,7 +116,8 @@ class Reasoner:
         """The best answers to `(entity, relation, ?)`, or `(?, relation, entity)` if `inverse`.
 
         What is wanted of them, such as `top=10` or `exclude_known=True`, are the fields of
-        `AnswerOptions`, by name or as one value.
+        `AnswerOptions`, by name or as one value. With `explain=True` they come with their
+        explanations, on the subgraph that they were found in.
         """
         options = (options or AnswerOptions()).changed(changes)
         head, label = self.query(entity, relation, inverse)
@@ -128,7 +130,13 @@ class Reasoner:
         batch, scores = self.reason(query, include)
         check_finite(scores)
         (found,) = candidates_of(self.graph, batch, scores)
-        return self._prediction(found, options, allowed)
+        prediction = self._prediction(found, options, allowed)
+        if not options.explain:
+            return prediction
+        from oneshot.reasoner.explanation import explain
+
+        best = [self._entity(answer.entity) for answer in prediction[: options.num_explained]]
+        return dataclasses.replace(prediction, explanations=tuple(explain(self, batch, best)))
 
     def predict_stream(
         self,
@@ -184,7 +192,10 @@ class Reasoner:
         from oneshot.reasoner.explanation import explain
 
         tail = self._entity(answer)
-        return explain(self, self.query(entity, relation, inverse), tail, paths, beam)
+        query = torch.tensor([self.query(entity, relation, inverse)], device=self.device)
+        included = torch.tensor([[tail]], device=self.device)
+        batch = self.sampler.sample(self.graph, query, included)
+        return explain(self, batch, [tail], paths, beam)[0]
 
     def save(self, path: str | Path) -> None:
         """Write a run directory that `Reasoner.load` and the command line open."""
@@ -220,8 +231,8 @@ class Reasoner:
     ) -> Iterator[Prediction]:
         """The answers of each query of a batch, by the scores [N] of its entities.
 
-        `options`: what is wanted of each query, one that `check_for_many` lets pass. A query about
-        an entity without any fact has no answers.
+        `options`: what is wanted of each query; candidates and explanations are left to the
+        caller. A query about an entity without any fact has no answers.
         """
         check_finite(scores)
         every = candidates_of(self.graph, batch, scores)

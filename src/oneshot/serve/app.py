@@ -88,7 +88,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         # To find what looks like an unknown name takes a while.
         is_quick = all(service.knows(one.entity) for one in body.questions)
         questions = asked() if is_quick else await run_in_threadpool(asked)
-        results = await service.predict(questions, body.explain, service.deadline())
+        results = await service.predict(questions, service.deadline())
         return _json({"results": results, "version": service.live.version})
 
     @app.post(

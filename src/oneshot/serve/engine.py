@@ -18,10 +18,11 @@ import torch
 from oneshot.errors import OneshotError
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.reasoner.answers import AnswerOptions, Prediction
-from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.explanation import Explanation, explain
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.settings import ServeSettings
+from oneshot.subgraph import SubgraphBatch
 
 _BATCH_SECONDS = 1.0  # that a batch may take, as far as the latest ones tell
 
@@ -48,12 +49,14 @@ class Answered:
     """The answers to a question, and how long each step took, in milliseconds.
 
     Updating (of the graph, by what was changed before) and sampling are those of the whole batch of
-    `batch` questions; on a GPU all steps are.
+    `batch` questions; on a GPU all steps are. `subgraph`: where the answers were found, if they are
+    to be explained.
     """
 
     prediction: Prediction
     milliseconds: dict[str, float]
     batch: int
+    subgraph: SubgraphBatch | None = field(default=None, repr=False)
 
 
 @dataclass(eq=False)
@@ -73,6 +76,7 @@ class _WaitingReason(_Waiting):
     question: Question = field(kw_only=True)
     answer: int = field(kw_only=True)
     paths: int = field(kw_only=True)
+    subgraph: SubgraphBatch | None = field(kw_only=True)
 
 
 class Engine:
@@ -134,10 +138,20 @@ class Engine:
         return [item.future for item in items]
 
     def explain(
-        self, question: Question, answer: int, paths: int, deadline: float
+        self,
+        question: Question,
+        answer: int,
+        paths: int,
+        deadline: float,
+        subgraph: SubgraphBatch | None = None,
     ) -> "Future[Explanation]":
-        """Have an answer explained; raises `OverloadedError` if too many wait already."""
-        item = _WaitingReason(deadline, question=question, answer=answer, paths=paths)
+        """Have an answer explained; raises `OverloadedError` if too many wait already.
+
+        `subgraph`: where the answer was found; without one the question is sampled again.
+        """
+        item = _WaitingReason(
+            deadline, question=question, answer=answer, paths=paths, subgraph=subgraph
+        )
         self._enqueue(self._reasons, [item])
         return item.future
 
@@ -252,10 +266,13 @@ class Engine:
             for name, seconds in steps.items():
                 self._metrics.step(name, seconds)
             self._metrics.questions("answered", len(items))
-            for item, prediction in zip(items, found, strict=True):
+            is_kept = any(item.question.options.explain for item in items)
+            alone = part.split(1) if is_kept else [None] * len(items)
+            for item, prediction, subgraph in zip(items, found, alone, strict=True):
                 times = {"waiting": begun - item.since, **shared, **steps}
                 told = {name: round(1e3 * seconds, 3) for name, seconds in times.items()}
-                yield Answered(prediction, told, len(batch))
+                kept = subgraph if item.question.options.explain else None
+                yield Answered(prediction, told, len(batch), kept)
         latest = (time.monotonic() - begun) / len(batch)
         self._pace = latest if self._pace == 0 else 0.8 * self._pace + 0.2 * latest
 
@@ -263,10 +280,13 @@ class Engine:
         try:
             self._reasoner.graph = self._live.graph()
             started = time.monotonic()
-            asked = item.question
-            found = self._reasoner.explain(
-                asked.entity, asked.relation, item.answer, paths=item.paths
-            )
+            if item.subgraph is None:
+                asked = item.question
+                found = self._reasoner.explain(
+                    asked.entity, asked.relation, item.answer, paths=item.paths
+                )
+            else:
+                (found,) = explain(self._reasoner, item.subgraph, [item.answer], item.paths)
             self._metrics.step("explaining", time.monotonic() - started)
             item.future.set_result(found)
         except Exception as error:  # as in `_answer`

@@ -17,11 +17,12 @@ from oneshot.graph.live.store import StoreError
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.reasoner.explanation import Explanation
 from oneshot.runs.run import Run
-from oneshot.serve.engine import Engine, ExpiredError, OverloadedError, Question
+from oneshot.serve.engine import Answered, Engine, ExpiredError, OverloadedError, Question
 from oneshot.serve.entity_search import NameSearch
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import Problem
 from oneshot.serve.settings import MAX_EXPLAINED, ServeSettings
+from oneshot.subgraph import SubgraphBatch
 
 log = logging.getLogger("oneshot.serve")
 
@@ -103,38 +104,51 @@ class Service:
             raise Problem(404, str(error), nearest=nearest)
         return number
 
-    async def predict(
-        self, questions: Sequence[Question], explain: bool, deadline: float
-    ) -> list[dict[str, Any]]:
+    async def predict(self, questions: Sequence[Question], deadline: float) -> list[dict[str, Any]]:
         """Answers to questions as JSON."""
+        if not any(question.options.explain for question in questions):
+            every = await self._answered(questions, deadline)
+            return [self._as_json(*one) for one in zip(questions, every, strict=True)]
+        # One after the other: each keeps its subgraph until its answers are explained.
+        results = []
+        for question in questions:
+            (answered,) = await self._answered([question], deadline)
+            value = self._as_json(question, answered)
+            started = time.monotonic()
+            for answer in value["answers"][: min(question.options.num_explained, MAX_EXPLAINED)]:
+                number = self.entity(answer["entity"])
+                reason = await self.explain(question, number, 5, deadline, answered.subgraph)
+                answer["paths"] = reason.as_dict()["paths"]
+            value["milliseconds"]["explaining"] = round(1e3 * (time.monotonic() - started), 3)
+            results.append(value)
+        return results
+
+    async def _answered(self, questions: Sequence[Question], deadline: float) -> list[Answered]:
+        """The answers to each question."""
         try:
             futures = self.engine.ask(questions, deadline)
         except OverloadedError as error:
             raise self.busy(error) from error
-        results = []
-        answered = await self._waited(futures, deadline)
-        for question, one in zip(questions, answered, strict=True):
-            value: dict[str, Any] = one.prediction.as_dict()
-            value["answers"] = [dict(answer) for answer in value["answers"]]
-            value["milliseconds"] = {**one.milliseconds, "batch": one.batch}
-            if not value["answers"] and not question.options.exclude_known:
-                value["message"] = "the entity has no fact; add one about it first"
-            if explain:
-                started = time.monotonic()
-                for answer in value["answers"][:MAX_EXPLAINED]:
-                    number = self.entity(answer["entity"])
-                    reason = await self.explain(question, number, 5, deadline)
-                    answer["paths"] = reason.as_dict()["paths"]
-                value["milliseconds"]["explaining"] = round(1e3 * (time.monotonic() - started), 3)
-            results.append(value)
-        return results
+        return await self._waited(futures, deadline)
+
+    def _as_json(self, question: Question, answered: Answered) -> dict[str, Any]:
+        value = answered.prediction.as_dict()
+        value["milliseconds"] = {**answered.milliseconds, "batch": answered.batch}
+        if not value["answers"] and not question.options.exclude_known:
+            value["message"] = "the entity has no fact; add one about it first"
+        return value
 
     async def explain(
-        self, question: Question, answer: int, paths: int, deadline: float
+        self,
+        question: Question,
+        answer: int,
+        paths: int,
+        deadline: float,
+        subgraph: SubgraphBatch | None = None,
     ) -> Explanation:
-        """Why an answer, by its id, has its score."""
+        """Why an answer, by its id, has its score; `subgraph`: where it was found, if at hand."""
         try:
-            future = self.engine.explain(question, answer, paths, deadline)
+            future = self.engine.explain(question, answer, paths, deadline, subgraph)
         except OverloadedError as error:
             raise self.busy(error) from error
         found: Explanation = (await self._waited([future], deadline))[0]
