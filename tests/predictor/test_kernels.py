@@ -4,6 +4,7 @@ Triton decides at its import whether it interprets, so that the tests run in a p
 own: `test_kernels_in_the_interpreter` starts pytest on this very file.
 """
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.support.kernels import sampled_scored_and_lost
 from torch import Tensor
 
 from oneshot.config import PredictorConfig, TrainingConfig
@@ -20,21 +22,22 @@ from oneshot.predictor.fused import fused_plan
 from oneshot.ranking import KnownFacts
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
-from oneshot.system.devices import has_triton
+from oneshot.system.devices import kernels_work, override_kernels
 from oneshot.training.losses import Targets, find_targets, query_losses, softmax_loss
 from oneshot.training.padding import Capacity, PaddedBatch
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
 
 needs_kernels = pytest.mark.skipif(
-    not has_triton() or not (INTERPRETED or torch.cuda.is_available()),
+    not HAS_TRITON or not (INTERPRETED or torch.cuda.is_available()),
     reason="needs Triton and a CUDA device, or TRITON_INTERPRET=1 (see the first test)",
 )
 
 
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="this is that process")
-@pytest.mark.skipif(not has_triton(), reason="needs Triton")
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
 def test_kernels_in_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__]
     found = subprocess.run(
@@ -182,6 +185,20 @@ def test_losses_on_a_padded_batch(rivals: str, batch: SubgraphBatch) -> None:
     if DEVICE == "cuda":
         found = softmax_loss(longer, buffers.batch, targets.place, skip, targets.unsampled)
         assert found.shape == (3,)
+
+
+@needs_kernels
+def test_sampling_predictor_and_loss_agree_with_and_without_kernels() -> None:
+    found = []
+    for use in (None, False):
+        with override_kernels(use):
+            assert kernels_work(torch.device(DEVICE)) is (use is None)
+            found.append(sampled_scored_and_lost(DEVICE))
+    (ours, *numbers), (expected, *others) = found
+    for name, tensor in vars(expected).items():
+        assert torch.equal(getattr(ours, name), tensor), name
+    for one, other in zip(numbers, others, strict=True):
+        assert (one - other).norm() <= 1e-5 * other.norm()
 
 
 def _on_cpu(targets: Targets) -> Targets:

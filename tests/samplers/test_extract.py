@@ -22,6 +22,7 @@ from oneshot.samplers._extract import extract
 from oneshot.samplers._extract_gpu import Tiling
 from oneshot.samplers._select import choose_highest
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.devices import kernels_work, override_kernels
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -86,7 +87,7 @@ def test_edges_equal_those_of_the_plain_code(monkeypatch, tiling, share):
         for budget, score in (([999] * 4, "product"), ([999, 3, 0, 20], "sum")):
             batches = []
             for use in (True, False):
-                with extraction.override(use):
+                with override_kernels(use):
                     asked, most = queries.to(DEVICE), torch.tensor(budget, device=DEVICE)
                     batches.append(extract(graph, asked, *chosen, most, score))
             assert_equal(*batches)
@@ -102,7 +103,7 @@ def test_graphs_without_edges_and_with_one_entity():
         queries = torch.tensor([[0, 0], [0, 1]])
         batches = []
         for use in (True, False):
-            with extraction.override(use):
+            with override_kernels(use):
                 batches.append(
                     PPRSampler(1.0).sample(graph.to(DEVICE), queries.to(DEVICE)).to("cpu")
                 )
@@ -121,7 +122,7 @@ def test_wide_numbers():
     budget = torch.full((3,), 1000, device=DEVICE)
     batches = []
     for use in (True, False):
-        with extraction.override(use):
+        with override_kernels(use):
             batches.append(extract(graph, queries.to(DEVICE), *chosen, budget))
     assert_equal(*batches)
 
@@ -151,7 +152,7 @@ def test_the_highest_equal_those_of_the_plain_code(monkeypatch, width, block, fo
         results = []
         for use in (True, False):
             given = scores.clone()
-            with extraction.override(use):
+            with override_kernels(use):
                 results.append(choose_highest(given, counts.to(DEVICE), forced, keep))
             assert torch.equal(given, scores)  # restored
         for ours, expected in zip(*results, strict=True):
@@ -168,7 +169,7 @@ def test_samplers_give_the_same_subgraphs(name, options):
     include = random_queries(graph, 5, 6).to(DEVICE) if options else None
     batches = []
     for use in (True, False):
-        with extraction.override(use):
+        with override_kernels(use):
             batches.append(SAMPLERS[name](0.3, **options).sample(graph, queries, include))
     assert_equal(*batches)
 
@@ -177,7 +178,7 @@ def test_samplers_give_the_same_subgraphs(name, options):
 def test_many_queries_are_cut_out_in_parts(monkeypatch):
     graph = odd_graph(1)
     queries = random_queries(graph, 7, 2).to(DEVICE)
-    with extraction.override(True):
+    with override_kernels(True):
         whole = PPRSampler(0.4).sample(graph, queries)
         monkeypatch.setattr(extraction, "TABLE_BYTES", 4 * 24 * 3)  # three queries
         parts = PPRSampler(0.4).sample(graph, queries)
@@ -208,13 +209,15 @@ def test_with_an_edge_budget_few_candidates_are_looked_at_at_once(monkeypatch):
     assert len(sampler.sample(graph, queries[:0]).queries) == 0
 
 
-def test_a_processor_takes_the_plain_code():
-    assert not extraction.available(torch.device("cpu"))
-    with extraction.override(True):
-        assert extraction.available(torch.device("cpu"))
-        with extraction.override(None):
-            assert not extraction.available(torch.device("cpu"))
-    assert not extraction.available(torch.device("cpu"))
+def test_a_processor_takes_the_plain_code_unless_kernels_are_interpreted():
+    assert kernels_work(torch.device("cpu")) is INTERPRETED
+    with override_kernels(True):
+        assert kernels_work(torch.device("cpu"))
+        with override_kernels(None):
+            assert kernels_work(torch.device("cpu")) is INTERPRETED
+    with override_kernels(False):
+        assert not kernels_work(torch.device("cpu"))
+    assert kernels_work(torch.device("cpu")) is INTERPRETED
 
 
 def test_without_triton_the_plain_code_is_taken():
@@ -226,5 +229,8 @@ def test_without_triton_the_plain_code_is_taken():
         "batch = oneshot.PPRSampler(1.0).sample(graph, torch.tensor([[0, 0]]))\n"
         "print(batch.num_entities, batch.num_edges)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == ("3 7\n", "")

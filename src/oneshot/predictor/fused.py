@@ -4,7 +4,6 @@ On a GPU the kernels are Triton's (`oneshot.predictor.kernels`), on a CPU they a
 (`oneshot.predictor.cpu`). Both have the same functions and walk a plan made for them.
 """
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +14,7 @@ from oneshot.compiled import library
 from oneshot.config import PredictorConfig
 from oneshot.predictor.layer import Layer
 from oneshot.predictor.priors import prior_features
-from oneshot.system.devices import has_triton
+from oneshot.system.devices import kernels_work
 
 if TYPE_CHECKING:
     from oneshot.predictor.cpu.plan import CPUPlan
@@ -31,8 +30,8 @@ def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dty
             return "it was installed without a C compiler"
         if torch.is_autocast_enabled("cpu"):
             return "on a CPU the kernels compute in float32"
-    elif not has_triton():
-        return "Triton is not installed"
+    elif not kernels_work(device):
+        return "Triton's kernels do not work on this device"
     if kind == torch.float64:
         return "the kernels compute in float32"
     if config.message == "drum":
@@ -52,8 +51,8 @@ def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dty
 
 def _takes_compiled(device: torch.device) -> bool:
     """Whether kernels on a device are those compiled from C."""
-    # The interpreter of Triton runs its kernels on a CPU, for tests.
-    return device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"
+    # Triton's interpreter runs its kernels on a CPU, for tests.
+    return device.type == "cpu" and not kernels_work(device)
 
 
 def can_prune(config: PredictorConfig) -> bool:

@@ -14,6 +14,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers import _extract_gpu as extraction
 from oneshot.samplers._extract_gpu import Cut
 from oneshot.subgraph import SubgraphBatch, place_of
+from oneshot.system.devices import kernels_work
 
 EdgeScore = Literal["product", "sum"]
 
@@ -39,7 +40,7 @@ def extract(
     """
     small = extraction.fits(graph, len(queries), len(entities))
     cut = _cut
-    if small and extraction.available(graph.device):
+    if small and kernels_work(graph.device):
         cut = extraction.cut
     elif _takes_compiled(graph, entities):
         cut = _compiled_cut

@@ -1,26 +1,19 @@
 """Choosing entities and cutting their subgraphs out of the graph on a GPU, with Triton's kernels.
 
 The functions here give exactly what the plain code of `_select` and `_extract` gives,
-in a few launches and one host synchronisation each. They are used where `available` says so:
-on a CUDA device with Triton. `override` changes that, for tests and comparisons.
+in a few launches and one host synchronisation each. They are used where `kernels_work` says so.
 """
 
-import contextlib
-import functools
-import importlib.util
-import warnings
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.system.devices import current_device
 
 # The table of places takes 4 bytes for each pair of a query and an entity of the graph.
 TABLE_BYTES = 2 << 30
-
-_override: bool | None = None
 
 
 class Tiling(NamedTuple):
@@ -56,28 +49,6 @@ class Cut(NamedTuple):
     degree: Tensor
     source: Tensor
     over_budget: bool
-
-
-def available(device: torch.device) -> bool:
-    """Whether the kernels are to be used for tensors on this device."""
-    if _override is not None:
-        return _override
-    return device.type == "cuda" and _work_on(device)
-
-
-@contextlib.contextmanager
-def override(use: bool | None) -> Iterator[None]:
-    """Within the block the kernels are used always (true), never (false) or where they can be.
-
-    On a processor they run only under Triton's interpreter (`TRITON_INTERPRET=1` in the
-    environment before Triton is imported).
-    """
-    global _override
-    before, _override = _override, use
-    try:
-        yield
-    finally:
-        _override = before
 
 
 def fits(graph: KnowledgeGraph, num_queries: int, num_chosen: int) -> bool:
@@ -118,7 +89,7 @@ def cut(
         "num_warps": tiling.warps,
     }
     given = (entities, entity_query, edges.indptr, edges.source)
-    with _on(device):
+    with current_device(device):
         kernels.place_entities[(-(-chosen // 1024),)](
             entities, entity_query, table, chosen, width, block=1024
         )
@@ -163,7 +134,7 @@ def choose(
     original = scores.gather(1, forced.clamp(min=0))
     block = _power_of_two(width)
     grid = (height,)
-    with _on(device):
+    with current_device(device):
         _put(scores, forced, torch.full_like(original, torch.inf))
         kernels.find_threshold[grid](
             scores,
@@ -215,23 +186,3 @@ def _power_of_two(number: int) -> int:
 def _warps(block: int) -> int:
     """Warps for a block of columns, at least four columns a thread."""
     return max(1, block // 128)
-
-
-def _on(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Triton launches on the current device: make it the one that the tensors are on."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
-@functools.cache
-def _work_on(device: torch.device) -> bool:
-    """Whether Triton is there and can build and run a kernel on a device; tried once."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    try:
-        scores = torch.zeros(1, 1, device=device)
-        with _on(device):
-            _put(scores, torch.zeros(1, 1, dtype=torch.long, device=device), scores + 1)
-        return bool(scores)
-    except Exception as error:  # no compiler, a device too old, …: many kinds, one answer
-        warnings.warn(f"Triton does not work, sampling will be slower: {error}", stacklevel=2)
-        return False

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from oneshot.samplers import _extract_gpu as extraction
+from oneshot.system.devices import kernels_work
 
 
 def choose_highest(
@@ -16,7 +17,7 @@ def choose_highest(
     With `keep_unreachable` false, entities of score 0 that are not forced are left out.
     """
     plain = scores.dtype != torch.float32 or not scores.is_contiguous() or not scores.numel()
-    if not plain and extraction.available(scores.device):
+    if not plain and kernels_work(scores.device):
         return extraction.choose(scores, counts, forced, keep_unreachable)
     rows = torch.arange(len(scores), device=scores.device)[:, None].expand_as(forced)
     valid = forced >= 0

@@ -19,6 +19,7 @@ from oneshot.samplers._extract import EdgeScore, extract
 from oneshot.samplers._pagerank import check_entities
 from oneshot.samplers._select import choose_highest, counts_of_mass, ranks_of
 from oneshot.subgraph import SubgraphBatch, concatenate
+from oneshot.system.devices import kernels_work
 
 # Dense blocks [V, block] that live at the same time while a block of queries is scored.
 _LIVE_BLOCKS = 8
@@ -291,7 +292,7 @@ def _extraction_size(graph: KnowledgeGraph) -> int:
     As many as are scored, so that the candidate edges stay in the processor's cache; on a GPU
     as many as the table of the kernels has place for.
     """
-    if extraction.available(graph.device):
+    if kernels_work(graph.device):
         return max(extraction.TABLE_BYTES // (4 * max(graph.num_entities, 1)), 1)
     return block_size(graph)
 

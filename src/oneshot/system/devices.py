@@ -1,4 +1,4 @@
-"""Devices by name, as the command line takes them."""
+"""Devices: by name, as the command line takes them, and what each can do."""
 
 import contextlib
 import functools
@@ -6,7 +6,9 @@ import importlib.util
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -71,10 +73,74 @@ def _bfloat16_survives(limit: str | None) -> bool:
     return probe.returncode >= 0  # below: ended by a signal
 
 
+_kernels_overridden: bool | None = None
+
+
+def kernels_work(device: torch.device) -> bool:
+    """Whether kernels written in Triton run on a device: one answer for all that have some.
+
+    The first call for a device tries a small kernel there. If it fails, one warning gives the
+    reason and what to do, and the plain path, which computes the same, is taken. On a CPU kernels
+    run only under Triton's interpreter (`TRITON_INTERPRET=1` in the environment), for tests.
+    """
+    if _kernels_overridden is not None:
+        return _kernels_overridden
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return _runs_kernel(torch.device("cuda", index))
+    is_interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    return is_interpreted and _runs_kernel(device)
+
+
+@contextlib.contextmanager
+def override_kernels(use: bool | None) -> Iterator[None]:
+    """Within the block kernels are taken always (true), never (false) or where they work (None).
+
+    For tests and comparisons.
+    """
+    global _kernels_overridden
+    before, _kernels_overridden = _kernels_overridden, use
+    try:
+        yield
+    finally:
+        _kernels_overridden = before
+
+
+def current_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Within the block Triton launches on a device: it takes the current one of torch."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+
+
 @functools.cache
-def has_triton() -> bool:
-    """Whether Triton, which compiles kernels for GPUs, is installed."""
-    return importlib.util.find_spec("triton") is not None
+def _runs_kernel(device: torch.device) -> bool:
+    """Try a kernel on a device; a failure is a warning."""
+    try:
+        if importlib.util.find_spec("triton") is None:
+            problem, advice = "Triton is not installed", "install it: pip install triton"
+        else:
+            from oneshot.system._triton import writes
+
+            with current_device(device):
+                if writes(device):
+                    return True
+            problem, advice = "a kernel gave a wrong result", _TRITON_ADVICE
+    except torch.OutOfMemoryError:
+        raise  # which tells nothing about Triton
+    except Exception as error:  # no compiler, a device too old, …: many types, one answer
+        told = str(error).strip().partition("\n")[0]
+        problem, advice = f"{type(error).__name__}: {told[:200]}", _TRITON_ADVICE
+    warnings.warn(
+        f"Triton's kernels do not work on {device} ({problem}); sampling, training and answering "
+        f"go on without them, slower. To have them, {advice}",
+        stacklevel=3,
+    )
+    return False
+
+
+_TRITON_ADVICE = (
+    "install a C compiler (gcc) and the version of Triton that this torch was made for, on a GPU "
+    "of compute capability 7.0 or higher"
+)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from oneshot.config import TrainingConfig
 from oneshot.ranking import KnownFacts
 from oneshot.subgraph import SubgraphBatch
-from oneshot.system.devices import has_triton
+from oneshot.system.devices import kernels_work
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def softmax_loss(
 
 def _logsumexp(scores: Tensor, batch: SubgraphBatch) -> Tensor:
     """`log Σ exp` of each query's scores [N], [n]; very low where no score is above -∞."""
-    if scores.device.type == "cuda" and has_triton():
+    if scores.dtype == torch.float32 and kernels_work(scores.device):
         from oneshot.training._triton import query_logsumexp
 
         queries = torch.arange(batch.num_queries + 1, device=scores.device)

@@ -1,0 +1,80 @@
+"""What a device can do, and what is done where it cannot."""
+
+import importlib.util
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from tests.support.kernels import sampled_scored_and_lost
+
+from oneshot.system import devices
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def untried() -> Iterator[None]:
+    """No device has been tried before the test, nor is what it found kept."""
+    devices._runs_kernel.cache_clear()
+    yield
+    devices._runs_kernel.cache_clear()
+
+
+def test_with_a_broken_triton_all_that_has_kernels_takes_the_plain_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = sampled_scored_and_lost()
+    broken = pytest.importorskip("oneshot.system._triton", reason="needs Triton")
+    tried = []
+
+    def fail(device: torch.device) -> bool:
+        tried.append(device)
+        raise RuntimeError("Failed to find C compiler.\nPlease specify one via CC.")
+
+    monkeypatch.setattr(broken, "writes", fail)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # else a CPU has no kernels to begin with
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        batch, *numbers = sampled_scored_and_lost()
+    (message,) = [str(warning.message) for warning in told]
+    assert "do not work on cpu (RuntimeError: Failed to find C compiler.)" in message
+    assert "install a C compiler" in message
+    assert tried == [CPU]
+    for name, tensor in vars(expected[0]).items():
+        assert torch.equal(getattr(batch, name), tensor), name
+    for one, other in zip(numbers, expected[1:], strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_wrong_result_is_a_failure_and_out_of_memory_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = pytest.importorskip("oneshot.system._triton", reason="needs Triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    def fail(device: torch.device) -> bool:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as short:
+        short.setattr(broken, "writes", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            devices.kernels_work(CPU)
+    monkeypatch.setattr(broken, "writes", lambda device: False)
+    with pytest.warns(UserWarning, match="a kernel gave a wrong result"):
+        assert not devices.kernels_work(CPU)
+    assert not devices.kernels_work(CPU)  # and no second warning, which would be an error
+
+
+def test_without_triton_the_warning_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match="Triton is not installed.* pip install triton"):
+        assert not devices.kernels_work(CPU)
+
+
+def test_a_device_without_kernels_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert not devices.kernels_work(CPU)
+    assert not devices.kernels_work(torch.device("meta"))
+    assert devices._runs_kernel.cache_info().currsize == 0
