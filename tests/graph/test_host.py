@@ -76,9 +76,9 @@ def test_what_does_not_fit_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = (DATA.graph.facts, *vars(DATA.graph.edges).values())
     least = sum(array.nbytes for array in arrays)
     for free, fits in ((least, False), (10 * least, True)):
-        monkeypatch.setattr(host_graph, "_free_memory", lambda _, free=free: free)
+        monkeypatch.setattr(host_graph, "available_memory", lambda _, free=free: free)
         assert fits_on(DATA.graph, CPU) == fits
-    monkeypatch.setattr(host_graph, "_free_memory", lambda _: 0)
+    monkeypatch.setattr(host_graph, "available_memory", lambda _: 0)
     kept = DATA.graph.to("meta")
     assert isinstance(kept, HostGraph)
     assert (kept.device.type, kept.host) == ("meta", DATA.graph)

@@ -224,7 +224,7 @@ def test_a_look_changes_nothing(saved: Path) -> None:
 def test_a_graph_too_large_for_its_device_changes_on_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(host_graph, "_free_memory", lambda _: 0)
+    monkeypatch.setattr(host_graph, "available_memory", lambda _: 0)
     base = chain_world(30).graph
     live = LiveGraph(base, device="meta")
     assert live.graph().host is base

@@ -31,7 +31,7 @@ def batch(reasoner: Reasoner) -> SubgraphBatch:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     free = {"bytes": 10**12}
-    monkeypatch.setattr(batching, "_free_memory", lambda device: free["bytes"])
+    monkeypatch.setattr(batching, "available_memory", lambda device: free["bytes"])
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     return free
 

@@ -69,7 +69,7 @@ def test_a_subset_on_the_gpu_equals_that_of_the_processor(data):
 def test_a_graph_too_large_for_the_gpu_answers_from_the_host(data, monkeypatch):
     torch.manual_seed(0)
     expected = build_reasoner(data.graph, SMALL, torch.device("cuda"))
-    monkeypatch.setattr(host_graph, "_free_memory", lambda _: 0)
+    monkeypatch.setattr(host_graph, "available_memory", lambda _: 0)
     torch.manual_seed(0)
     ours = build_reasoner(data.graph, SMALL, torch.device("cuda"))
     assert isinstance(ours.graph, host_graph.HostGraph)

@@ -78,3 +78,31 @@ def test_a_device_without_kernels_is_not_tried(monkeypatch: pytest.MonkeyPatch) 
     assert not devices.kernels_work(CPU)
     assert not devices.kernels_work(torch.device("meta"))
     assert devices._runs_kernel.cache_info().currsize == 0
+
+
+def test_memory_of_the_host() -> None:
+    total = devices.total_memory(CPU)
+    assert total is not None
+    assert 0 < devices.available_memory(CPU) <= total
+
+
+def test_a_host_that_does_not_tell_is_taken_for_a_small_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr("builtins.open", missing)
+    monkeypatch.setattr(devices.os, "sysconf", lambda name: 1000)
+    assert devices.total_memory(CPU) == 10**6
+    assert devices.available_memory(CPU) == 500_000
+    monkeypatch.setattr(devices.os, "sysconf", missing)
+    assert devices.total_memory(CPU) is None
+    assert devices.available_memory(CPU) == 4 << 30
+
+
+def test_memory_of_a_gpu_is_what_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"mem_get_info": (100, 1000), "memory_reserved": 70, "memory_allocated": 50}
+    for name, value in told.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert devices.available_memory(torch.device("cuda", 0)) == 120

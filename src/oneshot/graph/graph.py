@@ -241,7 +241,7 @@ class KnowledgeGraph:
         device = torch.device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):
             return self
-        if not fits_on(self, device):
+        if device.type != "cpu" and not fits_on(self, device):
             return HostGraph(self, device)
         graph = KnowledgeGraph(self.facts.to(device), self.entities, self.relations)
         graph.edges = moved(self.edges, device)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.system.devices import available_memory
 
 LARGEST_SHARE = 0.6
 """Of the free memory of a device that a graph may take; the rest is for questions."""
@@ -86,9 +87,6 @@ class HostGraph(KnowledgeGraph):
 
 def fits_on(graph: KnowledgeGraph, device: torch.device) -> bool:
     """Whether a device has place for a graph, its adjacency and the matrix of its walks."""
-    free = _free_memory(device)
-    if free is None:
-        return True
     pairs = len(graph.neighbours.index)
     arrays = (
         graph.facts,
@@ -96,13 +94,4 @@ def fits_on(graph: KnowledgeGraph, device: torch.device) -> bool:
         *(getattr(graph.neighbours, name) for name in ("indptr", "index", "pair")),
     )
     needed: int = sum(array.nbytes for array in arrays) + 8 * pairs
-    return needed <= LARGEST_SHARE * free
-
-
-def _free_memory(device: torch.device) -> int | None:
-    """Bytes that are free on a device; None if that is no limit."""
-    if device.type != "cuda":
-        return None
-    free, _ = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free + held)
+    return needed <= LARGEST_SHARE * available_memory(device)

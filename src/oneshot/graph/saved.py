@@ -7,7 +7,6 @@ subgraphs touch the rows of the entities that they reach, and nothing else.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from oneshot.graph.memory_map import Scattered, map_array
 from oneshot.graph.validation import check_values
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.checksums import file_digest, is_intact, sealed
+from oneshot.system.devices import total_memory
 from oneshot.system.files import check_replaceable, replacing_directory
 
 FORMAT = 1
@@ -161,7 +161,9 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
         graph.neighbours = MappedNeighbours(*map(torch.from_numpy, pairs.values()))
         # What questions touch; `indptr` is small and soon in memory as a whole.
         touched = edges["source"], edges["relation"], pairs["index"]
-        if sum(array.nbytes for array in touched) > SCATTERED_SHARE * _memory():
+        memory = total_memory(torch.device("cpu"))
+        size = sum(array.nbytes for array in touched)
+        if memory is not None and size > SCATTERED_SHARE * memory:
             vars(graph.edges)["scattered"] = Scattered(*touched[:2])
             vars(graph.neighbours)["scattered"] = Scattered(touched[2])
         graph.fingerprint = meta["fingerprint"]
@@ -228,14 +230,6 @@ def _check_files(
 
 def _save(path: Path, tensor: Tensor) -> None:
     np.save(path, tensor.cpu().numpy())
-
-
-def _memory() -> int:
-    """Bytes of memory that the machine has; without limit if it does not tell."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return 1 << 62
 
 
 def _open(path: Path, dimensions: int = 1) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from oneshot.config import PredictorConfig
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.devices import available_memory
 
 _FIRST = 16
 # What keeps a GPU busy: more gains nothing.
@@ -40,7 +41,7 @@ class BatchSize:
         edges = max(batch.num_edges / batch.num_queries, 1.0)
         wide = _ROWS_PNA if self._config.aggregate == "pna" else _ROWS
         memory = entities * self._config.dim * 4 * wide + edges * _EDGE_BYTES
-        fitting = min(_free_memory(self._device) / 2, _BYTES) / memory
+        fitting = min(available_memory(self._device) / 2, _BYTES) / memory
         self.now = max(int(min(_QUERIES, _EDGES / edges, fitting)), 1)
 
     def shrink(self, error: torch.OutOfMemoryError) -> None:
@@ -50,10 +51,3 @@ class BatchSize:
         self.now = -(-self.now // 2)
         self.is_fixed = True
         torch.cuda.empty_cache()
-
-
-def _free_memory(device: torch.device) -> int:
-    """Bytes that can still be had, those included that are kept for the next one who asks."""
-    free, _ = torch.cuda.mem_get_info(device)
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free + kept)

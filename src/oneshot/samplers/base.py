@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import itertools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple, Self, get_args
@@ -19,7 +18,7 @@ from oneshot.samplers._extract import EdgeScore, extract
 from oneshot.samplers._pagerank import check_entities
 from oneshot.samplers._select import choose_highest, counts_of_mass, ranks_of
 from oneshot.subgraph import SubgraphBatch, concatenate
-from oneshot.system.devices import kernels_work
+from oneshot.system.devices import available_memory, kernels_work, total_memory
 
 # Dense blocks [V, block] that live at the same time while a block of queries is scored.
 _LIVE_BLOCKS = 8
@@ -275,15 +274,10 @@ def block_size(graph: KnowledgeGraph) -> int:
     if graph.device.type == "cuda":
         most = 1024
         # Asking for the free memory takes longer than a small block: not where it will do.
-        total = torch.cuda.get_device_properties(graph.device).total_memory
-        if most * per_query <= total // 16:
+        if most * per_query <= (total_memory(graph.device) or 0) // 16:
             return most
-        free, _ = torch.cuda.mem_get_info(graph.device)
-        # What torch holds and does not use is free, too.
-        free += torch.cuda.memory_reserved(graph.device)
-        free -= torch.cuda.memory_allocated(graph.device)
-        return int(min(max(free // 2 // per_query, 1), most))
-    return int(min(max(_free_memory() // 4 // per_query, 1), 32))
+        return min(max(available_memory(graph.device) // 2 // per_query, 1), most)
+    return min(max(available_memory(graph.device) // 4 // per_query, 1), 32)
 
 
 def _extraction_size(graph: KnowledgeGraph) -> int:
@@ -295,18 +289,6 @@ def _extraction_size(graph: KnowledgeGraph) -> int:
     if kernels_work(graph.device):
         return max(extraction.TABLE_BYTES // (4 * max(graph.num_entities, 1)), 1)
     return block_size(graph)
-
-
-def _free_memory() -> int:
-    """Bytes of memory that can be had without swapping, as far as the system tells."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
-            for line in lines:
-                if line.startswith("MemAvailable"):
-                    return int(line.split()[1]) * 1024
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (OSError, ValueError, AttributeError):
-        return 4 << 30
 
 
 def joined(parts: list[tuple[Tensor, Tensor, Tensor]], queries: Tensor) -> Selection:

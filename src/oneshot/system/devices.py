@@ -73,6 +73,37 @@ def _bfloat16_survives(limit: str | None) -> bool:
     return probe.returncode >= 0  # below: ended by a signal
 
 
+def available_memory(device: torch.device) -> int:
+    """Bytes that can still be had: of a GPU, or of the host without swapping.
+
+    What torch holds of a GPU and does not use counts. A host that does not tell is taken for one
+    with 4 GiB, or with half of its memory.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(free + held)
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123
+            for line in lines:
+                if line.startswith("MemAvailable"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    total = total_memory(device)
+    return 4 << 30 if total is None else total // 2
+
+
+def total_memory(device: torch.device) -> int | None:
+    """Bytes of memory that a GPU or the host has; None if the host does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 _kernels_overridden: bool | None = None
 
 

@@ -18,6 +18,7 @@ from oneshot.experiments.baselines.pykeen_import import guest, load_pykeen
 from oneshot.experiments.baselines.recipes import DIM, Recipe
 from oneshot.experiments.baselines.timetable import Timetable
 from oneshot.ranking import KnownFacts
+from oneshot.system.devices import available_memory
 from oneshot.training.time_budget import TimeBudget
 
 PATIENCE = 5
@@ -367,8 +368,7 @@ def _timing(timetable: Timetable, learning_rate: float) -> Any:
 def _queries_per_step(data: Dataset, dim: int, device: torch.device) -> int:
     most = _NUMBERS_AT_ONCE
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        most = max(most, int(free * _SHARE_OF_GPU) // 4)
+        most = max(most, int(available_memory(device) * _SHARE_OF_GPU) // 4)
     return max(1, min(QUERIES_PER_STEP, most // (data.graph.num_entities * dim)))
 
 

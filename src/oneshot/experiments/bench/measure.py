@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from oneshot._version import __version__
+from oneshot.system.devices import total_memory
 from oneshot.system.process import release_freed_memory
 
 ResultT = TypeVar("ResultT")
@@ -67,7 +68,7 @@ def hardware(device: torch.device | None = None) -> dict[str, Any]:
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gb": round(_total_memory() / 2**30, 1),
+        "memory_gb": round((total_memory(torch.device("cpu")) or 0) / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "oneshot": __version__,
@@ -121,13 +122,6 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _total_memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, AttributeError, OSError):
-        return 0
 
 
 def _version(package: str) -> str | None:
