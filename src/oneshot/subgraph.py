@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
+from oneshot.graph.fact_keys import place_of
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,34 @@ class SubgraphBatch:
             )
         return parts
 
+    @staticmethod
+    def concatenate(batches: Sequence["SubgraphBatch"]) -> "SubgraphBatch":
+        """One batch of the subgraphs of several, in their order."""
+        if len(batches) == 1:
+            return batches[0]
+        columns = {
+            field.name: torch.cat(
+                [getattr(batch, field.name) for batch in batches], dim=int(field.name == "edges")
+            )
+            for field in dataclasses.fields(SubgraphBatch)
+        }
+        queries = entities = edges = 0
+        for batch in batches:
+            here, there = (
+                slice(entities, entities + batch.num_entities),
+                slice(edges, edges + batch.num_edges),
+            )
+            if queries:
+                # In place, and with plain numbers: a tensor of shifts would wait for the device.
+                columns["entity_query"][here] += queries
+                columns["edge_query"][there] += queries
+                columns["source"][queries : queries + batch.num_queries] += entities
+                columns["edges"][::2, there] += entities
+            queries += batch.num_queries
+            entities += batch.num_entities
+            edges += batch.num_edges
+        return SubgraphBatch(**columns)
+
     @property
     def _span(self) -> int:
         """A number above all entity ids, such that no product with a query exceeds 64 bits.
@@ -118,40 +147,3 @@ class SubgraphBatch:
     def _keys(self) -> Tensor:
         """One number for each entity in the order of (query, id). [N]"""
         return self.entity_query * self._span + self.entities
-
-
-def concatenate(batches: Sequence[SubgraphBatch]) -> SubgraphBatch:
-    """One batch of the subgraphs of several, in their order."""
-    if len(batches) == 1:
-        return batches[0]
-    columns = {
-        field.name: torch.cat(
-            [getattr(batch, field.name) for batch in batches], dim=int(field.name == "edges")
-        )
-        for field in dataclasses.fields(SubgraphBatch)
-    }
-    queries = entities = edges = 0
-    for batch in batches:
-        here, there = (
-            slice(entities, entities + batch.num_entities),
-            slice(edges, edges + batch.num_edges),
-        )
-        if queries:
-            # In place, and with plain numbers: a tensor of shifts would wait for the device.
-            columns["entity_query"][here] += queries
-            columns["edge_query"][there] += queries
-            columns["source"][queries : queries + batch.num_queries] += entities
-            columns["edges"][::2, there] += entities
-        queries += batch.num_queries
-        entities += batch.num_entities
-        edges += batch.num_edges
-    return SubgraphBatch(**columns)
-
-
-def place_of(keys: Tensor, wanted: Tensor) -> Tensor:
-    """Place in the sorted `keys` [N] of each wanted number, or -1. [m] → [m]"""
-    place = torch.searchsorted(keys, wanted)
-    if not len(keys):
-        return place.fill_(-1)
-    place.clamp_(max=len(keys) - 1)
-    return torch.where(keys[place] == wanted, place, -1)

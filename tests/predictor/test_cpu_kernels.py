@@ -192,7 +192,7 @@ def test_subgraphs_are_those_of_the_plain_code(share: float, wide: bool) -> None
         budget = torch.full((6,), 50)
         found, expected = (
             cut(graph, queries, entities, query, budget)
-            for cut in (_extract._compiled_cut, _extract._cut)
+            for cut in (_extract.compiled_cut, _extract.plain_cut)
         )
         assert found.over_budget == expected.over_budget
         for one, other in zip(found[:4], expected[:4], strict=True):
@@ -202,7 +202,7 @@ def test_subgraphs_are_those_of_the_plain_code(share: float, wide: bool) -> None
 @needs_kernels
 def test_large_graphs_are_cut_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(1, 40, 120, 3)
-    assert _extract._takes_compiled(graph, torch.arange(3))
+    assert _extract._cut_for(graph, 1, 3) is _extract.compiled_cut
     monkeypatch.setattr(_extract, "_TABLE_ENTITIES", 10)
-    assert not _extract._takes_compiled(graph, torch.zeros(0))
-    assert _extract._takes_compiled(graph, torch.arange(3))
+    assert _extract._cut_for(graph, 1, 0) is _extract.plain_cut
+    assert _extract._cut_for(graph, 1, 3) is _extract.compiled_cut

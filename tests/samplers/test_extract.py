@@ -16,8 +16,7 @@ import torch
 from tests.support.graphs import random_graph, random_queries
 
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.samplers import SAMPLERS, PPRSampler, base
-from oneshot.samplers import _extract_gpu as extraction
+from oneshot.samplers import SAMPLERS, PPRSampler, _extract_gpu, _select_gpu, base
 from oneshot.samplers._extract import extract
 from oneshot.samplers._extract_gpu import Tiling
 from oneshot.samplers._select import choose_highest
@@ -78,7 +77,7 @@ def random_choice(
 @pytest.mark.parametrize("tiling", [Tiling(), Tiling(8, 2, 4, 16), Tiling(16, 4, 1, 64)])
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_edges_equal_those_of_the_plain_code(monkeypatch, tiling, share):
-    monkeypatch.setattr(extraction, "TILING", tiling)
+    monkeypatch.setattr(_extract_gpu, "TILING", tiling)
     for seed in range(2):
         graph = odd_graph(seed)
         queries = random_queries(graph, 4, seed)
@@ -142,8 +141,8 @@ def scores_with_ties(height: int, width: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize(("width", "block"), [(1, 16), (31, 16), (64, 64), (300, 256)])
 @pytest.mark.parametrize("forced_columns", [0, 1, 3])
 def test_the_highest_equal_those_of_the_plain_code(monkeypatch, width, block, forced_columns):
-    monkeypatch.setattr(extraction, "SCORE_BLOCK", block)
-    monkeypatch.setattr(extraction, "SELECT_BLOCK", block)
+    monkeypatch.setattr(_select_gpu, "SCORE_BLOCK", block)
+    monkeypatch.setattr(_select_gpu, "SELECT_BLOCK", block)
     generator = torch.Generator().manual_seed(width)
     scores = scores_with_ties(5, width, width).to(DEVICE)
     forced = torch.randint(-1, width, (5, forced_columns), generator=generator).to(DEVICE)
@@ -180,7 +179,7 @@ def test_many_queries_are_cut_out_in_parts(monkeypatch):
     queries = random_queries(graph, 7, 2).to(DEVICE)
     with override_kernels(True):
         whole = PPRSampler(0.4).sample(graph, queries)
-        monkeypatch.setattr(extraction, "TABLE_BYTES", 4 * 24 * 3)  # three queries
+        monkeypatch.setattr(_extract_gpu, "TABLE_BYTES", 4 * 24 * 3)  # three queries
         parts = PPRSampler(0.4).sample(graph, queries)
     assert_equal(parts, whole)
 

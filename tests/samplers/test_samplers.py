@@ -12,7 +12,7 @@ from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.samplers import SAMPLERS, BFSSampler, PPRSampler, RandomSampler, RandomWalkSampler
-from oneshot.subgraph import SubgraphBatch, concatenate
+from oneshot.subgraph import SubgraphBatch
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 # Those that choose by the entity of a query alone; see test_fitted.py for the other one.
@@ -359,17 +359,17 @@ def test_a_batch_is_split_into_its_queries_and_put_together(size, max_edges):
     for part, asked in zip(parts, queries.split(size), strict=True):
         assert_same(part, sampler.sample(graph, asked))
         assert part.edges.is_contiguous()
-    assert_same(concatenate(parts), batch)
+    assert_same(SubgraphBatch.concatenate(parts), batch)
 
 
 def test_splitting_leaves_the_batch_as_it_is():
     graph = random_graph(4, 40, 90)
     sampler, queries = PPRSampler(0.4), random_queries(graph, 10, 3)
     batch = sampler.sample(graph, queries)
-    concatenate(batch.split(4))
+    SubgraphBatch.concatenate(batch.split(4))
     assert_same(batch, sampler.sample(graph, queries))
     empty = sampler.sample(graph, queries[:0])
-    assert_same(concatenate(empty.split(4)), empty)
+    assert_same(SubgraphBatch.concatenate(empty.split(4)), empty)
     with pytest.raises(InputError, match="size"):
         batch.split(0)
 

@@ -1,10 +1,12 @@
-"""Rows of facts as plain arrays: checked, compared, and told apart from repeats."""
+"""Facts and pairs as one number each: checked, compared, found, and told apart from repeats."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.vocabulary import Vocabulary
@@ -48,3 +50,12 @@ def combined_key(rows: NDArray[np.integer], sizes: Sequence[int]) -> NDArray[np.
         key *= size
         key += rows[:, column]
     return key
+
+
+def place_of(keys: Tensor, wanted: Tensor) -> Tensor:
+    """Place in the sorted `keys` [N] of each wanted number, or -1. [m] → [m]"""
+    place = torch.searchsorted(keys, wanted)
+    if not len(keys):
+        return place.fill_(-1)
+    place.clamp_(max=len(keys) - 1)
+    return torch.where(keys[place] == wanted, place, -1)

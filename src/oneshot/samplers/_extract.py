@@ -1,25 +1,40 @@
-"""Extraction: how the subgraphs of queries are cut out of a graph, on the CPU.
+"""Extraction: the subgraphs of queries, cut out of a graph.
 
-The GPU has kernels of its own for it (`_extract_gpu`); `extract` takes them where they work.
+A GPU has kernels of its own for it (`_extract_gpu`), a CPU those compiled from C; `extract` takes
+them where they work, and the plain code elsewhere. All give the same.
 """
 
 import ctypes
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from oneshot import compiled
+from oneshot.graph.fact_keys import place_of
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.samplers import _extract_gpu as extraction
-from oneshot.samplers._extract_gpu import Cut
-from oneshot.subgraph import SubgraphBatch, place_of
+from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import kernels_work
 
 EdgeScore = Literal["product", "sum"]
 
 # Entities of a graph up to which a table over all of them costs next to nothing.
 _TABLE_ENTITIES = 200_000
+
+
+class Cut(NamedTuple):
+    """The edges between the chosen entities, as in `SubgraphBatch`, before any edge budget.
+
+    `edges` int64 [3, E], `edge_query` int64 [E], `degree` int64 [N], `source` int64 [n], and
+    whether a query has more edges than its budget allows.
+    """
+
+    edges: Tensor
+    edge_query: Tensor
+    degree: Tensor
+    source: Tensor
+    over_budget: bool
 
 
 def extract(
@@ -38,12 +53,7 @@ def extract(
     directions, that a query may have. Beyond it the edges of highest `p_x · p_o` (or
     `p_x + p_o`) stay, ties by place. Identity edges are always kept and not counted.
     """
-    small = extraction.fits(graph, len(queries), len(entities))
-    cut = _cut
-    if small and kernels_work(graph.device):
-        cut = extraction.cut
-    elif _takes_compiled(graph, entities):
-        cut = _compiled_cut
+    cut = _cut_for(graph, len(queries), len(entities))
     edges, edge_query, degree, source, over_budget = cut(
         graph, queries, entities, entity_query, edge_budget
     )
@@ -67,6 +77,20 @@ def extract(
     )
 
 
+def _cut_for(graph: KnowledgeGraph, num_queries: int, num_chosen: int) -> Callable[..., Cut]:
+    """What cuts the subgraphs of so many queries, with so many entities in all, on such a graph."""
+    if kernels_work(graph.device):
+        from oneshot.samplers import _extract_gpu
+
+        if _extract_gpu.fits(graph, num_queries, num_chosen):
+            return _extract_gpu.cut
+    # A table over all entities of the graph must not cost more than the subgraphs do.
+    small = graph.num_entities <= max(_TABLE_ENTITIES, 64 * num_chosen)
+    if small and graph.device.type == "cpu" and compiled.library() is not None:
+        return compiled_cut
+    return plain_cut
+
+
 class _CutCall(ctypes.Structure):
     """The arguments of the kernels, as they are declared in `compiled/subgraph.c`."""
 
@@ -81,21 +105,14 @@ class _CutCall(ctypes.Structure):
     ]  # fmt: skip
 
 
-def _takes_compiled(graph: KnowledgeGraph, entities: Tensor) -> bool:
-    """Whether compiled kernels cut: each thread fills a table over all entities of the graph."""
-    if graph.device.type != "cpu" or compiled.library() is None:
-        return False
-    return graph.num_entities <= max(_TABLE_ENTITIES, 64 * len(entities))
-
-
-def _compiled_cut(
+def compiled_cut(
     graph: KnowledgeGraph,
     queries: Tensor,
     entities: Tensor,
     entity_query: Tensor,
     edge_budget: Tensor,
 ) -> Cut:
-    """What `_cut` gives, by compiled kernels."""
+    """What `plain_cut` gives, by compiled kernels: each thread fills a table over all entities."""
     edges = graph.edges
     degree = graph.degree_of(entities).contiguous()
     start = edges.indptr[entities].long()
@@ -128,7 +145,7 @@ def _compiled_cut(
     )
 
 
-def _cut(
+def plain_cut(
     graph: KnowledgeGraph,
     queries: Tensor,
     entities: Tensor,
@@ -137,7 +154,7 @@ def _cut(
 ) -> Cut:
     """All edges between the chosen entities; arguments as those of `extract`.
 
-    The reference for `extraction.cut` and `_compiled_cut`, and what computes without kernels.
+    The reference for the kernels, and what computes without them.
     """
     edges = graph.edges
     count = graph.degree_of(entities)

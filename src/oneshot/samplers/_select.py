@@ -1,9 +1,11 @@
-"""Choosing entities by score: exactly the `K` highest, ties by lower id."""
+"""Selection: the entities of highest score, exactly `K` of them, ties by lower id.
+
+A GPU has kernels of its own for it (`_select_gpu`); `choose_highest` takes them where they work.
+"""
 
 import torch
 from torch import Tensor
 
-from oneshot.samplers import _extract_gpu as extraction
 from oneshot.system.devices import kernels_work
 
 
@@ -18,7 +20,9 @@ def choose_highest(
     """
     plain = scores.dtype != torch.float32 or not scores.is_contiguous() or not scores.numel()
     if not plain and kernels_work(scores.device):
-        return extraction.choose(scores, counts, forced, keep_unreachable)
+        from oneshot.samplers import _select_gpu
+
+        return _select_gpu.choose(scores, counts, forced, keep_unreachable)
     rows = torch.arange(len(scores), device=scores.device)[:, None].expand_as(forced)
     valid = forced >= 0
     at = rows[valid], forced[valid]

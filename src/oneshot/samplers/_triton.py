@@ -1,7 +1,7 @@
 """Triton kernels that choose entities and cut out subgraphs; imported only where they run.
 
-`extraction` launches them. Sizes that change with every call are not specialised: they are not
-worth a compilation for each that 16 divides.
+`_select_gpu` and `_extract_gpu` launch them. Sizes that change with every call are not specialised:
+they are not worth a compilation for each that 16 divides.
 """
 
 import triton
@@ -106,7 +106,7 @@ def write_edges(
 ):
     """Write the kept edges of each chosen entity from its `starts` [N + 1] on, identity last.
 
-    `edges` int64 [3, total], `edge_query` int64 [total]. Walks as `_count_kernel` does.
+    `edges` int64 [3, total], `edge_query` int64 [total]. Walks as `count_edges` does.
     """
     begin = tl.program_id(0).to(tl.int64) * rows
     second = edges + total.to(tl.int64)
@@ -181,7 +181,7 @@ def write_edges(
 
 @triton.jit(do_not_specialize=["count"])
 def put_values(scores, columns, values, count, per_row, width, block: tl.constexpr):
-    """See `extraction._put`."""
+    """See `_select_gpu._put`."""
     index = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = index < count
     column = tl.load(columns + index, mask=inside, other=-1)

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.samplers import _extract_gpu as extraction
+from oneshot.samplers import _extract_gpu
 from oneshot.samplers._budget import Budget, Count, Ratio
 from oneshot.samplers._extract import EdgeScore, extract
 from oneshot.samplers._pagerank import check_entities
 from oneshot.samplers._select import choose_highest, counts_of_mass, ranks_of
-from oneshot.subgraph import SubgraphBatch, concatenate
+from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import available_memory, kernels_work, total_memory
 
 # Dense blocks [V, block] that live at the same time while a block of queries is scored.
@@ -154,7 +154,7 @@ class Sampler(ABC):
                     self.edge_score,
                 )
             )
-        return concatenate(parts)
+        return SubgraphBatch.concatenate(parts)
 
     def select(
         self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
@@ -287,7 +287,7 @@ def _extraction_size(graph: KnowledgeGraph) -> int:
     as many as the table of the kernels has place for.
     """
     if kernels_work(graph.device):
-        return max(extraction.TABLE_BYTES // (4 * max(graph.num_entities, 1)), 1)
+        return _extract_gpu.most_queries(graph)
     return block_size(graph)
 
 
