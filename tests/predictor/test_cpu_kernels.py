@@ -13,7 +13,7 @@ from oneshot.compiled import library
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
 from oneshot.predictor import Predictor
-from oneshot.predictor.cpu.messages import Statistics, collect
+from oneshot.predictor.cpu.messages import collect
 from oneshot.predictor.cpu.plan import make_plan
 from oneshot.predictor.messages import Attention
 from oneshot.samplers import PPRSampler, _extract
@@ -97,7 +97,7 @@ def test_any_dimension_will_do(dim: int) -> None:
 @needs_kernels
 @pytest.mark.parametrize("aggregate", ["sum", "pna"])
 def test_the_number_of_threads_does_not_change_a_bit(
-    monkeypatch: pytest.MonkeyPatch, aggregate: Statistics
+    monkeypatch: pytest.MonkeyPatch, aggregate: str
 ) -> None:
     monkeypatch.setattr("oneshot.compiled._WORK_A_THREAD", 1)
     batch = batch_of(queries=40)

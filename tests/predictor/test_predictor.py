@@ -17,7 +17,9 @@ from oneshot.experiments.bench.predictor import EdgeByEdge
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.predictor import segments as rows_module
-from oneshot.predictor.segments import Rows
+from oneshot.predictor.aggregation import AGGREGATES, Aggregate
+from oneshot.predictor.messages import MESSAGES, Message, Query
+from oneshot.predictor.segments import EdgePlan, Rows
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 
@@ -247,3 +249,41 @@ def test_written_edge_by_edge_it_is_the_same_network() -> None:
         torch.testing.assert_close(usual(batch), predictor(batch), rtol=1e-4, atol=1e-5)
     with pytest.raises(InputError, match="redgnn"):
         EdgeByEdge(tiny_predictor(aggregate="max"))
+
+
+class CopyMessage(Message):
+    """The state as it is: a message of which nothing but its class is known."""
+
+    def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
+        return plan.source.pick(state)
+
+
+def test_a_message_or_an_aggregate_without_kernels_needs_its_entry_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lowest(messages: Tensor, plan: EdgePlan) -> Tensor:
+        return -plan.target.largest(-messages)
+
+    monkeypatch.setitem(MESSAGES, "copy", CopyMessage)
+    monkeypatch.setitem(AGGREGATES, "min", Aggregate(lowest, answering_rows=100))
+    for settings in ({"message": "copy"}, {"aggregate": "min"}):
+        config = PredictorConfig(**{"dim": 16, "num_layers": 2, **settings})  # type: ignore[arg-type]
+        predictor = Predictor(config, 3)
+        _, batch = tiny_batch()
+        scores = predictor(batch)
+        assert scores.shape == (batch.num_entities,)
+        assert bool(scores.isfinite().all())
+        (name,) = settings.values()
+        predictor.engine = "fused"
+        with pytest.raises(InputError, match=f'no kernels for (message|aggregate) "{name}"'):
+            predictor(batch)
+
+
+def test_aggregates_with_kernels_are_those_that_the_kernels_know() -> None:
+    from oneshot.predictor.cpu.messages import _NUMBERS
+
+    assert {name for name, one in AGGREGATES.items() if one.has_compiled_kernels} == set(_NUMBERS)
+    messages = pytest.importorskip("oneshot.predictor.kernels.messages", reason="needs Triton")
+    assert {name for name, one in AGGREGATES.items() if one.has_triton_kernels} == set(
+        messages._MODES
+    )

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from oneshot.compiled import library
 from oneshot.config import PredictorConfig
+from oneshot.predictor.aggregation import AGGREGATES
 from oneshot.predictor.layer import Layer
+from oneshot.predictor.messages import MESSAGES
 from oneshot.predictor.priors import prior_features
 from oneshot.system.devices import kernels_work
 
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 
 def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dtype) -> str | None:
     """Why the kernels cannot compute such a predictor there, or None if they can."""
+    message, aggregate = MESSAGES[config.message], AGGREGATES[config.aggregate]
+    has_kernels = aggregate.has_triton_kernels
     if _takes_compiled(device):
+        has_kernels = aggregate.has_compiled_kernels
         if library() is None:
             return "it was installed without a C compiler"
         if torch.is_autocast_enabled("cpu"):
@@ -34,8 +39,10 @@ def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dty
         return "Triton's kernels do not work on this device"
     if kind == torch.float64:
         return "the kernels compute in float32"
-    if config.message == "drum":
-        return 'there are no kernels for message "drum"'
+    if not message.has_kernels:
+        return f'there are no kernels for message "{config.message}"'
+    if not has_kernels:
+        return f'there are no kernels for aggregate "{config.aggregate}" on this device'
     if config.compose == "rotate":
         return 'there are no kernels for compose "rotate"'
     if config.gate and config.gate_mask == "reached" and not can_prune(config):
@@ -44,7 +51,7 @@ def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dty
         return None
     if not 16 <= config.dim <= 256:
         return f"the kernels are for dimensions from 16 to 256, not {config.dim}"
-    if config.message == "redgnn" and config.attention_dim > 256:
+    if message.has_attention and config.attention_dim > 256:
         return f"the kernels are for an attention_dim up to 256, not {config.attention_dim}"
     return None
 

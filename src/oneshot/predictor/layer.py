@@ -23,9 +23,9 @@ class Layer(nn.Module):
     def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
         super().__init__()
         self.message = MESSAGES[config.message](config, num_relations, layer)
-        self.aggregate, width, self.scaled = AGGREGATES[config.aggregate]
-        if self.scaled:
-            width *= 3
+        aggregate = AGGREGATES[config.aggregate]
+        self.aggregate, self.scaled = aggregate.function, aggregate.scales_by_degree
+        width = aggregate.width * (3 if self.scaled else 1)
         self.linear = nn.Linear(width * config.dim, config.dim, bias=False)
         self.activation = ACTIVATIONS[config.activation]()
         self.shortcut = config.shortcut

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ class Query:
     """What messages may know of the queries of a batch.
 
     `relation` int64 [n]: the query relations; `embedding` [n, d] or None: their embeddings;
-    `layer_weights` [L, n · (2R + 1), d] or None: weights that `DRUMWeights` made of them.
+    `layer_weights` [L, n · (2R + 1), d] or None: weights made of them (`Message.layer_weights`).
     """
 
     relation: Tensor
@@ -38,15 +39,27 @@ class Attention:
 
 
 class Message(nn.Module, ABC):
-    """The messages of one layer; a new one implements `forward`."""
+    """The messages of one layer; a new one implements `forward`, one with kernels also `terms`.
 
-    needs_query_embedding = False
+    `has_kernels`: whether the kernels of GPU and CPU can make it of its `terms`.
+    `has_attention`: whether these have an attention.
+    """
+
+    needs_query_embedding: ClassVar[bool] = False
+    has_kernels: ClassVar[bool] = False
+    has_attention: ClassVar[bool] = False
 
     def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
         super().__init__()
         self.compose = config.compose
         self.layer = layer
         self.kinds = 2 * num_relations + 1  # relations, inverses, identity
+
+    @classmethod
+    def layer_weights(cls, config: PredictorConfig, num_relations: int) -> nn.Module | None:
+        """What makes `Query.layer_weights` of the queries' embeddings [n, d], if the messages of
+        all layers share such a part."""
+        return None
 
     @abstractmethod
     def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
@@ -77,6 +90,9 @@ class RedGNNMessage(Message):
     `h_r` and `h_q` are rows of the layer's own relation table. The terms of the attention are
     computed for each entity, relation and query before they are gathered to the edges.
     """
+
+    has_kernels = True
+    has_attention = True
 
     def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
         super().__init__(config, num_relations, layer)
@@ -109,6 +125,7 @@ class NBFNetMessage(Message):
     """`h_x ∘ w_q(r)`: the relation's weights are linear in the embedding of the query."""
 
     needs_query_embedding = True
+    has_kernels = True
 
     def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
         super().__init__(config, num_relations, layer)
@@ -128,6 +145,10 @@ class DRUMMessage(Message):
     """`h_x` weighted channel by channel; the weights come from `DRUMWeights`."""
 
     needs_query_embedding = True
+
+    @classmethod
+    def layer_weights(cls, config: PredictorConfig, num_relations: int) -> nn.Module | None:
+        return DRUMWeights(config, num_relations)
 
     def forward(self, state: Tensor, plan: EdgePlan, query: Query) -> Tensor:
         assert query.layer_weights is not None

@@ -14,7 +14,7 @@ from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
 from oneshot.predictor.fused import fused_plan, fused_scores, why_not_fused
 from oneshot.predictor.layer import Gate, Layer, reached_next
-from oneshot.predictor.messages import MESSAGES, DRUMWeights, Query
+from oneshot.predictor.messages import MESSAGES, Query
 from oneshot.predictor.priors import NUM_PRIORS, SCALE, prior_features
 from oneshot.predictor.segments import EdgePlan, Rows
 from oneshot.subgraph import SubgraphBatch
@@ -43,13 +43,14 @@ class Predictor(nn.Module):
         self.num_relations = num_relations
         self.engine: Engine = "auto"
         kinds = 2 * num_relations + 1
-        wants_embedding = MESSAGES[config.message].needs_query_embedding
+        message = MESSAGES[config.message]
         self.query_embedding = (
             nn.Embedding(kinds, config.dim)
-            if wants_embedding or config.initial == "relational"
+            if message.needs_query_embedding or config.initial == "relational"
             else None
         )
-        self.drum = DRUMWeights(config, num_relations) if config.message == "drum" else None
+        # Named as runs have it, after the only message that has such weights.
+        self.drum = message.layer_weights(config, num_relations)
         self.layers = nn.ModuleList(
             Layer(config, num_relations, layer) for layer in range(config.num_layers)
         )

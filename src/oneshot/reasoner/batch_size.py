@@ -7,6 +7,7 @@ to do, so there the batches grow to what keeps it busy and fits into its memory.
 import torch
 
 from oneshot.config import PredictorConfig
+from oneshot.predictor import AGGREGATES
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import available_memory
 
@@ -16,9 +17,8 @@ _EDGES = 16_000_000
 _QUERIES = 1024
 _BYTES = 16 * 2**30
 # Rows of the width `dim` that a layer holds at once for an entity, in float32: state, messages,
-# the gate's six, and what the aggregations of "pna" add.
+# the gate's six; an aggregate may add more.
 _ROWS = 12
-_ROWS_PNA = 28
 # Numbers that an edge takes, in bytes: its ends, relation, and the orders that kernels go by.
 _EDGE_BYTES = 64
 
@@ -39,8 +39,8 @@ class BatchSize:
             return
         entities = batch.num_entities / batch.num_queries
         edges = max(batch.num_edges / batch.num_queries, 1.0)
-        wide = _ROWS_PNA if self._config.aggregate == "pna" else _ROWS
-        memory = entities * self._config.dim * 4 * wide + edges * _EDGE_BYTES
+        rows = _ROWS + AGGREGATES[self._config.aggregate].answering_rows
+        memory = entities * self._config.dim * 4 * rows + edges * _EDGE_BYTES
         fitting = min(available_memory(self._device) / 2, _BYTES) / memory
         self.now = max(int(min(_QUERIES, _EDGES / edges, fitting)), 1)
 

@@ -12,13 +12,6 @@ from oneshot.predictor import Predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, Sampler
 
-# What some samplers have beyond the options of all.
-_OWN_OPTIONS = {
-    "ppr": ("restart", "method", "steps", "ball_factor", "transition"),
-    "fitted": ("restart", "method", "steps", "ball_factor", "transition", "context"),
-    "random_walk": ("walks", "length"),
-}
-
 
 def build_sampler(config: SamplerConfig, seed: int = 0) -> Sampler:
     """The sampler that a configuration describes."""
@@ -34,8 +27,9 @@ def build_sampler(config: SamplerConfig, seed: int = 0) -> Sampler:
         "edge_score": config.edge_score,
         "seed": seed,
     }
-    options |= {option: getattr(config, option) for option in _OWN_OPTIONS.get(config.name, ())}
-    return SAMPLERS[config.name](**options)
+    sampler = SAMPLERS[config.name]
+    options |= {option: getattr(config, option) for option in sampler.options}
+    return sampler(**options)
 
 
 def sampler_config(sampler: Sampler) -> SamplerConfig:
@@ -55,7 +49,7 @@ def sampler_config(sampler: Sampler) -> SamplerConfig:
         mass=_plain(budget.mass),
         keep_unreachable=sampler.keep_unreachable,
         edge_score=sampler.edge_score,
-        **{option: getattr(sampler, option) for option in _OWN_OPTIONS.get(sampler.name, ())},
+        **{option: getattr(sampler, option) for option in sampler.options},
     )
 
 

@@ -54,9 +54,15 @@ class Sampler(ABC):
     `edge_score`: beyond the edge budget the edges with the highest product (or "sum") of the
         scores of their ends are kept.
     `seed`: for samplers that draw at random.
+
+    A sampler in the registry has a `name`; `options`: what its `__init__` takes beyond the above,
+    each an attribute and a field of `SamplerConfig`; `scores_answers`: whether its score is how
+    likely an entity is the answer, also where no path leads to it.
     """
 
     name: ClassVar[str]
+    options: ClassVar[tuple[str, ...]] = ()
+    scores_answers: ClassVar[bool] = False
 
     def __init__(
         self,

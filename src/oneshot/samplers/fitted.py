@@ -67,6 +67,8 @@ class FittedSampler(PPRSampler):
     """
 
     name = "fitted"
+    options = (*PPRSampler.options, "context")
+    scores_answers = True
 
     def __init__(self, *arguments: Any, context: float = 0.5, **options: Any) -> None:
         super().__init__(*arguments, **options)

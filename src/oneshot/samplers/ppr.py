@@ -1,6 +1,6 @@
 """PPRSampler: the entities of highest Personalized PageRank, the sampler of the paper."""
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ class PPRSampler(Sampler):
     """
 
     name = "ppr"
+    options: ClassVar[tuple[str, ...]] = ("restart", "method", "steps", "ball_factor", "transition")
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ class RandomWalkSampler(Sampler):
     """
 
     name = "random_walk"
+    options = ("walks", "length")
 
     def __init__(
         self,

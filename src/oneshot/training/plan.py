@@ -22,9 +22,10 @@ from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.evaluation.coverage import components
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.predictor import AGGREGATES
 from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.samplers import BFSSampler, FittedSampler, Sampler
+from oneshot.samplers import SAMPLERS, BFSSampler, FittedSampler, Sampler
 from oneshot.system.devices import find_device
 from oneshot.training.epoch import draw_epoch
 from oneshot.training.trainer import Trainer
@@ -242,7 +243,7 @@ class _Planner:
             if done >= _LEAST_QUERIES and time.perf_counter() - begun > _LOOK_SECONDS:
                 break
         places = torch.cat(found)
-        if sampler.name == FittedSampler.name:  # which needs no path
+        if sampler.scores_answers:  # also those that no path leads to
             return places
         part_of = components(graph)
         count = len(places)
@@ -278,7 +279,8 @@ class _Planner:
         if self.given.get("training.sample_from", "observation") == "observation":
             reason = "half by PPR, half by how likely they are the answer"
             self._choose("sampler.name", FittedSampler.name, reason)
-        if self.given.get("sampler.name", FittedSampler.name) == FittedSampler.name:
+        sampler = SAMPLERS.get(self.given.get("sampler.name", FittedSampler.name))
+        if sampler is not None and sampler.scores_answers:
             self._choose("predictor.priors", True, "training starts from the sampler's score")
             self._choose("predictor.prior_start", 1.0, "")
         valid, train = _direct_shares(self.data, self.seed)
@@ -566,6 +568,6 @@ def _direct_shares(data: Dataset, seed: int, most: int = 5000) -> tuple[float, f
 
 def _memory(config: Config, pace: _Pace) -> int:
     """Bytes that a training step takes, about: states and aggregates of all layers, and edges."""
-    width = 10 if config.predictor.aggregate == "pna" else 5
+    width = 5 + AGGREGATES[config.predictor.aggregate].training_rows
     rows = pace.entities * config.predictor.dim * width * config.predictor.num_layers
     return int(config.training.batch_size * 4 * (rows + 20 * pace.edges))

@@ -5,19 +5,20 @@ they are computed; none is ever stored. The backward pass computes them again.
 """
 
 import ctypes
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oneshot.compiled import pointer, run
+from oneshot.predictor.aggregation import AGGREGATES
 from oneshot.predictor.cpu.plan import CPUPlan
 from oneshot.predictor.messages import Attention
 
-Statistics = Literal["sum", "mean", "max", "pna"]
 # The kernels take so many channels, or numbers of an attention, at a time.
 _LANES, _NARROW = 16, 8
-_AGGREGATES = {"sum": 0, "mean": 1, "max": 2, "pna": 3}
+# Aggregates by the numbers that the kernels know them by.
+_NUMBERS = {"sum": 0, "mean": 1, "max": 2, "pna": 3}
 # Gradients of what all queries share are added up in so many parts at most.
 _GROUPS = 32
 
@@ -28,7 +29,7 @@ def collect(
     attention: Attention | None,
     plan: CPUPlan,
     layer: int,
-    statistics: Statistics,
+    aggregate: str,
     is_sum: bool,
 ) -> Tensor:
     """What the rows within `layer + 1` edges of `u` collect, [reach, d] (pna: [reach, 4 · d]).
@@ -43,7 +44,7 @@ def collect(
     # Inside of the function no gradient is ever wanted: ask before.
     wanted = torch.is_grad_enabled()
     out: Tensor = _Collect.apply(  # type: ignore[no-untyped-call]
-        plan, layer, statistics, is_sum, wanted, *tensors
+        plan, layer, aggregate, is_sum, wanted, *tensors
     )
     if (dim := state.shape[1]) % _LANES:
         out = out.unflatten(1, (-1, tensors[0].shape[1]))[:, :, :dim].flatten(1)
@@ -58,27 +59,27 @@ def _padded(part: Tensor, lanes: int) -> Tensor:
 class _Collect(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        plan, layer, statistics, is_sum, needs_gradient, *tensors = inputs
+        plan, layer, aggregate, is_sum, needs_gradient, *tensors = inputs
         rows, dim = plan.reach[layer + 1], tensors[0].shape[1]
-        out = torch.empty(rows, 4 * dim if statistics == "pna" else dim)
-        counts = {"max": dim, "pna": 2 * dim}.get(statistics, 0)
+        out = torch.empty(rows, AGGREGATES[aggregate].width * dim)
+        counts = {"max": dim, "pna": 2 * dim}.get(aggregate, 0)
         count = torch.empty(rows if needs_gradient else 0, counts)
         weight = torch.empty(len(plan.source) if len(tensors) > 2 else 0)
-        call = _layer(plan, layer, statistics, is_sum, tensors)
+        call = _layer(plan, layer, aggregate, is_sum, tensors)
         call.out, call.count, call.edge_weight = map(pointer, (out, count, weight))
         call.counts = needs_gradient
         run("collect", len(plan.source) * dim, ctypes.byref(call))
-        ctx.call = (plan, layer, statistics, is_sum)
+        ctx.call = (plan, layer, aggregate, is_sum)
         ctx.save_for_backward(*tensors, weight, count, out)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         *tensors, weight, count, out = ctx.saved_tensors
-        plan, layer, statistics, is_sum = ctx.call
+        plan, layer, aggregate, is_sum = ctx.call
         state, table, *parts = tensors
         gradient = gradients[0].contiguous()
-        call = _layer(plan, layer, statistics, is_sum, tensors)
+        call = _layer(plan, layer, aggregate, is_sum, tensors)
         groups = call.num_groups
         to_state = torch.zeros_like(state)
         shared = call.stride == 0
@@ -119,7 +120,7 @@ class _Layer(ctypes.Structure):
 
 
 def _layer(
-    plan: CPUPlan, layer: int, statistics: str, is_sum: bool, tensors: list[Tensor]
+    plan: CPUPlan, layer: int, aggregate: str, is_sum: bool, tensors: list[Tensor]
 ) -> _Layer:
     """What forward and backward pass of a layer have in common."""
     state, table, *parts = tensors
@@ -134,7 +135,7 @@ def _layer(
         dim=state.shape[1],
         attention=parts[0].shape[1] if parts else 0,
         stride=0 if len(table) == plan.kinds else plan.kinds,
-        aggregate=_AGGREGATES[statistics],
+        aggregate=_NUMBERS[aggregate],
         is_sum=is_sum,
     )
     for name in ("indptr", "source", "relation", "row_query", "level_row"):
