@@ -16,9 +16,9 @@ from tests.support.samples import chain_world, tiny_predictor, trained_run, writ
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph import host as host_graph
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.live import overlay as loose
+from oneshot.graph.live import overlay
+from oneshot.graph.live.compaction import compacted, find_facts
 from oneshot.graph.live.live_graph import LiveGraph, with_changes
-from oneshot.graph.live.merge import find_facts, merged
 from oneshot.graph.live.store import STORE, Change, FactStore
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.reasoner.reasoner import Reasoner
@@ -122,14 +122,14 @@ def test_a_graph_changes_alike_on_every_device(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_merging_sorts_as_building_does(seed: int) -> None:
+def test_compaction_sorts_as_building_does(seed: int) -> None:
     graph = random_graph(seed)
     generator = np.random.default_rng(seed)
     removed = graph.facts.numpy()[generator.choice(graph.num_facts, 7, replace=False)]
     new = np.array([[0, 0, 30], [30, 1, 31], [31, 2, 31], [5, 1, 5]], np.int64)
     new = new[find_facts(graph, new) < 0]
     entities = graph.entities.extended(["x", "y"])
-    found = merged(graph, new, removed.astype(np.int64), entities)
+    found = compacted(graph, new, removed.astype(np.int64), entities)
     kept = [row for row in graph.facts.tolist() if row not in removed.tolist()]
     plain = KnowledgeGraph.from_facts(kept + new.tolist(), entities, graph.relations)
     assert found.fingerprint == plain.fingerprint
@@ -152,7 +152,9 @@ def test_facts_are_found_where_they_stand() -> None:
 
 
 def test_many_changes_get_a_new_base_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loose.LooseGraph, "crowded", property(lambda self: len(self.touched) > 40))
+    monkeypatch.setattr(
+        overlay.Overlay, "needs_compaction", property(lambda self: len(self.touched) > 40)
+    )
     base = chain_world(300).graph
     live = LiveGraph(base)
     facts = named(base)
@@ -167,29 +169,29 @@ def test_many_changes_get_a_new_base_in_the_background(monkeypatch: pytest.Monke
         assert int(graph.degree[live.entities.index(f"new {step}")]) == 1
     live.close()
     graph = live.graph()
-    assert live._plain.num_entities > base.num_entities
+    assert live._base.num_entities > base.num_entities
     assert named(graph.to("cpu")) == facts
 
 
 def test_a_base_that_cannot_be_made_is_done_without(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loose.LooseGraph, "crowded", property(lambda self: True))
-    monkeypatch.setattr("oneshot.graph.live.live_graph._MERGE_PAUSE", 0.0)
+    monkeypatch.setattr(overlay.Overlay, "needs_compaction", property(lambda self: True))
+    monkeypatch.setattr("oneshot.graph.live.live_graph._COMPACTION_PAUSE", 0.0)
     base = chain_world(30).graph
     live = LiveGraph(base)
     with monkeypatch.context() as broken:
-        broken.setattr("oneshot.graph.live.live_graph.merged", lambda *_: 1 / 0)
+        broken.setattr("oneshot.graph.live.live_graph.compacted", lambda *_: 1 / 0)
         live.add([("new a", "next", "link 1")])
         live.graph()
         live.close()
-        assert live._plain is base
+        assert live._base is base
     assert "a new base of the graph could not be made" in caplog.text
     live.add([("new b", "next", "link 1")])
     live.graph()
     live.close()
     graph = live.graph()
-    assert live._plain.num_entities == base.num_entities + 2
+    assert live._base.num_entities == base.num_entities + 2
     assert named(graph.to("cpu")) == named(base) | {
         (f"new {name}", "next", "link 1") for name in "ab"
     }
@@ -236,8 +238,8 @@ def test_a_graph_too_large_for_its_device_changes_on_the_host(
 
 
 def test_rows_outgrow_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loose, "_SPARE_ENTRIES", 3)
-    monkeypatch.setattr(loose, "_SPARE_ROWS", 1)
+    monkeypatch.setattr(overlay, "_SPARE_ENTRIES", 3)
+    monkeypatch.setattr(overlay, "_SPARE_ROWS", 1)
     base = chain_world(10).graph
     live = LiveGraph(base)
     facts = named(base)

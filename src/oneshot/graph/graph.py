@@ -27,7 +27,7 @@ from oneshot.graph.adjacency import (
     normalized_adjacency,
 )
 from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
-from oneshot.graph.live.growable import Matrix
+from oneshot.graph.sparse import Matrix
 from oneshot.graph.vocabulary import Vocabulary
 
 INVERSE_MARK = "⁻¹"

@@ -9,9 +9,26 @@ times as long on blocks of 32 columns. On a GPU it is cuSPARSE's product.
 
 import warnings
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class Matrix(Protocol):
+    """A sparse matrix [rows, columns] that walks multiply by."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def __matmul__(self, block: Tensor) -> Tensor:
+        """The product with a dense block: [columns, n] → [rows, n]."""
+
+    def chebyshev_step(self, current: Tensor, previous: Tensor) -> Tensor:
+        """`2 · M @ current − previous`, both [rows, n]; may be written over `previous`."""
 
 
 class SparseMatrix:
@@ -24,7 +41,7 @@ class SparseMatrix:
     def __init__(
         self, indptr: Tensor, index: Tensor, values: Tensor | None, num_columns: int
     ) -> None:
-        self.shape = (len(indptr) - 1, num_columns)
+        self.shape: tuple[int, int] = (len(indptr) - 1, num_columns)
         # The products are fastest with indices of 32 bits.
         kind = torch.int32 if max(*self.shape, len(index)) < 2**31 else torch.int64
         self.indptr, self.index = indptr.to(kind), index.to(kind)
@@ -51,7 +68,7 @@ class SparseMatrix:
         )
 
     def chebyshev_step(self, current: Tensor, previous: Tensor) -> Tensor:
-        """`2 · M @ current − previous`, both [rows, n]; may be written over `previous`."""
+        """See `Matrix.chebyshev_step`."""
         if self.device.type != "cpu":
             matrix = self._csr(current.dtype)
             return torch.addmm(previous, matrix, current, beta=-1, alpha=2, out=previous)

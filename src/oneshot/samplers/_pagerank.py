@@ -20,7 +20,7 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.live.growable import Matrix
+from oneshot.graph.sparse import Matrix
 
 Transition = Literal["walk", "paper"]
 

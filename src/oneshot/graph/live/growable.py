@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from oneshot.graph.sparse import SparseMatrix
+from oneshot.graph.sparse import Matrix
 
 
-class LooseRows:
+class GrowableRows:
     """Rows of different length in shared arrays, each of which can be rewritten.
 
     Row `i` is `start[i] : start[i] + count[i]` of every column; rows need not stand in order, and
@@ -76,7 +76,7 @@ class PatchedMatrix:
 
     def __init__(
         self,
-        base: SparseMatrix,
+        base: Matrix,
         size: int,
         scaled: Tensor,
         scale: Tensor,
@@ -109,11 +109,8 @@ class PatchedMatrix:
         return result.index_add_(0, self.row, block[self.column] * self.value)
 
     def chebyshev_step(self, current: Tensor, previous: Tensor) -> Tensor:
-        """See `SparseMatrix.chebyshev_step`."""
+        """See `Matrix.chebyshev_step`."""
         return torch.sub((self @ current).mul_(2), previous, out=previous)
-
-
-Matrix = SparseMatrix | PatchedMatrix
 
 
 def _longer(column: Tensor, length: int) -> Tensor:

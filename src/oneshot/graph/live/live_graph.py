@@ -1,9 +1,9 @@
 """LiveGraph: the graph of a run while facts are added and removed, kept on disk and in memory.
 
 A change is first written to the `FactStore` of the run and then, before the next question is
-answered, to the adjacency. Requests may change and look from any thread; `graph` is for the one
-thread that answers, and never waits for the disk. When much has changed, a new base is made in the
-background.
+answered, to the overlay on top of the base. Requests may change and look from any thread; `graph`,
+which gives a snapshot, is for the one thread that answers, and never waits for the disk. When much
+has changed, compaction makes a new base in the background.
 """
 
 import logging
@@ -19,8 +19,8 @@ import torch
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.host import HostGraph
-from oneshot.graph.live.merge import find_facts, merged
-from oneshot.graph.live.overlay import Fact, LooseGraph
+from oneshot.graph.live.compaction import compacted, find_facts
+from oneshot.graph.live.overlay import Fact, Overlay
 from oneshot.graph.live.store import (
     STORE,
     Change,
@@ -32,7 +32,7 @@ from oneshot.graph.live.store import (
 )
 from oneshot.graph.vocabulary import GrowingVocabulary
 
-_MERGE_PAUSE = 60.0  # seconds after a new base could not be made
+_COMPACTION_PAUSE = 60.0  # seconds after a new base could not be made
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def with_changes(run: Path, graph: KnowledgeGraph, fingerprint: str) -> Knowledg
     effective = [change for change in changes if change.present != change.in_base]
     ids = numbered_facts(effective, entities, graph.relations)
     holds = np.array([change.present for change in effective], bool)
-    return merged(graph, ids[holds], ids[~holds], entities.settled())
+    return compacted(graph, ids[holds], ids[~holds], entities.settled())
 
 
 class LiveGraph:
@@ -85,22 +85,22 @@ class LiveGraph:
         self._around: dict[int, dict[Fact, None]] = defaultdict(dict)
         self.entities = GrowingVocabulary(base.entities)
         self._pending: dict[Fact, bool] = {}
-        self._plain = base
+        self._base = base  # the run's at first; each compaction makes a new one
         self.num_facts = base.num_facts
-        self._merging: threading.Thread | None = None
-        self._merge_from = 0.0  # when a new base may be made
-        self._merged: tuple[KnowledgeGraph, LooseGraph] | None = None
-        self._since_merge: dict[Fact, bool] | None = None
-        self._since_base: dict[Fact, bool] = {}
+        self._compaction: threading.Thread | None = None
+        self._compact_from = 0.0  # when a new base may be made
+        self._renewed: tuple[KnowledgeGraph, Overlay] | None = None  # a new base, made meanwhile
+        self._since_base: dict[Fact, bool] = {}  # changes since the base was made
+        self._since_compaction: dict[Fact, bool] | None = None  # and since a new one is being made
         if self._store is not None:
             self._read_store()
         if self._pending:
-            self._plain = self._merge(self._plain, self._pending)
+            self._base = self._compacted(self._base, self._pending)
             self._pending = {}
             self._since_base = {}
         self._device = torch.device(device)
-        self._loose: LooseGraph | None = None  # made with the first look at the graph
-        self._view = self._plain
+        self._overlay: Overlay | None = None  # made with the first look at the graph
+        self._snapshot = self._base
 
     @property
     def num_entities(self) -> int:
@@ -121,31 +121,32 @@ class LiveGraph:
         return self._change(facts, False)
 
     def graph(self) -> KnowledgeGraph:
-        """The graph with all changes so far; valid until the next call (see `LooseGraph`)."""
+        """The graph with all changes so far; valid until the next call (see `Overlay`)."""
         with self._lock:
             self._catch_up()
-            if self._loose is None:
-                self._loose = self._loosened(self._plain)
-                self._view = self._on_device(self._loose.base)
-            if self._merged is not None:
-                self._plain, self._loose = self._merged
-                self._pending = dict(self._since_merge or {})
+            if self._overlay is None:
+                self._overlay = self._overlay_on(self._base)
+                self._snapshot = self._on_device(self._overlay.base)
+            if self._renewed is not None:
+                self._base, self._overlay = self._renewed
+                self._pending = dict(self._since_compaction or {})
                 self._since_base = dict(self._pending)
-                self._merged = self._since_merge = None
-                self._view = self._on_device(self._loose.base)
-            loose = self._loose
+                self._renewed = self._since_compaction = None
+                self._snapshot = self._on_device(self._overlay.base)
+            overlay = self._overlay
             count = len(self.entities)
-            if self._pending or count > loose.num_entities:
+            if self._pending or count > overlay.num_entities:
                 changes, self._pending = self._pending, {}
-                loose.apply(changes, count)
-                self._view = self._on_device(loose.graph())
-            if loose.crowded and self._merging is None and time.monotonic() >= self._merge_from:
-                self._since_merge = {}
-                self._merging = threading.Thread(
-                    target=self._renew, args=(dict(self._since_base),), daemon=True
+                overlay.apply(changes, count)
+                self._snapshot = self._on_device(overlay.snapshot())
+            may_compact = self._compaction is None and time.monotonic() >= self._compact_from
+            if may_compact and overlay.needs_compaction:
+                self._since_compaction = {}
+                self._compaction = threading.Thread(
+                    target=self._compact, args=(dict(self._since_base),), daemon=True
                 )
-                self._merging.start()
-            return self._view
+                self._compaction.start()
+            return self._snapshot
 
     def catch_up(self) -> None:
         """Know what another process has written, `oneshot facts` say; takes microseconds."""
@@ -157,18 +158,18 @@ class LiveGraph:
         with self._lock:
             self._catch_up()
             changed = {fact: self._state[fact][0] for fact in self._around.get(entity, ())}
-            plain, count = self._plain, self._plain.num_relations
+            base, count = self._base, self._base.num_relations
         found: dict[Fact, None] = {fact: None for fact, holds in changed.items() if holds}
         total = len(found)
-        if entity < plain.num_entities:
-            edges = plain.edges
+        if entity < base.num_entities:
+            edges = base.edges
             row = slice(int(edges.indptr[entity]), int(edges.indptr[entity + 1]))
             relation = edges.relation[row]
             # A self-loop stands in the row in both directions, and is one fact.
             once = (relation < count) | (edges.source[row] != entity)
             total += int(once.sum())
             ids = np.array(list(changed), np.int64).reshape(-1, 3)
-            total -= int((find_facts(plain, ids) >= 0).sum())
+            total -= int((find_facts(base, ids) >= 0).sum())
             places = once.nonzero().squeeze(1)[: limit + len(changed)]
             sources, labels = edges.source[row][places].tolist(), relation[places].tolist()
             for x, r in zip(sources, labels, strict=True):
@@ -187,10 +188,10 @@ class LiveGraph:
         return [(self.names(fact), holds) for fact, (holds, in_base) in state if holds != in_base]
 
     def close(self) -> None:
-        """Let go of the file; waits for a merge that is under way."""
-        merging = self._merging
-        if merging is not None:
-            merging.join()
+        """Let go of the file; waits for a compaction that is under way."""
+        compaction = self._compaction
+        if compaction is not None:
+            compaction.join()
         if self._store is not None:
             self._store.close()
 
@@ -225,11 +226,11 @@ class LiveGraph:
             for head, relation, tail in named
         ]
         ids = np.array(rows, np.int64).reshape(-1, 3)
-        in_plain = np.zeros(len(ids), bool)
+        found = np.zeros(len(ids), bool)
         known = (ids >= 0).all(1)
-        in_plain[known] = find_facts(self._plain, ids[known]) >= 0
+        found[known] = find_facts(self._base, ids[known]) >= 0
         changes = []
-        for fact, numbers, stands in zip(named, rows, in_plain.tolist(), strict=True):
+        for fact, numbers, stands in zip(named, rows, found.tolist(), strict=True):
             holds, in_base = self._state.get(numbers, (stands, stands))
             if holds != present:
                 changes.append(Change(*fact, present, in_base))
@@ -252,7 +253,7 @@ class LiveGraph:
             self.num_facts += 1 if change.present else -1
             self._around[fact[0]][fact] = None
             self._around[fact[2]][fact] = None
-            for pending in (self._pending, self._since_base, self._since_merge):
+            for pending in (self._pending, self._since_base, self._since_compaction):
                 if pending is not None:
                     pending[fact] = change.present
 
@@ -265,34 +266,34 @@ class LiveGraph:
         self.version, changes = self._store.read(self.version)
         self._absorb(changes)
 
-    def _renew(self, changes: dict[Fact, bool]) -> None:
+    def _compact(self, changes: dict[Fact, bool]) -> None:
         """Make a new base of the old one and these changes; in a thread of its own."""
         renewed = None
         try:
-            plain = self._merge(self._plain, changes)
-            renewed = plain, self._loosened(plain)
+            base = self._compacted(self._base, changes)
+            renewed = base, self._overlay_on(base)
             renewed[1].base.normalized_adjacency()  # so that no question waits for it
         except Exception:  # too little memory, say: the old base serves on
             log.exception("a new base of the graph could not be made; trying again later")
         with self._lock:
-            self._merged, self._merging = renewed, None
+            self._renewed, self._compaction = renewed, None
             if renewed is None:
-                self._since_merge = None
-                self._merge_from = time.monotonic() + _MERGE_PAUSE
+                self._since_compaction = None
+                self._compact_from = time.monotonic() + _COMPACTION_PAUSE
 
-    def _loosened(self, plain: KnowledgeGraph) -> LooseGraph:
-        """A graph made ready for changes, on the device if it has place for it."""
-        moved = plain.to(self._device)
-        return LooseGraph(moved.host or moved, self.entities)
+    def _overlay_on(self, base: KnowledgeGraph) -> Overlay:
+        """A base made ready for changes, on the device if it has place for it."""
+        moved = base.to(self._device)
+        return Overlay(moved.host or moved, self.entities)
 
     def _on_device(self, graph: KnowledgeGraph) -> KnowledgeGraph:
         here = graph.device.type == self._device.type
         return graph if here else HostGraph(graph, self._device)
 
-    def _merge(self, plain: KnowledgeGraph, changes: dict[Fact, bool]) -> KnowledgeGraph:
+    def _compacted(self, base: KnowledgeGraph, changes: dict[Fact, bool]) -> KnowledgeGraph:
         ids = np.array(list(changes), np.int64).reshape(-1, 3)
         holds = np.array(list(changes.values()), bool)
-        stands = find_facts(plain, ids) >= 0
-        most = max(int(ids[:, [0, 2]].max(initial=-1)) + 1, plain.num_entities)
+        stands = find_facts(base, ids) >= 0
+        most = max(int(ids[:, [0, 2]].max(initial=-1)) + 1, base.num_entities)
         entities = self.entities.settled(most)
-        return merged(plain, ids[holds & ~stands], ids[~holds & stands], entities)
+        return compacted(base, ids[holds & ~stands], ids[~holds & stands], entities)

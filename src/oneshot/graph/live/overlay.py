@@ -1,20 +1,20 @@
-"""LooseGraph: a graph's adjacency under change, at a cost that does not grow with the graph.
+"""Overlay: the changes of a graph on top of its base, at a cost that does not grow with the graph.
 
-It starts as a copy of a base graph and takes changes in place. After each it hands out a
-`KnowledgeGraph` to ask on, which shares its memory: only the newest may be used.
+It starts as a copy of the base's adjacency and takes changes in place. After each it hands out a
+`Snapshot` to ask on, which shares its memory: only the newest may be used.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from oneshot.graph.adjacency import Edges, Neighbours
+from oneshot.graph.adjacency import Edges
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.live.growable import LooseRows, Matrix, PatchedMatrix
+from oneshot.graph.live.growable import GrowableRows, PatchedMatrix
+from oneshot.graph.live.snapshot import Snapshot, SnapshotNeighbours
+from oneshot.graph.sparse import Matrix
 from oneshot.graph.vocabulary import GrowingVocabulary
 
 Fact = tuple[int, int, int]
@@ -24,18 +24,7 @@ _SPARE_ENTRIES = 1 << 22  # on a processor, where memory counts only when it is 
 _SPARE_ENTRIES_ON_DEVICE = 1 << 18
 
 
-@dataclass(frozen=True)
-class LooseNeighbours(Neighbours):
-    """Neighbours whose rows have gaps between them: `counts` [V] says how long each is."""
-
-    counts: Tensor
-
-    @property
-    def degree(self) -> Tensor:
-        return self.counts
-
-
-class LooseGraph:
+class Overlay:
     """The adjacency of `base`, which is packed, with changes on top.
 
     `entities`: the names, those of the base first. `touched` [t]: entities whose rows differ.
@@ -50,10 +39,10 @@ class LooseGraph:
         spare = _SPARE_ENTRIES if on_processor else _SPARE_ENTRIES_ON_DEVICE
         spare_rows = base.num_entities // 8 + _SPARE_ROWS
         edges, neighbours = base.edges, base.neighbours
-        self._edges = LooseRows(
+        self._edges = GrowableRows(
             edges.indptr, base.degree, (edges.source, edges.relation), spare_rows, spare
         )
-        self._neighbours = LooseRows(
+        self._neighbours = GrowableRows(
             neighbours.indptr.long(), neighbours.degree, (neighbours.index,), spare_rows, spare
         )
         self.touched = torch.empty(0, dtype=torch.long, device=base.device)
@@ -61,7 +50,7 @@ class LooseGraph:
         self._differences = self.touched.new_empty(3, 0)
 
     @property
-    def crowded(self) -> bool:
+    def needs_compaction(self) -> bool:
         """Whether so much has changed that a new base would be better."""
         many = max(10_000, self.base.num_entities // 20)
         used = max(
@@ -132,14 +121,14 @@ class LooseGraph:
         self._differences = torch.cat([self._differences[:, kept], difference], dim=1)
         self.touched = torch.cat([self.touched, rows]).unique()
 
-    def graph(self) -> KnowledgeGraph:
+    def snapshot(self) -> Snapshot:
         """The graph as it is now; the next `apply` makes it invalid."""
-        return LooseView(self)
+        return Snapshot(self)
 
     def matrix(self, dtype: torch.dtype) -> Matrix:
         """`D^-1/2 A D^-1/2` (see `KnowledgeGraph.normalized_adjacency`)."""
         base = self.base.normalized_adjacency(dtype)
-        if not len(self.touched) or isinstance(base, PatchedMatrix):
+        if not len(self.touched):
             return base
         known = self.touched[self.touched < self.base.num_entities]
         count = self._neighbours.count.clamp(min=1).to(dtype)
@@ -156,13 +145,13 @@ class LooseGraph:
     def degree(self) -> Tensor:
         return self._edges.count[: self.num_entities]
 
-    def neighbours(self) -> LooseNeighbours:
+    def neighbours(self) -> SnapshotNeighbours:
         (index,) = self._neighbours.columns
         start, count = (
             column[: self.num_entities]
             for column in (self._neighbours.start, self._neighbours.count)
         )
-        return LooseNeighbours(start, index, index.new_empty(0), count)
+        return SnapshotNeighbours(start, index, index.new_empty(0), count)
 
     def facts(self) -> Tensor:
         """All facts [F, 3], by reading every row."""
@@ -171,60 +160,3 @@ class LooseGraph:
         mine = relation < self.base.num_relations
         kind = self.base.facts.dtype
         return torch.stack([head, relation, tail], dim=1)[mine].to(kind)
-
-
-class LooseView(KnowledgeGraph):
-    """A graph to ask on that shares the memory of a `LooseGraph`.
-
-    All that needs the whole graph in order (`facts`, `subset`, `to`, the fingerprint) makes a plain
-    graph of it first, once.
-    """
-
-    packed = False
-
-    def __init__(self, loose: LooseGraph) -> None:
-        self.entities, self.relations = loose.entities, loose.base.relations
-        self.origin = None
-        self.edges, self.degree = loose.edges(), loose.degree()
-        self.neighbours = loose.neighbours()
-        self._loose = loose
-        self._counts = loose.num_entities, loose.num_facts
-        self._normalized: dict[torch.dtype, Matrix] = {}
-
-    @property
-    def num_entities(self) -> int:
-        return self._counts[0]
-
-    @property
-    def num_facts(self) -> int:
-        return self._counts[1]
-
-    @property
-    def device(self) -> torch.device:
-        return self._loose.base.device
-
-    @property
-    def facts(self) -> Tensor:  # type: ignore[override]
-        return self.settled.facts
-
-    @cached_property
-    def settled(self) -> KnowledgeGraph:
-        """The same graph as a plain one of its own memory, on a processor."""
-        facts = self._loose.facts().cpu().numpy()
-        names = self._loose.entities.settled(self.num_entities)
-        return KnowledgeGraph.from_distinct(facts, names, self.relations)
-
-    @property
-    def fingerprint(self) -> str:
-        return self.settled.fingerprint
-
-    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
-        if dtype not in self._normalized:
-            self._normalized[dtype] = self._loose.matrix(dtype)
-        return self._normalized[dtype]
-
-    def subset(self, mask: Tensor) -> KnowledgeGraph:
-        return self.settled.subset(mask.cpu()).to(self.device)
-
-    def to(self, device: torch.device | str) -> KnowledgeGraph:
-        return self.settled.to(device)

@@ -1,4 +1,4 @@
-"""Changing a graph: where facts stand in it, and the graph with some more and some fewer."""
+"""Compaction: a graph and its changes as one plain graph, and where facts stand in a graph."""
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def find_facts(graph: KnowledgeGraph, facts: Facts) -> NDArray[np.int64]:
     return np.where(found, place, -1)
 
 
-def merged(
+def compacted(
     graph: KnowledgeGraph, added: Facts, removed: Facts, entities: Vocabulary
 ) -> KnowledgeGraph:
     """The graph with facts added [a, 3] and removed [m, 3]; `entities`: its own and new ones.
@@ -56,11 +56,11 @@ def merged(
     changed = KnowledgeGraph.from_distinct(facts, entities, graph.relations)
     count, labels = len(entities), 2 * graph.num_relations
     if count * count * labels < 2**63 and changed.facts.dtype == graph.facts.dtype:
-        changed.edges = _merged_edges(graph, added, count, labels)
+        changed.edges = _compacted_edges(graph, added, count, labels)
     return changed
 
 
-def _merged_edges(graph: KnowledgeGraph, added: Facts, count: int, labels: int) -> Edges:
+def _compacted_edges(graph: KnowledgeGraph, added: Facts, count: int, labels: int) -> Edges:
     """The edges of a graph and of further facts, sorted as `Edges` are."""
     edges = graph.edges
     head, label, tail = added.T
