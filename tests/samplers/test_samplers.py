@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.support.graphs import graphs, random_graph, random_queries
 
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.samplers import SAMPLERS, BFSSampler, PPRSampler, RandomSampler, RandomWalkSampler
@@ -384,3 +385,30 @@ def test_blocks_of_queries_do_not_change_what_is_chosen(monkeypatch, distinct):
     for size in (1, 5, 22, 23):
         monkeypatch.setattr("oneshot.samplers.base.block_size", lambda _, size=size: size)
         assert_same(sampler.sample(graph, queries), whole)
+
+
+class BareGraph:
+    """A graph that answers what `AdjacencyGraph` names, and nothing else."""
+
+    def __init__(self, graph):
+        self._graph = graph
+
+    def __getattr__(self, name):
+        if name not in vars(AdjacencyGraph) or name.startswith("_"):
+            raise AttributeError(f"a sampler asked for {name!r}")
+        return getattr(self._graph, name)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_ask_for_nothing_but_the_adjacency(name):
+    graph = random_graph(4, 40, 90)
+    queries, targets = random_queries(graph, 5, 5), torch.arange(5)
+    for options in ({}, {"max_edges": 20, "mass": 0.9}):
+        sampler = SAMPLERS[name](0.3, **options)
+        bare = BareGraph(graph)
+        assert_same(sampler.sample(bare, queries), sampler.sample(graph, queries))
+        assert torch.equal(
+            sampler.ranks(bare, queries, targets), sampler.ranks(graph, queries, targets)
+        )
+    with pytest.raises(AttributeError, match="asked for 'facts'"):
+        BareGraph(graph).facts  # noqa: B018

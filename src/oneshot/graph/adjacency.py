@@ -1,4 +1,4 @@
-"""Edges and Neighbours: the adjacency of a graph as arrays, and what is made of them.
+"""Edges and Neighbours: the adjacency of a graph as arrays, and who has one.
 
 Ids of entities and relations, and places in the arrays, take 32 bits each where that is enough.
 """
@@ -6,13 +6,14 @@ Ids of entities and relations, and places in the arrays, take 32 bits each where
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from oneshot.graph.sparse import SparseMatrix
+from oneshot.graph.sparse import Matrix, SparseMatrix
+from oneshot.graph.vocabulary import Vocabulary
 
 SMALL = 2**31
 """Numbers below it are kept in 32 bits."""
@@ -72,6 +73,37 @@ class Neighbours:
     def largest_degree(self) -> int:
         """The most neighbours that an entity has."""
         return int(self.degree.max()) if len(self.indptr) > 1 else 0
+
+
+class AdjacencyGraph(Protocol):
+    """What samplers may ask of a graph; `KnowledgeGraph` says what each of it is.
+
+    All tensors are on `device`. A graph too large for it has a `host`, the same graph in the
+    host's memory, which is to be asked instead.
+    """
+
+    @property
+    def num_entities(self) -> int: ...
+    @property
+    def num_relations(self) -> int: ...
+    @property
+    def num_facts(self) -> int: ...
+    @property
+    def relations(self) -> Vocabulary: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def host(self) -> "AdjacencyGraph | None": ...
+    @property
+    def packed(self) -> bool: ...
+    @property
+    def edges(self) -> Edges: ...
+    @property
+    def neighbours(self) -> Neighbours: ...
+    @property
+    def degree(self) -> Tensor: ...
+    def degree_of(self, entities: Tensor) -> Tensor: ...
+    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix: ...
 
 
 ArraysT = TypeVar("ArraysT", Edges, Neighbours)

@@ -47,7 +47,7 @@ class KnowledgeGraph:
     host: "KnowledgeGraph | None" = None
 
     def __init__(self, facts: Tensor, entities: Vocabulary, relations: Vocabulary) -> None:
-        self.facts = facts
+        self._facts = facts
         self.entities = entities
         self.relations = relations
         self.origin: dict[str, Any] | None = None
@@ -88,6 +88,10 @@ class KnowledgeGraph:
         kind = integer_type(max(len(entities), 2 * len(relations) + 1))
         kept = np.ascontiguousarray(facts, kind)
         return cls(torch.from_numpy(kept), entities, relations)
+
+    @property
+    def facts(self) -> Tensor:
+        return self._facts
 
     @property
     def num_entities(self) -> int:

@@ -1,18 +1,19 @@
 """HostGraph: a graph too large for the device that answers, kept in the memory of the host.
 
-Subgraphs are small even where the graph is not: they are sampled on the processor, and only they
-go to the device. Samplers know this kind of graph; to all others it looks like one that lies on
-the device, except that its adjacency cannot be had there.
+Subgraphs are small even where the graph is not: they are sampled on the CPU, and only they go to
+the device. Samplers ask `host`; for all others it is a graph on the device, but that its adjacency
+lies on the host.
 """
 
 from functools import cached_property
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from oneshot.errors import InputError
+from oneshot.graph.adjacency import Edges, Neighbours
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.sparse import Matrix
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.devices import available_memory
 
 LARGEST_SHARE = 0.6
@@ -20,7 +21,7 @@ LARGEST_SHARE = 0.6
 
 
 class HostGraph(KnowledgeGraph):
-    """The graph `host`, which lies on the processor, for a predictor on another device."""
+    """The graph `host`, which lies on the CPU, for a predictor on another device."""
 
     packed = False
     host: KnowledgeGraph
@@ -39,7 +40,7 @@ class HostGraph(KnowledgeGraph):
         return self._device
 
     @cached_property
-    def facts(self) -> Tensor:  # type: ignore[override]
+    def facts(self) -> Tensor:
         """The facts alone are a tenth of the adjacency, and training draws from them."""
         return self.host.facts.to(self.device)
 
@@ -59,15 +60,16 @@ class HostGraph(KnowledgeGraph):
         return self.host.fingerprint
 
     @property
-    def edges(self) -> NoReturn:
-        self._refuse()
+    def edges(self) -> Edges:
+        """On the host, as `neighbours` and `normalized_adjacency` are."""
+        return self.host.edges
 
     @property
-    def neighbours(self) -> NoReturn:
-        self._refuse()
+    def neighbours(self) -> Neighbours:
+        return self.host.neighbours
 
-    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> NoReturn:
-        self._refuse()
+    def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
+        return self.host.normalized_adjacency(dtype)
 
     def subset(self, mask: Tensor) -> "HostGraph":
         return HostGraph(self.host.subset(mask.cpu()), self.device)
@@ -75,14 +77,8 @@ class HostGraph(KnowledgeGraph):
     def to(self, device: torch.device | str) -> KnowledgeGraph:
         return self.host.to(device)
 
-    def with_relations(self, relations: object) -> "HostGraph":
-        return HostGraph(self.host.with_relations(relations), self.device)  # type: ignore[arg-type]
-
-    def _refuse(self) -> NoReturn:
-        raise InputError(
-            f"the graph is too large for the memory of {self.device}, and this cannot be done "
-            "from the memory of the host; choose --device cpu"
-        )
+    def with_relations(self, relations: Vocabulary) -> "HostGraph":
+        return HostGraph(self.host.with_relations(relations), self.device)
 
 
 def fits_on(graph: KnowledgeGraph, device: torch.device) -> bool:

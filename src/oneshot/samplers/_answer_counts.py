@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
 
 NUM_FEATURES = 5
 """Features that `AnswerCounts.features` gives an entity."""
@@ -30,7 +30,7 @@ class AnswerCounts:
     each has.
     """
 
-    def __init__(self, graph: KnowledgeGraph) -> None:
+    def __init__(self, graph: AdjacencyGraph) -> None:
         self.num_entities, self.kinds = graph.num_entities, 2 * graph.num_relations
         degree = graph.degree.long()
         every = torch.arange(self.num_entities, device=graph.device)
@@ -98,7 +98,7 @@ class AnswerCounts:
         ]
 
 
-def _relations(graph: KnowledgeGraph, degree: Tensor, target: Tensor) -> Tensor:
+def _relations(graph: AdjacencyGraph, degree: Tensor, target: Tensor) -> Tensor:
     """The relation of every edge, in the order of their targets [E]."""
     edges = graph.edges
     if graph.packed:

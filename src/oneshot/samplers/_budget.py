@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
+from oneshot.graph.graph import INVERSE_MARK
 
 Ratio = float | Mapping[str, float]
 Count = int | Mapping[str, int]
@@ -51,20 +52,20 @@ class Budget:
                         f"{field} must be a whole number of at least {least}, not {value}"
                     )
 
-    def check_names(self, graph: KnowledgeGraph) -> None:
+    def check_names(self, graph: AdjacencyGraph) -> None:
         """Raise if a table names a relation that the graph does not have."""
         settings = self.entity_ratio, self.edge_ratio, self.max_entities, self.max_edges, self.mass
         for setting in settings:
             _by_relation(graph, setting or 0, 0)
 
-    def entity_counts(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor:
+    def entity_counts(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The number of entities `K` for each query relation: [n] ids → int64 [n]."""
         counts = _counts(
             graph, self.entity_ratio, self.max_entities, DEFAULT_ENTITY_RATIO, graph.num_entities
         )
         return counts.clamp(min=1, max=graph.num_entities)[relations]
 
-    def edge_counts(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor:
+    def edge_counts(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The most edges for each query relation, identities not counted: [n] → int64 [n]."""
         counts = _counts(
             graph, self.edge_ratio, self.max_edges, DEFAULT_EDGE_RATIO, 2 * graph.num_facts
@@ -76,7 +77,7 @@ class Budget:
         """Whether a subgraph may have to leave out facts between its entities."""
         return self.edge_ratio not in (None, 1.0) or self.max_edges is not None
 
-    def masses(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor | None:
+    def masses(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor | None:
         """The share of the score for each query relation: [n] → float64 [n]; None without."""
         if self.mass is None:
             return None
@@ -85,7 +86,7 @@ class Budget:
 
 
 def _counts(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     ratio: Ratio | None,
     most: Count | None,
     default_ratio: float,
@@ -103,7 +104,7 @@ def _counts(
 
 
 def _by_relation(
-    graph: KnowledgeGraph, setting: float | Mapping[str, float], default: float
+    graph: AdjacencyGraph, setting: float | Mapping[str, float], default: float
 ) -> list[float]:
     """The setting for every relation and inverse, `2R` of them."""
     count = graph.num_relations

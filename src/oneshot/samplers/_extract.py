@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from oneshot import compiled
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.fact_keys import place_of
-from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import kernels_work
 
@@ -38,7 +38,7 @@ class Cut(NamedTuple):
 
 
 def extract(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     queries: Tensor,
     entities: Tensor,
     entity_query: Tensor,
@@ -77,7 +77,7 @@ def extract(
     )
 
 
-def _cut_for(graph: KnowledgeGraph, num_queries: int, num_chosen: int) -> Callable[..., Cut]:
+def _cut_for(graph: AdjacencyGraph, num_queries: int, num_chosen: int) -> Callable[..., Cut]:
     """What cuts the subgraphs of so many queries, with so many entities in all, on such a graph."""
     if kernels_work(graph.device):
         from oneshot.samplers import _extract_gpu
@@ -106,7 +106,7 @@ class _CutCall(ctypes.Structure):
 
 
 def compiled_cut(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     queries: Tensor,
     entities: Tensor,
     entity_query: Tensor,
@@ -146,7 +146,7 @@ def compiled_cut(
 
 
 def plain_cut(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     queries: Tensor,
     entities: Tensor,
     entity_query: Tensor,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.samplers._extract import Cut
 from oneshot.system.devices import current_device
 
@@ -34,12 +34,12 @@ class Tiling(NamedTuple):
 TILING = Tiling()
 
 
-def most_queries(graph: KnowledgeGraph) -> int:
+def most_queries(graph: AdjacencyGraph) -> int:
     """How many queries `cut` can treat at once: as many as its table has place for."""
     return max(TABLE_BYTES // (4 * max(graph.num_entities, 1)), 1)
 
 
-def fits(graph: KnowledgeGraph, num_queries: int, num_chosen: int) -> bool:
+def fits(graph: AdjacencyGraph, num_queries: int, num_chosen: int) -> bool:
     """Whether `cut` can do it: the places of the chosen entities fit into its table."""
     table = 4 * num_queries * graph.num_entities
     return (
@@ -51,7 +51,7 @@ def fits(graph: KnowledgeGraph, num_queries: int, num_chosen: int) -> bool:
 
 
 def cut(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     queries: Tensor,
     entities: Tensor,
     entity_query: Tensor,

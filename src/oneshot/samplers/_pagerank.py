@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.sparse import Matrix
 
 Transition = Literal["walk", "paper"]
@@ -32,7 +32,7 @@ CHEBYSHEV_LEAST_STEPS = 20
 
 
 def ppr(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     entities: Tensor,
     restart: float = 0.15,
     tolerance: float = 1e-6,
@@ -68,7 +68,7 @@ def ppr(
 
 
 def ppr_chebyshev(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     entities: Tensor,
     restart: float = 0.15,
     steps: int | None = None,
@@ -126,7 +126,7 @@ def chebyshev(
 
 
 def pagerank(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     restart: float = 0.15,
     tolerance: float = 1e-6,
     max_steps: int = 100,
@@ -152,7 +152,7 @@ def pagerank(
     return (z * root).squeeze(1)
 
 
-def check_entities(graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+def check_entities(graph: AdjacencyGraph, entities: Tensor) -> Tensor:
     """Entity ids as int64 [n] on the graph's device; an id outside the graph is an error."""
     entities = torch.as_tensor(entities, dtype=torch.long, device=graph.device)
     if entities.dim() != 1:
@@ -173,7 +173,7 @@ def _check(restart: float, transition: str) -> None:
         raise InputError(f"transition must be one of {get_args(Transition)}, not {transition!r}")
 
 
-def _root_degree(graph: KnowledgeGraph, dtype: torch.dtype) -> Tensor:
+def _root_degree(graph: AdjacencyGraph, dtype: torch.dtype) -> Tensor:
     """`√degree` of each entity, [V]; 1 for one without neighbours."""
     return graph.neighbours.degree.clamp(min=1).to(dtype).sqrt()
 

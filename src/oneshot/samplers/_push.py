@@ -15,8 +15,7 @@ import torch
 from numpy.typing import DTypeLike
 from torch import Tensor
 
-from oneshot.graph.adjacency import Neighbours
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph, Neighbours
 from oneshot.graph.sparse import SparseMatrix
 from oneshot.samplers._pagerank import chebyshev
 
@@ -32,18 +31,18 @@ class PushWorkspace:
     `joined` bool [V]: whether the entity is in the ball.
     """
 
-    def __init__(self, graph: KnowledgeGraph) -> None:
+    def __init__(self, graph: AdjacencyGraph) -> None:
         self.mass = _zeros(graph, np.float32)
         self.mark = torch.empty(graph.num_entities, dtype=torch.long, device=graph.device)
         self.joined = _zeros(graph, np.bool_)
 
-    def fits(self, graph: KnowledgeGraph) -> bool:
+    def fits(self, graph: AdjacencyGraph) -> bool:
         """Whether it serves another graph, too: one that has changed, say."""
         return len(self.mass) == graph.num_entities and self.mass.device == graph.device
 
 
 def ppr_push(
-    graph: KnowledgeGraph,
+    graph: AdjacencyGraph,
     entity: int,
     restart: float,
     ball_size: int,
@@ -113,7 +112,7 @@ def grow_ball(
     return entities
 
 
-def _zeros(graph: KnowledgeGraph, kind: DTypeLike) -> Tensor:
+def _zeros(graph: AdjacencyGraph, kind: DTypeLike) -> Tensor:
     """Zeros over all entities, [V].
 
     From numpy, which takes memory from the system that is zero already: on a processor only what

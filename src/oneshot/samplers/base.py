@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers import _extract_gpu
 from oneshot.samplers._budget import Budget, Count, Ratio
@@ -104,7 +105,7 @@ class Sampler(ABC):
             raise InputError(f"the sampler {self.name!r} has nothing to learn")
 
     @abstractmethod
-    def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+    def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         """How much each entity matters, seen from others: `entities` [n] → float [n, V], ≥ 0.
 
         Zero means: not reachable. The caller may write over the result. Called with a block of
@@ -113,10 +114,10 @@ class Sampler(ABC):
 
     def sample(
         self,
-        graph: KnowledgeGraph,
+        graph: AdjacencyGraph,
         queries: Tensor,
         include: Tensor | None = None,
-        edges_from: KnowledgeGraph | None = None,
+        edges_from: AdjacencyGraph | None = None,
     ) -> SubgraphBatch:
         """The subgraphs of `queries` int64 [n, 2] (entity, relation; inverse = relation + R).
 
@@ -163,7 +164,7 @@ class Sampler(ABC):
         return SubgraphBatch.concatenate(parts)
 
     def select(
-        self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
+        self, graph: AdjacencyGraph, queries: Tensor, include: Tensor | None = None
     ) -> Selection:
         """The entities of each query's subgraph (see `sample`)."""
         counts = self.budget.entity_counts(graph, queries[:, 1])
@@ -185,7 +186,7 @@ class Sampler(ABC):
 
     def _choose(
         self,
-        graph: KnowledgeGraph,
+        graph: AdjacencyGraph,
         queries: Tensor,
         scores: Tensor,
         counts: Tensor,
@@ -194,19 +195,26 @@ class Sampler(ABC):
         """Entities of some queries [b, 2] by their scores [b, V]; → see `choose_highest`."""
         return choose_highest(scores, counts, forced, self.keep_unreachable)
 
-    def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
+    def ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
         """Place of one target per query in the sampler's order of entities, `u` being first.
 
         `queries` [n, 2], `targets` [n] → int64 [n]: the target is sampled with a budget of `K`
         entities if its place is below `K`.
         """
+        if graph.host is not None:
+            here = graph.host.device
+            return self._ranks(graph.host, queries.to(here), targets.to(here)).to(graph.device)
+        return self._ranks(graph, queries, targets)
+
+    def _ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
+        """See `ranks`, which other samplers may know better how to find."""
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
         for rows, scores in self._score_blocks(graph, queries[:, 0]):
             places[rows] = ranks_of(scores, queries[rows, 0], targets[rows])
         return places
 
     def _score_blocks(
-        self, graph: KnowledgeGraph, entities: Tensor
+        self, graph: AdjacencyGraph, entities: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Blocks of rows of `entities` [n] with their scores: (rows [b], scores [b, V]).
 
@@ -237,7 +245,7 @@ class Sampler(ABC):
                 yield part, self.scores(graph, distinct[first : final + 1])[which[part] - first]
 
 
-def check_queries(graph: KnowledgeGraph, queries: Tensor) -> Tensor:
+def check_queries(graph: AdjacencyGraph, queries: Tensor) -> Tensor:
     """Queries as int64 [n, 2] on the graph's device; an id outside the graph is an error."""
     queries = torch.as_tensor(queries, device=graph.device)
     if queries.dim() != 2 or queries.shape[1] != 2 or queries.is_floating_point():
@@ -258,7 +266,7 @@ def check_queries(graph: KnowledgeGraph, queries: Tensor) -> Tensor:
     return queries
 
 
-def check_include(graph: KnowledgeGraph, queries: Tensor, include: Tensor) -> Tensor:
+def check_include(graph: AdjacencyGraph, queries: Tensor, include: Tensor) -> Tensor:
     """Entities to force in, as int64 [n, c] on the graph's device; -1 stands for none."""
     include = torch.as_tensor(include, dtype=torch.long, device=graph.device)
     if include.dim() != 2 or len(include) != len(queries):
@@ -270,7 +278,7 @@ def check_include(graph: KnowledgeGraph, queries: Tensor, include: Tensor) -> Te
     return include
 
 
-def block_size(graph: KnowledgeGraph) -> int:
+def block_size(graph: AdjacencyGraph) -> int:
     """How many queries are scored at once, from the memory that is free.
 
     A processor gains nothing beyond 32 (two cache lines for each row of the block), a GPU
@@ -286,7 +294,7 @@ def block_size(graph: KnowledgeGraph) -> int:
     return min(max(available_memory(graph.device) // 4 // per_query, 1), 32)
 
 
-def _extraction_size(graph: KnowledgeGraph) -> int:
+def _extraction_size(graph: AdjacencyGraph) -> int:
     """How many subgraphs are cut out at once.
 
     As many as are scored, so that the candidate edges stay in the processor's cache; on a GPU

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.samplers.base import Sampler
 
 
@@ -12,7 +12,7 @@ class BFSSampler(Sampler):
 
     name = "bfs"
 
-    def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+    def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         adjacency = graph.normalized_adjacency()
         columns = torch.arange(len(entities), device=graph.device)
         frontier = torch.zeros(graph.num_entities, len(entities), device=graph.device)

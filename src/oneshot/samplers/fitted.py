@@ -9,6 +9,7 @@ from torch import Tensor
 
 from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
 from oneshot.samplers._select import choose_highest
@@ -76,8 +77,8 @@ class FittedSampler(PPRSampler):
             raise InputError(f"context must be from 0 to 1, not {context}")
         self.context = context
         self.weights: Tensor | None = None
-        self._tables: WeakKeyDictionary[KnowledgeGraph, Tensor] = WeakKeyDictionary()
-        self._counts: WeakKeyDictionary[KnowledgeGraph, AnswerCounts] = WeakKeyDictionary()
+        self._tables: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
+        self._counts: WeakKeyDictionary[AdjacencyGraph, AnswerCounts] = WeakKeyDictionary()
 
     def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:
         """Learn the weights from facts of the graph. The same graph and seed give the same."""
@@ -104,12 +105,12 @@ class FittedSampler(PPRSampler):
         self.weights = weights.float()
         self._tables = WeakKeyDictionary()
 
-    def _may_push(self, graph: KnowledgeGraph, queries: Tensor) -> bool:
+    def _may_push(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         return False  # the likelihood is over all entities
 
     def _choose(
         self,
-        graph: KnowledgeGraph,
+        graph: AdjacencyGraph,
         queries: Tensor,
         scores: Tensor,
         counts: Tensor,
@@ -123,7 +124,7 @@ class FittedSampler(PPRSampler):
         entities, query, _ = choose_highest(wanted, counts, forced, True)
         return entities, query, likely[query, entities]
 
-    def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
+    def _ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
         for rows, near in self._score_blocks(graph, queries[:, 0]):
             likely = self._likelihood(graph, queries[rows, 1], near)
@@ -161,7 +162,7 @@ class FittedSampler(PPRSampler):
         """How many entities PPR chooses of each budget."""
         return (budget.double() * self.context).ceil().long().clamp(min=1)
 
-    def _likelihood(self, graph: KnowledgeGraph, relations: Tensor, near: Tensor) -> Tensor:
+    def _likelihood(self, graph: AdjacencyGraph, relations: Tensor, near: Tensor) -> Tensor:
         """How many times as likely each entity is as one at random: PPR [b, V] → [b, V]."""
         weights = self._weights(graph)[relations]
         z = (near + _FLOOR).log_().mul_(weights[:, :1])
@@ -169,7 +170,7 @@ class FittedSampler(PPRSampler):
         z += weights[:, -1:] * (near == 0)
         return z.softmax(1).mul_(graph.num_entities)
 
-    def _weights(self, graph: KnowledgeGraph) -> Tensor:
+    def _weights(self, graph: AdjacencyGraph) -> Tensor:
         if self.weights is None:
             return self._default(graph)
         if len(self.weights) != 2 * graph.num_relations:
@@ -180,11 +181,11 @@ class FittedSampler(PPRSampler):
         return self.weights.to(graph.device)
 
     @staticmethod
-    def _default(graph: KnowledgeGraph) -> Tensor:
+    def _default(graph: AdjacencyGraph) -> Tensor:
         default = torch.tensor(_DEFAULT, device=graph.device)
         return default.repeat(2 * graph.num_relations, 1)
 
-    def _table(self, graph: KnowledgeGraph, relations: Tensor) -> Tensor:
+    def _table(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The part of the score that does not depend on the question's entity: [b] → [b, V]."""
         if graph not in self._counts:
             self._counts[graph] = AnswerCounts(graph)
@@ -197,7 +198,7 @@ class FittedSampler(PPRSampler):
             self._tables[graph] = self._static(graph, counts, every)
         return self._tables[graph][relations]
 
-    def _static(self, graph: KnowledgeGraph, counts: AnswerCounts, relations: Tensor) -> Tensor:
+    def _static(self, graph: AdjacencyGraph, counts: AnswerCounts, relations: Tensor) -> Tensor:
         weights = self._weights(graph)[relations, 1 : 1 + NUM_FEATURES]
         return counts.weighted(relations, weights)
 
@@ -225,7 +226,7 @@ class FittedSampler(PPRSampler):
 
     def _compared(
         self,
-        graph: KnowledgeGraph,
+        graph: AdjacencyGraph,
         counts: AnswerCounts,
         queries: Tensor,
         answers: Tensor,

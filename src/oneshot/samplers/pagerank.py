@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.samplers._pagerank import pagerank
 from oneshot.samplers.base import Sampler
 
@@ -12,9 +12,9 @@ class PageRankSampler(Sampler):
 
     name = "pagerank"
 
-    _latest: tuple[KnowledgeGraph, Tensor] | None = None
+    _latest: tuple[AdjacencyGraph, Tensor] | None = None
 
-    def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+    def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         # The scores do not depend on the query: once a graph is enough.
         if self._latest is None or self._latest[0] is not graph:
             self._latest = graph, pagerank(graph)

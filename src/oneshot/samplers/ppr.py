@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.samplers._budget import Count, Ratio
 from oneshot.samplers._extract import EdgeScore
 from oneshot.samplers._pagerank import Transition, ppr, ppr_chebyshev
@@ -90,13 +90,13 @@ class PPRSampler(Sampler):
         self.transition: Transition = transition
         self._workspace: PushWorkspace | None = None
 
-    def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+    def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         if self.method == "power":
             steps = POWER_STEPS if self.steps is None else self.steps
             return ppr(graph, entities, self.restart, 0.0, steps, self.transition)
         return ppr_chebyshev(graph, entities, self.restart, self.steps, self.transition)
 
-    def chosen_method(self, graph: KnowledgeGraph, most_entities: int) -> Method:
+    def chosen_method(self, graph: AdjacencyGraph, most_entities: int) -> Method:
         """The method that "auto" stands for with this graph and budget."""
         if self.method != "auto":
             return self.method
@@ -109,7 +109,7 @@ class PPRSampler(Sampler):
         return "push" if local else "chebyshev"
 
     def select(
-        self, graph: KnowledgeGraph, queries: Tensor, include: Tensor | None = None
+        self, graph: AdjacencyGraph, queries: Tensor, include: Tensor | None = None
     ) -> Selection:
         if not self._may_push(graph, queries):
             return super().select(graph, queries, include)
@@ -118,13 +118,13 @@ class PPRSampler(Sampler):
             return super().select(graph, queries, include)
         return self._select_by_push(graph, queries, counts, include)
 
-    def ranks(self, graph: KnowledgeGraph, queries: Tensor, targets: Tensor) -> Tensor:
+    def _ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
         counts = self.budget.entity_counts(graph, queries[:, 1])
         if (
             not self._may_push(graph, queries)
             or self.chosen_method(graph, int(counts.max())) != "push"
         ):
-            return super().ranks(graph, queries, targets)
+            return super()._ranks(graph, queries, targets)
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
         for row, ((entity, _), target) in enumerate(
             zip(queries.tolist(), targets.tolist(), strict=True)
@@ -143,7 +143,7 @@ class PPRSampler(Sampler):
                 places[row] = target + len(found) - place
         return places
 
-    def _may_push(self, graph: KnowledgeGraph, queries: Tensor) -> bool:
+    def _may_push(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         """Whether push is possible at all, before looking at the budget (a wait on a GPU)."""
         on_processor = graph.device.type == "cpu"
         return len(queries) > 0 and (
@@ -151,7 +151,7 @@ class PPRSampler(Sampler):
         )
 
     def _select_by_push(
-        self, graph: KnowledgeGraph, queries: Tensor, counts: Tensor, include: Tensor | None
+        self, graph: AdjacencyGraph, queries: Tensor, counts: Tensor, include: Tensor | None
     ) -> Selection:
         parts = []
         masses = self.budget.masses(graph, queries[:, 1])
@@ -182,7 +182,7 @@ class PPRSampler(Sampler):
             parts.append((candidates[chosen], torch.full_like(chosen, row), score))
         return joined(parts, queries)
 
-    def _push(self, graph: KnowledgeGraph, entity: int, count: int) -> tuple[Tensor, Tensor]:
+    def _push(self, graph: AdjacencyGraph, entity: int, count: int) -> tuple[Tensor, Tensor]:
         """Scores around one entity, enough of them to choose `count` entities."""
         # Taken out while it is in use: an interrupted push leaves it dirty, and it is not put back.
         workspace, self._workspace = self._workspace, None

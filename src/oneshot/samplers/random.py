@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.samplers._hash import uniform
 from oneshot.samplers.base import Sampler
 
@@ -13,6 +13,6 @@ class RandomSampler(Sampler):
 
     name = "random"
 
-    def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+    def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         everyone = torch.arange(graph.num_entities, device=graph.device)
         return uniform(self.seed, entities[:, None], everyone)

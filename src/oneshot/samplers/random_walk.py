@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.samplers._budget import Count, Ratio
 from oneshot.samplers._extract import EdgeScore
 from oneshot.samplers._hash import uniform
@@ -49,7 +49,7 @@ class RandomWalkSampler(Sampler):
             raise InputError(f"walks and length must be at least 1, not {walks} and {length}")
         self.walks, self.length = walks, length
 
-    def scores(self, graph: KnowledgeGraph, entities: Tensor) -> Tensor:
+    def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         neighbours = graph.neighbours
         walk = torch.arange(self.walks, device=graph.device)
         start = entities[:, None]

@@ -57,7 +57,7 @@ class Snapshot(KnowledgeGraph):
         return self._overlay.base.device
 
     @property
-    def facts(self) -> Tensor:  # type: ignore[override]
+    def facts(self) -> Tensor:
         return self.compacted.facts
 
     @cached_property
