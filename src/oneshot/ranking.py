@@ -15,43 +15,23 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import DivergedError
+from oneshot.graph.known_facts import KnownFacts
 from oneshot.subgraph import SubgraphBatch
 
 Uncovered = Literal["below", "zero"]
 
-
-class KnownFacts:
-    """All known answers of every query, both directions, for filtering.
-
-    `facts` int64 [n, 3]: the facts of all splits, repeated ones allowed.
-    """
-
-    def __init__(self, facts: Tensor, num_entities: int, num_relations: int) -> None:
-        head, relation, tail = facts.long().unbind(1)
-        self.num_entities = num_entities
-        self.num_queries = num_entities * 2 * num_relations
-        asked = torch.cat([head, tail]) * (2 * num_relations)
-        asked += torch.cat([relation, relation + num_relations])
-        key = (asked * num_entities + torch.cat([tail, head])).unique()
-        self._query = torch.div(key, num_entities, rounding_mode="floor")
-        self._answer = key - self._query * num_entities
-        self._kinds = 2 * num_relations
-
-    def to(self, device: torch.device | str) -> "KnownFacts":
-        """These facts with their tensors on a device."""
-        moved = object.__new__(KnownFacts)
-        moved.__dict__.update(self.__dict__)
-        moved._query, moved._answer = self._query.to(device), self._answer.to(device)
-        return moved
-
-    def answers(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """Known answers of `queries` [n, 2]: (row of the query [m], entity [m]), sorted."""
-        key = queries[:, 0] * self._kinds + queries[:, 1]
-        start = torch.searchsorted(self._query, key)
-        count = torch.searchsorted(self._query, key, right=True) - start
-        row = torch.arange(len(key), device=key.device).repeat_interleave(count)
-        offset = torch.arange(len(row), device=key.device) - (count.cumsum(0) - count)[row]
-        return row, self._answer[start[row] + offset]
+__all__ = [
+    "KnownFacts",
+    "Metrics",
+    "Ranks",
+    "Uncovered",
+    "bootstrap_interval",
+    "candidate_ranks",
+    "check_finite",
+    "dense_ranks",
+    "filtered_ranks",
+    "metrics",
+]
 
 
 @dataclass(frozen=True)

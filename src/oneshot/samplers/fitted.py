@@ -11,6 +11,7 @@ from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.known_facts import KnownFacts
 from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
 from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
@@ -215,7 +216,7 @@ class FittedSampler(PPRSampler):
         queries, answers = both_directions(facts, graph.num_relations)
         order = queries[:, 1].argsort(stable=True)
         queries, answers = queries[order], answers[order]
-        known = _Known(graph)
+        known = KnownFacts(graph.facts, graph.num_entities, graph.num_relations)
         counts = AnswerCounts(observed)
         size = 32 if graph.device.type == "cpu" else 256
         parts = [
@@ -230,7 +231,7 @@ class FittedSampler(PPRSampler):
         counts: AnswerCounts,
         queries: Tensor,
         answers: Tensor,
-        known: "_Known",
+        known: KnownFacts,
         generator: torch.Generator,
     ) -> _Examples:
         entities, relations = queries.unbind(1)
@@ -257,30 +258,6 @@ class FittedSampler(PPRSampler):
             (at == 0).float()[..., None],
         ]
         return _Examples(torch.cat(columns, dim=-1), offset, relations)
-
-
-class _Known:
-    """The facts of a graph, to be asked whether they hold."""
-
-    def __init__(self, graph: KnowledgeGraph) -> None:
-        head, relation, tail = graph.facts.long().unbind(1)
-        self.sizes = graph.num_entities, graph.num_relations
-        self.keys = self._key(head, relation, tail).sort().values
-
-    def _key(self, head: Tensor, relation: Tensor, tail: Tensor) -> Tensor:
-        return (head * self.sizes[1] + relation) * self.sizes[0] + tail
-
-    def holds(self, queries: Tensor, entities: Tensor) -> Tensor:
-        """Whether entities [n, c] are answers of queries [n, 2]: bool [n, c]."""
-        entity, relation = queries[:, :1], queries[:, 1:]
-        inverse = relation >= self.sizes[1]
-        key = torch.where(
-            inverse,
-            self._key(entities, relation - self.sizes[1], entity),
-            self._key(entity, relation, entities),
-        )
-        place = torch.searchsorted(self.keys, key).clamp(max=len(self.keys) - 1)
-        return self.keys[place] == key
 
 
 def _repeated(entities: Tensor) -> Tensor:
