@@ -165,7 +165,7 @@ def test_an_empty_batch() -> None:
 def test_without_a_compiler_the_plain_formulas_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oneshot.predictor.fused.library", lambda: None)
     batch, predictor = batch_of(), predictor_of()
-    assert predictor.prepare(batch) is None
+    assert not predictor._takes_kernels(batch.device)
     assert predictor(batch).shape == (batch.num_entities,)
     predictor.engine = "fused"
     with pytest.raises(InputError, match="without a C compiler"):

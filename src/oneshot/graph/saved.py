@@ -167,8 +167,7 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
             vars(graph.edges)["scattered"] = Scattered(*touched[:2])
             vars(graph.neighbours)["scattered"] = Scattered(touched[2])
         graph.fingerprint = meta["fingerprint"]
-        if "largest_degree" in meta:  # else it is found by looking at all entities
-            vars(graph.neighbours)["largest_degree"] = int(meta["largest_degree"])
+        vars(graph.neighbours)["largest_degree"] = int(meta["largest_degree"])
         splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
         _check_lengths(path, graph, splits)
         if sum((path / name).stat().st_size for name in _arrays(meta)) <= CHECKED_BYTES:
@@ -187,11 +186,6 @@ def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: N
     """
     try:
         meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
-        if "files" not in meta:
-            raise InputError(
-                f"{path}: was saved without checksums by an earlier version; save it again with "
-                "`oneshot data SOURCE --save DIR`"
-            )
         _check_files(path, meta, whole=True, progress=progress)
         graph, splits, _ = open_graph(path)
         check_values(graph, splits)
@@ -212,8 +206,6 @@ def _check_files(
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> None:
     """Raise if a file is not the one that was saved: by its size, or by its checksum."""
-    if "files" not in meta:  # saved by an earlier version
-        return
     if not is_intact(meta):
         raise ValueError(f"{MARKER} was changed or damaged")
     files: dict[str, dict[str, Any]] = meta["files"]

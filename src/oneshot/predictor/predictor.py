@@ -67,15 +67,6 @@ class Predictor(nn.Module):
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def prepare(self, batch: SubgraphBatch) -> "FusedPlan | CPUPlan | None":
-        """What `forward` works out of a batch before anything else, if the kernels are used.
-
-        For callers that prepare a batch while the GPU is busy with the one before.
-        """
-        if not self._takes_kernels(batch.device):
-            return None
-        return fused_plan(self, batch, torch.is_grad_enabled())
-
     def forward(
         self,
         batch: SubgraphBatch,
@@ -85,12 +76,11 @@ class Predictor(nn.Module):
         """Scores of the sampled entities, [N].
 
         `edge_weights`, one [E] a layer, scale the messages of each edge; their gradients tell
-        what an answer rests on. `plan`: what `prepare` gave for this batch.
+        what an answer rests on. `plan`: what `fused_plan` gave for this batch, if it was asked.
         """
-        if edge_weights is None:
-            plan = plan or self.prepare(batch)
-            if plan is not None:
-                return fused_scores(self, batch, plan)
+        if edge_weights is None and (plan is not None or self._takes_kernels(batch.device)):
+            plan = plan or fused_plan(self, batch, torch.is_grad_enabled())
+            return fused_scores(self, batch, plan)
         return self._plain(batch, edge_weights)
 
     def _plain(self, batch: SubgraphBatch, edge_weights: Sequence[Tensor] | None) -> Tensor:

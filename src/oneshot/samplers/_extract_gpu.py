@@ -56,12 +56,11 @@ def cut(
     entities: Tensor,
     entity_query: Tensor,
     edge_budget: Tensor,
-    tiling: Tiling | None = None,
 ) -> Cut:
     """All edges between the chosen entities; arguments as those of `_extract.extract`."""
     from oneshot.samplers import _triton as kernels
 
-    tiling = TILING if tiling is None else tiling
+    tiling = TILING
     edges, device = graph.edges, graph.device
     width, chosen = graph.num_entities, len(entities)
     entities, entity_query = entities.contiguous(), entity_query.contiguous()

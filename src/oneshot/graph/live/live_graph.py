@@ -106,12 +106,6 @@ class LiveGraph:
     def num_entities(self) -> int:
         return len(self.entities)
 
-    @property
-    def num_changes(self) -> int:
-        """Facts that differ from the run's base graph."""
-        with self._lock:
-            return sum(holds != in_base for holds, in_base in self._state.values())
-
     def add(self, facts: Iterable[Sequence[str]]) -> int:
         """Add facts by names; new entities are taken in. → how many were new"""
         return self._change(facts, True)

@@ -156,7 +156,7 @@ class FactStore:
         assert self._writer is not None
         before = self._version()
         checksum = self._checksum(before)
-        if checksum is None:  # an earlier version of this program has written last
+        if checksum is None:  # nothing has been written yet
             checksum = _sum_of(self._writer.execute(f"SELECT {_COLUMNS} FROM changes"))
         find = f"SELECT {_COLUMNS} FROM changes WHERE head = ? AND relation = ? AND tail = ?"
         for *fact, present, in_base in changes:

@@ -24,9 +24,6 @@ from oneshot.predictor.kernels.plan import FusedPlan
 from oneshot.predictor.kernels.segments import PIECE, Pieces, join_sums
 from oneshot.predictor.messages import Attention
 
-# Whether sums read attentions that a kernel of their own has written, instead of computing them.
-ATTEND_FIRST = False
-
 # How the slope of the loss in a message is found: it is the target's; by comparing the message
 # with the target's highest; by that, the lowest and the message itself.
 _PLAIN, _HIGHEST, _ALL = 0, 1, 2
@@ -118,15 +115,14 @@ class _Call:
         plan = self.plan
         out = self.state.new_empty(self.num_rows, self.dim)
         parts = self._floats(plan.rows.num_slots, self.dim)
-        weights = self.attention() if ATTEND_FIRST else self._weights(needs_gradient)
+        weights = self._weights(needs_gradient)
         if self.num_rows:
             collect_sums[(plan.rows.bound(self.num_rows),)](
                 self.state, self.table, *self.terms,
                 plan.source, plan.relation, plan.row_query, plan.scale,
                 *_pointers(plan.rows), out, parts, out if weights is None else weights,
                 self.num_rows, self.num_sources, self.stride,
-                MEAN=self.aggregate == "mean", STORE=weights is not None and not ATTEND_FIRST,
-                READ=weights is not None and ATTEND_FIRST, **self.constants,
+                MEAN=self.aggregate == "mean", STORE=weights is not None, **self.constants,
             )  # fmt: skip
             join_sums(parts, plan.rows, self.num_rows, out, None)
         return out, weights
@@ -321,7 +317,7 @@ def collect_sums(
     row_at, first_at, indptr_at, slot_at,
     out_at, part_at, weight_at,
     num_rows, num_sources, stride,
-    MEAN: tl.constexpr, STORE: tl.constexpr, READ: tl.constexpr,
+    MEAN: tl.constexpr, STORE: tl.constexpr,
     D: tl.constexpr, A: tl.constexpr, BD: tl.constexpr, BA: tl.constexpr, BE: tl.constexpr,
     SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr,
 ):  # fmt: skip
@@ -336,7 +332,7 @@ def collect_sums(
         k = tl.arange(0, BA)
         in_d = d < D
         in_k = k < A
-        if ATTENTION and not READ:
+        if ATTENTION:
             w = tl.load(w_at + k, mask=in_k, other=0.0).to(tl.float32)
             b = tl.load(b_at).to(tl.float32)
             asked = tl.load(q_at + query * A + k, mask=in_k, other=0.0).to(tl.float32)
@@ -352,10 +348,7 @@ def collect_sums(
             relation = (r + query * stride).to(tl.int64)
             v = tl.load(table_at + relation[:, None] * D + d[None, :], mask=grid, other=0.0)
             message = _composed(h.to(tl.float32), v.to(tl.float32), IS_SUM)
-            if READ:
-                a = tl.load(weight_at + edge, mask=inside, other=0.0)
-                message = message * a[:, None]
-            elif ATTENTION:
+            if ATTENTION:
                 small = inside[:, None] & in_k[None, :]
                 u = tl.load(s_at + x[:, None] * A + k[None, :], mask=small, other=0.0)
                 t = tl.load(t_at + r[:, None] * A + k[None, :], mask=small, other=0.0)

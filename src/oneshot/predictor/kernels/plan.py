@@ -49,7 +49,6 @@ class FusedPlan:
     anything in each layer.
     """
 
-    batch: SubgraphBatch
     kinds: int
     order: Tensor
     by_row: QueryRows
@@ -151,7 +150,6 @@ def make_plan(
     of_query = cut(query_ends, count)
     own_place = torch.arange(count, dtype=torch.int32, device=device)
     return FusedPlan(
-        batch,
         kinds,
         order,
         QueryRows(row_query, of_query, place),
