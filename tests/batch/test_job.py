@@ -47,7 +47,7 @@ def write_questions(path: Path, rows: list[tuple[str, str]]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["q.tsv", "q.csv", "q.tsv.gz", "q.parquet"])
-@pytest.mark.parametrize("ending", ["jsonl", "tsv", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "tsv", "csv", "parquet"])
 def test_asking_a_file_of_questions(
     run: Run, place: Path, tmp_path: Path, name: str, ending: str
 ) -> None:
@@ -77,9 +77,9 @@ def read_answers(path: Path) -> list[tuple[Any, ...]]:
     if path.suffix == ".parquet":
         return [tuple(row.values()) for row in pq.read_table(path).to_pylist()]
     lines = path.read_text().splitlines()
-    if path.suffix == ".tsv":
-        header, *rows = csv.reader(lines, delimiter="\t")
-        assert tuple(header) == answering.COLUMNS
+    if path.suffix in (".tsv", ".csv"):
+        header, *rows = csv.reader(lines, delimiter="\t" if path.suffix == ".tsv" else ",")
+        assert header == list(answering.COLUMNS)
         return [(r[0], r[1], int(r[2]), r[3], *map(float, r[4:6]), r[6] == "true") for r in rows]
     values = [json.loads(line) for line in lines]
     assert len(values) == len(ASKED)

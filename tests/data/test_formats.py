@@ -6,6 +6,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from oneshot.data.formats import FORMATS, format_of, read_facts, read_names
-from oneshot.data.text import header_order
+from oneshot.data.formats import FORMATS, format_of, read_facts, read_names, write_facts
+from oneshot.data.formats.base import header_order
+from oneshot.data.large.build import can_build
+from oneshot.data.load import load
+from oneshot.data.locate import locate
 from oneshot.errors import InputError
 
 Row = tuple[str, str, str]
@@ -229,7 +233,8 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_formats_are_told_by_the_ending() -> None:
     for suffix in FORMATS:
-        assert format_of(Path(f"a.b{suffix}")) == format_of(Path(f"a{suffix}.gz")) == suffix
+        found = [format_of(Path(name)) for name in (f"a.b{suffix}", f"a{suffix}.gz")]
+        assert found == [FORMATS[suffix]] * 2
     assert [format_of(Path(name)) for name in ("tsv", "a.tsv~", "a.gz", "a.tsv.bak")] == [None] * 4
 
 
@@ -258,3 +263,25 @@ def test_bad_names_are_refused(tmp_path: Path, content: bytes, message: str) -> 
     (tmp_path / "entities.txt").write_bytes(content)
     with pytest.raises(InputError, match=rf"entities\.txt.*{message}"):
         read_names(tmp_path / "entities.txt", "entity")
+
+
+def test_a_format_is_known_everywhere_by_its_line_in_the_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars = replace(
+        FORMATS[".tsv"],
+        read=lambda data, path: FORMATS[".tsv"].read(data.replace(b"|", b"\t"), path),
+        stream=None,
+        write=lambda path, rows, columns: path.write_text(
+            "".join("|".join(row) + "\n" for row in rows)
+        ),
+    )
+    monkeypatch.setitem(FORMATS, ".bar", bars)
+    for split in ("train", "valid", "test"):
+        assert write_facts(tmp_path / f"{split}.bar", [("a", "r", "b"), ("b", "r", "c")]) == 2
+    data = load(tmp_path)
+    assert data.graph.num_facts == 2
+    assert list(data.entities) == ["a", "b", "c"]
+    assert not can_build(locate(tmp_path))
+    with pytest.raises(InputError, match=r"\.bar"):
+        read_facts(tmp_path / "facts.unknown")

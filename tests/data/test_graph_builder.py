@@ -17,10 +17,11 @@ from tests.support.commands import Run, listing
 from tests.support.samples import assert_equal_data
 
 from oneshot.data import load as load_module
+from oneshot.data.formats import parquet as parquet_files
+from oneshot.data.formats import text as text_tables
 from oneshot.data.large import arrays as array_files
 from oneshot.data.large import build as graph_builder
 from oneshot.data.large import names as name_runs
-from oneshot.data.large import stream as fact_stream
 from oneshot.data.large.build import build_graph
 from oneshot.data.large.state import Options, building_place
 from oneshot.data.load import load
@@ -36,8 +37,8 @@ SPLITS = ("train", "valid", "test")
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few facts take the way of a hundred million: many runs, ranges and buckets."""
-    monkeypatch.setattr(fact_stream, "TEXT_BLOCK", 100)
-    monkeypatch.setattr(fact_stream, "PARQUET_ROWS", 6)
+    monkeypatch.setattr(text_tables, "STREAMED_BYTES", 100)
+    monkeypatch.setattr(parquet_files, "STREAMED_ROWS", 6)
     monkeypatch.setattr(graph_builder, "RUN_BYTES", 300)
     monkeypatch.setattr(graph_builder, "BUCKET_ROWS", 16)
     monkeypatch.setattr(graph_builder, "_SAMPLED", 2)

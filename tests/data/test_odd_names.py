@@ -16,8 +16,8 @@ from tests.support.samples import chain_world, tiny_predictor, trained_run
 
 from oneshot.batch.answers import answer_questions
 from oneshot.data import formats as reading
-from oneshot.data import text as text_tables
 from oneshot.data.dataset import Dataset
+from oneshot.data.formats import text as text_tables
 from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
@@ -195,12 +195,13 @@ def test_answers_with_odd_names_are_one_row_each(tmp_path: Path, end: str) -> No
     answer_questions(reasoner, asked, tmp_path / "a.jsonl", AnswerOptions(top=2))
     lines = (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["query"]["entity"] for line in lines] == entities[:2]
-    answer_questions(reasoner, asked, tmp_path / "a.tsv", AnswerOptions(top=2))
-    with (tmp_path / "a.tsv").open(encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file, delimiter="\t", strict=True)
-    assert [row[:2] for row in rows] == [[e, f"r{end}"] for e in entities[:2] for _ in range(2)]
-    assert {row[3] for row in rows} <= set(entities)
-    assert {len(row) for row in rows} == {len(header)}
+    for name, separator in (("a.tsv", "\t"), ("a.csv", ",")):
+        answer_questions(reasoner, asked, tmp_path / name, AnswerOptions(top=2))
+        with (tmp_path / name).open(encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file, delimiter=separator, strict=True)
+        assert [row[:2] for row in rows] == [[e, f"r{end}"] for e in entities[:2] for _ in range(2)]
+        assert {row[3] for row in rows} <= set(entities)
+        assert {len(row) for row in rows} == {len(header)}
 
 
 def test_ratios_by_odd_relation_names_are_kept(tmp_path: Path) -> None:

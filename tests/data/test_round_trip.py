@@ -79,7 +79,7 @@ def test_facts_survive_a_file_and_the_saved_form(tmp_path: Path, suffix: str, en
 
 
 @settings(max_examples=40, deadline=None)
-@given(facts, st.lists(st.sampled_from(FORMATS[:4]), min_size=3, max_size=3))
+@given(facts, st.lists(st.sampled_from(list(FORMATS)[:4]), min_size=3, max_size=3))
 def test_facts_survive_a_directory_of_splits(
     tmp_path_factory: pytest.TempPathFactory, rows: list[Fact], suffixes: list[str]
 ) -> None:

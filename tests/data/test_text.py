@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from oneshot.data import text as text_tables
-from oneshot.data.text import TextPosition, header_order, line_of_row, read_text, read_text_blocks
+from oneshot.data.formats import text as text_tables
+from oneshot.data.formats.base import header_order
+from oneshot.data.formats.text import TextPosition, line_of_row, read_text, read_text_blocks
 from oneshot.errors import InputError
 
 Row = tuple[str, str, str]

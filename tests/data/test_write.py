@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oneshot.data.formats import read_facts
-from oneshot.data.write import write_facts
+from oneshot.data.formats import read_facts, write_facts
 from oneshot.errors import InputError
 
 ODD = [

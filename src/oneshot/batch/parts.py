@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from oneshot.batch.answers import answer_rows, answers_schema, write_rows
+from oneshot.batch.answers import COLUMNS, answer_rows
 from oneshot.batch.manifest import Manifest, part_name, read_manifest
 from oneshot.batch.source import Source, opened_as
+from oneshot.data.formats.parquet import schema_of, write_table
 from oneshot.errors import InputError, OneshotError
 from oneshot.reasoner.answers import Prediction
 from oneshot.system.files import replacing
@@ -76,10 +77,10 @@ def write_part(
             for row in answer_rows(found):
                 yield question, *row
 
-    schema = pa.schema([pa.field("question", pa.int64()), *answers_schema()])
+    schema = pa.schema([pa.field("question", pa.int64()), *schema_of(COLUMNS)])
     schema = schema.with_metadata({_KEY: _label(manifest, number)})
     with replacing(out / part_name(number)) as temporary:
-        write_rows(temporary, schema, rows())
+        write_table(temporary, rows(), schema)
     return unanswered
 
 

@@ -47,7 +47,7 @@ def facts(
     named = _check_facts(action, fact, file, out, changes)
     opened = Run.open(run)
     if out is not None:
-        from oneshot.data.write import check_facts_place
+        from oneshot.data.formats import check_facts_place
         from oneshot.system.files import check_output
 
         check_facts_place(out)
@@ -97,7 +97,8 @@ def _check_facts(
 
 def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:
     """All facts, or those that were changed with a word about each, to a file or to stdout."""
-    from oneshot.data.write import as_line, write_facts
+    from oneshot.data.formats import write_facts
+    from oneshot.data.formats.text import as_line
 
     def rows() -> Any:
         if changes:

@@ -55,7 +55,7 @@ def predict(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Where their answers go: a .jsonl, .tsv or .parquet file, or a directory of "
+            help="Where their answers go: a .jsonl, .tsv, .csv or .parquet file, or a directory of "
             "Parquet parts, which goes on where it was interrupted.",
         ),
     ] = None,
@@ -234,8 +234,10 @@ def is_directory_of_parts(out: Path, given: Sequence[str]) -> bool:
 
     A name without ending, or with the ending that engines give such directories, may be one.
     """
+    from oneshot.batch.answers import ENDINGS
+
     ending = out.suffix.lower()
-    if given and ending in (".jsonl", ".tsv"):
+    if given and ending in ENDINGS and ending != ".parquet":
         raise InputError(
             f"{out}: with {given[0]} the answers are a directory of Parquet parts; choose a name "
             f"without {ending}"

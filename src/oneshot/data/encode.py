@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oneshot.data.formats import RawFacts
+from oneshot.data.formats import RawFacts, place_of
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.fact_keys import check_ids
 from oneshot.graph.graph import check_relations
@@ -77,7 +77,7 @@ def _number_names(
                 column = columns[position // len(splits)][position % len(splits)]
                 name = column[int(bad[0])].as_py()
                 raise UnknownNameError(
-                    kind, name, vocabulary.nearest(name), where=split.place(int(bad[0]))
+                    kind, name, vocabulary.nearest(name), where=place_of(split.path, int(bad[0]))
                 )
     rows = len(splits)
     return [parts[i : i + rows] for i in range(0, len(parts), rows)], vocabulary

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.data.dataset import SPLITS
+from oneshot.data.formats import Piece, can_stream, place_of, stream_facts
 from oneshot.data.large import arrays as array_files
-from oneshot.data.large import stream as fact_stream
 from oneshot.data.large.arrays import (
     AdjacencyWriter,
     ArrayReader,
@@ -53,7 +53,7 @@ _SAMPLED = 512  # every so many facts one is looked at to divide the buckets
 
 def can_build(files: SourceFiles) -> bool:
     """Whether these files can be read in pieces."""
-    return all(map(fact_stream.can_stream, files.splits))
+    return all(map(can_stream, files.splits))
 
 
 def build_graph(
@@ -117,8 +117,8 @@ class _Build(BuildState):
             if mine and mine[-1]["is_last"]:
                 continue
             position = mine[-1]["position"] if mine else None
-            waiting: list[fact_stream.Piece] = []
-            for piece in fact_stream.stream_facts(file, position, self.work):
+            waiting: list[Piece] = []
+            for piece in stream_facts(file, position, self.work):
                 if sum(c.nbytes for p in waiting for c in p.columns) >= RUN_BYTES:
                     self._write_run(waiting, split, is_last=False)
                     waiting = []
@@ -128,7 +128,7 @@ class _Build(BuildState):
             if not any(run["facts"] for run in runs if run["split"] == split):
                 raise InputError(f"{file}: there are no facts in this file")
 
-    def _write_run(self, pieces: list[fact_stream.Piece], split: int, is_last: bool) -> None:
+    def _write_run(self, pieces: list[Piece], split: int, is_last: bool) -> None:
         runs = self.manifest["runs"]
         count = sum(len(piece.columns[0]) for piece in pieces)
         columns = [[piece.columns[place] for piece in pieces] for place in range(3)]
@@ -204,7 +204,7 @@ class _Build(BuildState):
         vocabulary = self.vocabulary(kind := "relation" if place == 1 else "entity")
         assert vocabulary is not None
         name = runs[place].name(int(local[row, place])).decode()
-        where = fact_stream.place_of(self.files.splits[split], before + row)
+        where = place_of(self.files.splits[split], before + row)
         raise UnknownNameError(kind, name, vocabulary.nearest(name), where=where)
 
     # -- facts -----------------------------------------------------------------------------------

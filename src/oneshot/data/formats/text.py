@@ -1,24 +1,33 @@
-"""Triple tables as text: tab- or comma-separated files, fast where they are regular.
+"""Tables as text: tab- or comma-separated files, fast where they are regular.
 
-Well-formed files go through pyarrow's parallel reader. Whatever it refuses is read again line
-by line, which either succeeds (odd but valid input) or names the line that is wrong.
+Well-formed files of facts go through pyarrow's parallel reader. Whatever it refuses is read again
+line by line, which either succeeds (odd but valid input) or names the line that is wrong.
 """
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from oneshot.data.formats.base import (
+    FACT_COLUMNS,
+    Columns,
+    Format,
+    Order,
+    Piece,
+    Position,
+    RawFacts,
+    Rows,
+    header_order,
+    named_errors,
+    unpacked,
+)
 from oneshot.errors import InputError
 
-# Names of the three columns, by which a first row is recognised as a header.
-COLUMN_NAMES = (
-    frozenset({"head", "h", "subject", "subj", "s", "source", "from", "head_entity"}),
-    frozenset({"relation", "rel", "r", "predicate", "pred", "p", "property", "edge", "type"}),
-    frozenset({"tail", "t", "object", "obj", "o", "target", "to", "tail_entity"}),
-)
+STREAMED_BYTES = 1 << 25  # of a file, in memory at a time
 
 # A comment starts with '#' and holds no separator, or goes on with a space.
 _COMMENTS = {
@@ -32,8 +41,10 @@ _BLANK = " \t\r\n\v\f"  # a field or line of nothing else is empty
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _AS_WRITTEN = [0, 1, 2]
 _LONGEST_ROW = 1 << 27  # bytes; more without a line end is no table
-
-Order = list[int]
+# What a line of a tab-separated table cannot hold, or would hold and lose when it is read.
+_NOT_IN_TSV = re.compile(r'[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029"]|^\s|\s$|^$')
+# What a value of a table of answers is quoted for.
+_SPECIAL = {"\t": re.compile('[\t\n\r"]'), ",": re.compile('[,\n\r"]')}
 
 
 class UnclosedQuoteError(InputError):
@@ -67,6 +78,10 @@ def read_text(data: bytes, path: Path, separator: str) -> list[Any]:
     if not len(columns[0]):
         raise InputError(f"{path}: there are no facts in this file")
     return columns
+
+
+def _read(data: bytes, path: Path, separator: str) -> RawFacts:
+    return RawFacts(path, read_text(data, path, separator))
 
 
 def read_text_blocks(
@@ -110,6 +125,31 @@ def read_text_blocks(
             return
 
 
+def stream_text(
+    path: Path, position: Position | None, scratch: Path, separator: str
+) -> Iterator[Piece]:
+    """The facts of a text file in pieces; a position has the fields of `TextPosition`."""
+    with path.open("rb") as stored, unpacked(path, stored) as file:
+        start = TextPosition(**(position or {}))
+        for columns, place in read_text_blocks(file, path, separator, start, STREAMED_BYTES):
+            yield Piece(columns, asdict(place), min(stored.tell(), path.stat().st_size))
+
+
+def place_in_text(path: Path, row: int, separator: str) -> str:
+    """Where fact number `row` (from 0) of a file of any size stands, for messages."""
+    before, seen = TextPosition(), 0
+    with path.open("rb") as stored, unpacked(path, stored) as file:
+        for columns, after in read_text_blocks(file, path, separator, before, STREAMED_BYTES):
+            if seen + len(columns[0]) > row:
+                break
+            before, seen = after, seen + len(columns[0])
+    with path.open("rb") as stored, unpacked(path, stored) as file:
+        file.seek(before.offset)
+        data = file.read(after.offset - before.offset)
+    start = before if before.offset else None
+    return f"{path}, line {line_of_row(data, path, separator, row - seen, start)}"
+
+
 def line_of_row(
     data: bytes, path: Path, separator: str, row: int, place: TextPosition | None = None
 ) -> int:
@@ -125,18 +165,6 @@ def line_of_row(
         if position == row:
             return line
     raise IndexError(row)
-
-
-def header_order(first_row: list[str]) -> Order | None:
-    """Where head, relation and tail stand, if this row is a header; else None."""
-    folded = [name.strip().lstrip("#").strip().casefold() for name in first_row]
-    order = []
-    for names in COLUMN_NAMES:
-        places = [place for place, name in enumerate(folded) if name in names]
-        if len(places) != 1:
-            return None
-        order.append(places[0])
-    return order
 
 
 def _read_rows(
@@ -216,22 +244,53 @@ def _read_by_line(
 def _rows(
     data: bytes, path: Path, separator: str, place: TextPosition
 ) -> Iterator[tuple[int, list[str] | None, Order]]:
-    """Line number, names and order of the columns of each row; the names of a header are None."""
-    order = place.order
+    """`_table_rows` of facts, none of whose names is empty."""
     lines = data.splitlines(keepends=True)
-    for number, fields in split_lines(lines, path, separator, place.line + 1):
-        if len(fields) != 3:
-            raise InputError(f"{path}, line {number}: {_column_fault(fields, separator)}")
+    for number, names, order in _table_rows(
+        lines, path, separator, FACT_COLUMNS, place.line + 1, place.order
+    ):
+        for name, column in zip(names or (), order, strict=names is not None):
+            if not name.strip(_BLANK):
+                raise InputError(f"{path}, line {number}: column {column + 1} is empty")
+        yield number, names, order
+
+
+def _table_rows(
+    lines: Iterable[bytes],
+    path: Path,
+    separator: str,
+    columns: Columns,
+    first: int = 1,
+    order: Order | None = None,
+) -> Iterator[tuple[int, list[str] | None, Order]]:
+    """Line number, names and order of the columns of each row; the names of a header are None.
+
+    `first`: the number of the first line; `order`: None where the first row may be a header.
+    """
+    for number, fields in split_lines(lines, path, separator, first):
+        if len(fields) != len(columns):
+            raise InputError(f"{path}, line {number}: {_column_fault(fields, separator, columns)}")
         if order is None:
-            found = header_order(fields)
-            order = found or _AS_WRITTEN
+            found = header_order(fields, columns)
+            order = found or list(range(len(columns)))
             if found is not None:
                 yield number, None, order
                 continue
-        for column, name in enumerate(fields, 1):
-            if not name.strip(_BLANK):
-                raise InputError(f"{path}, line {number}: column {column} is empty")
         yield number, [fields[column] for column in order], order
+
+
+def read_rows(path: Path, columns: Columns, separator: str) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a text file of names, each with its place."""
+    for number, names, _ in _table_rows(_lines(path), path, separator, columns):
+        if names is not None:
+            yield f"{path}, line {number}", names
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, decompressed if need be, without byte order mark."""
+    with named_errors(path), path.open("rb") as stored, unpacked(path, stored) as file:
+        for number, line in enumerate(file):
+            yield line if number else line.removeprefix(_BYTE_ORDER_MARK)
 
 
 def split_lines(
@@ -278,11 +337,11 @@ def _is_comment(line: str, separator: str) -> bool:
     return line.startswith("#") and (line[1:2] == " " or separator not in line)
 
 
-def _column_fault(fields: list[str], separator: str) -> str:
-    kind = "tab" if separator == "\t" else "comma"
-    fault = f"expected 3 {kind}-separated columns (head, relation, tail), found {len(fields)}"
+def _column_fault(fields: list[str], separator: str, columns: Columns) -> str:
+    kind, count = "tab" if separator == "\t" else "comma", len(columns)
+    fault = f"expected {count} {kind}-separated columns ({', '.join(columns)}), found {len(fields)}"
     for other, name in ((",", "commas"), ("\t", "tabs"), (";", "semicolons"), (" ", "spaces")):
-        if other != separator and len(fields) == 1 and len(fields[0].split(other)) == 3:
+        if other != separator and len(fields) == 1 and len(fields[0].split(other)) == count:
             return f"{fault}; the line seems to be separated by {name}"
     return fault
 
@@ -318,3 +377,62 @@ def _is_utf8(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def as_line(row: Sequence[str]) -> str:
+    """A row of a tab-separated table of facts, with its line end."""
+    for name in row:
+        if _NOT_IN_TSV.search(name):
+            raise InputError(
+                f"{name!r} cannot stand in a table separated by tabs; write .csv or .parquet"
+            )
+    if row[0].startswith("#"):
+        raise InputError(f"{row[0]!r} would be read as a comment; write .csv or .parquet")
+    return "\t".join(row) + "\n"
+
+
+def _write_tsv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.writelines(as_line(row) for row in rows)
+
+
+def _write_csv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def write_rows(path: Path, rows: Rows, columns: Mapping[str, type], separator: str) -> None:
+    """Write rows of values under a header, quoted where need be."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write(separator.join(columns) + "\n")
+        for row in rows:
+            file.write(separator.join(_as_field(value, separator) for value in row) + "\n")
+
+
+def _as_field(value: Any, separator: str) -> str:
+    """A value in a table; quotes stand only around a text that needs them."""
+    # Not by the module csv, which before Python 3.13 leaves a carriage return bare.
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    return '"' + text.replace('"', '""') + '"' if _SPECIAL[separator].search(text) else text
+
+
+def _format(separator: str, write: Callable[[Path, Rows, Sequence[str]], None]) -> Format:
+    return Format(
+        read=partial(_read, separator=separator),
+        stream=partial(stream_text, separator=separator),
+        place=partial(place_in_text, separator=separator),
+        write=write,
+        read_rows=partial(read_rows, separator=separator),
+        write_rows=partial(write_rows, separator=separator),
+    )
+
+
+TSV, CSV = _format("\t", _write_tsv), _format(",", _write_csv)
+TXT = replace(TSV, write=None, write_rows=None)
+"""As TSV, but not written: the ending promises no table."""

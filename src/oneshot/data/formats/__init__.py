@@ -1,0 +1,142 @@
+"""File formats: one registry of what reads, streams and writes facts, queries and answers.
+
+A new format is one file in this folder and its line in `FORMATS`. The functions here choose by the
+ending of a file, which may be followed by `.gz` where it is read.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from oneshot.data.formats.base import (
+    FACT_COLUMNS,
+    Columns,
+    Format,
+    Piece,
+    Position,
+    RawFacts,
+    Rows,
+    named_errors,
+    read_bytes,
+)
+from oneshot.data.formats.names import read_names
+from oneshot.data.formats.npz import NPZ
+from oneshot.data.formats.parquet import PARQUET
+from oneshot.data.formats.rdf import N_TRIPLES, TURTLE
+from oneshot.data.formats.text import CSV, TSV, TXT
+from oneshot.errors import InputError
+from oneshot.system.files import check_readable, replacing
+
+__all__ = [
+    "FACT_COLUMNS",
+    "FORMATS",
+    "Columns",
+    "Format",
+    "Piece",
+    "Position",
+    "RawFacts",
+    "can_stream",
+    "check_facts_place",
+    "format_of",
+    "place_of",
+    "read_facts",
+    "read_names",
+    "read_rows",
+    "stream_facts",
+    "write_facts",
+]
+
+FORMATS: dict[str, Format] = {
+    ".tsv": TSV,
+    ".txt": TXT,
+    ".csv": CSV,
+    ".parquet": PARQUET,
+    ".npz": NPZ,
+    ".nt": N_TRIPLES,
+    ".ttl": TURTLE,
+}
+"""The formats by suffix."""
+
+
+def format_of(path: Path) -> Format | None:
+    """The format of a file by its ending, with `.gz` set aside, or None for an unknown one."""
+    return FORMATS.get(Path(path.name.removesuffix(".gz")).suffix.lower())
+
+
+def read_facts(path: Path) -> RawFacts:
+    """The facts in one file of any known format."""
+    found = format_of(path)
+    if found is None:
+        raise InputError(f"{path}: unknown format; known are {', '.join(FORMATS)}, each also .gz")
+    data = read_bytes(path)
+    if not data:
+        raise InputError(f"{path}: the file is empty")
+    return found.read(data, path)
+
+
+def can_stream(path: Path) -> bool:
+    """Whether a file can be read in pieces."""
+    found = format_of(path)
+    return found is not None and found.stream is not None
+
+
+def stream_facts(path: Path, position: Position | None, scratch: Path) -> Iterator[Piece]:
+    """The facts of a file that can be streamed, from a position on, or from its beginning.
+
+    `scratch`: a directory for what has to be unpacked before it can be read.
+    """
+    found = format_of(path)
+    assert found is not None
+    assert found.stream is not None
+    with named_errors(path):
+        if not path.stat().st_size:
+            raise InputError(f"{path}: the file is empty")
+        yield from found.stream(path, position, scratch)
+
+
+def place_of(path: Path, row: int) -> str:
+    """Where fact number `row` (from 0) of a file stands, for messages."""
+    found = format_of(path)
+    assert found is not None
+    return found.place(path, row)
+
+
+def write_facts(path: Path, rows: Rows, more: Sequence[str] = ()) -> int:
+    """Write facts in the format of the ending. → how many
+
+    Each row: head, relation, tail, and a value for each column in `more`. A name that the format
+    cannot hold is an error, and the file stays as it was.
+    """
+    check_facts_place(path)
+    write = FORMATS[path.suffix.lower()].write
+    assert write is not None
+    count = 0
+
+    def counted() -> Iterator[Sequence[str]]:
+        nonlocal count
+        for row in rows:
+            count += 1
+            yield row
+
+    with replacing(path) as temporary:
+        write(temporary, counted(), (*FACT_COLUMNS, *more))
+    return count
+
+
+def check_facts_place(path: Path) -> None:
+    """Raise if facts cannot be written there."""
+    written = [suffix for suffix, found in FORMATS.items() if found.write]
+    if path.suffix.lower() not in written:
+        raise InputError(f"{path}: facts are written as {', '.join(written)}, by the ending")
+
+
+def read_rows(path: Path, columns: Columns, what: str) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a table of names, one by one, each with its place; `what` they are.
+
+    A header, comments and empty lines are understood.
+    """
+    found = format_of(path)
+    check_readable(path)
+    if found is None or found.read_rows is None:
+        *first, last = (suffix for suffix, known in FORMATS.items() if known.read_rows)
+        raise InputError(f"{path}: {what} are read from {', '.join(first)} and {last} files")
+    yield from found.read_rows(path, columns)

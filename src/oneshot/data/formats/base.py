@@ -1,0 +1,133 @@
+"""The contract of file formats: what an entry of the registry can do, and in which shapes.
+
+A format is one file in this folder with one or more `Format` in it, and one line per suffix in
+`FORMATS`.
+"""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from oneshot.errors import InputError
+from oneshot.system.files import check_readable
+
+Columns = Mapping[str, frozenset[str]]
+"""The columns of a table of names, each with the names by which a header is recognised."""
+
+FACT_COLUMNS: Columns = {
+    "head": frozenset({"head", "h", "subject", "subj", "s", "source", "from", "head_entity"}),
+    "relation": frozenset(
+        {"relation", "rel", "r", "predicate", "pred", "p", "property", "edge", "type"}
+    ),
+    "tail": frozenset({"tail", "t", "object", "obj", "o", "target", "to", "tail_entity"}),
+}
+
+Order = list[int]
+"""Where each of the expected columns stands in a row."""
+
+Position = dict[str, Any]
+"""Where the reading of a file goes on, as JSON; its fields are the format's own."""
+
+Rows = Iterable[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class RawFacts:
+    """The facts of one file, before they have ids.
+
+    `columns`: head, relation, tail; each a pyarrow chunked array of strings [n], or, if
+    `are_ids`, an integer array [n].
+    """
+
+    path: Path
+    columns: list[Any]
+    are_ids: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some facts of a file.
+
+    `columns`: head, relation, tail as pyarrow strings [n]; `position`: the place after them;
+    `done`: bytes of the file, as it lies on the disk, that have been read.
+    """
+
+    columns: list[Any]
+    position: Position
+    done: int
+
+
+def fact_number(path: Path, row: int) -> str:
+    """Where fact number `row` (from 0) stands, in a format without lines."""
+    return f"{path}, fact {row + 1}"
+
+
+@dataclass(frozen=True)
+class Format:
+    """What can be done with files of one format; None for what cannot.
+
+    `read(data, path)`: all facts, from the content of a file, decompressed.
+    `stream(path, position, scratch)`: the facts in pieces, from a position on or (None) from the
+    beginning, for files longer than the memory; `scratch` is a directory for what has to be
+    unpacked first.
+    `place(path, row)`: where fact number `row` (from 0) stands, for messages.
+    `write(path, rows, columns)`: write rows of names under these columns, such that `read` gives
+    the same facts.
+    `read_rows(path, columns)`: the rows of a table of names, one by one, each with its place; for
+    queries.
+    `write_rows(path, rows, columns)`: write rows of values under columns of these types (str, int,
+    float, bool; None is an empty value); for answers.
+    """
+
+    read: Callable[[bytes, Path], RawFacts]
+    stream: Callable[[Path, Position | None, Path], Iterator[Piece]] | None = None
+    place: Callable[[Path, int], str] = fact_number
+    write: Callable[[Path, Rows, Sequence[str]], None] | None = None
+    read_rows: Callable[[Path, Columns], Iterator[tuple[str, list[str]]]] | None = None
+    write_rows: Callable[[Path, Rows, Mapping[str, type]], None] | None = None
+
+
+def header_order(first_row: Sequence[str], columns: Columns = FACT_COLUMNS) -> Order | None:
+    """Where the columns stand, if this row is a header; else None."""
+    folded = [name.strip().lstrip("#").strip().casefold() for name in first_row]
+    order = []
+    for names in columns.values():
+        places = [place for place, name in enumerate(folded) if name in names]
+        if len(places) != 1:
+            return None
+        order.append(places[0])
+    return order
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is compressed, by its name."""
+    return path.name.endswith(".gz")
+
+
+def unpacked(path: Path, stored: BinaryIO) -> BinaryIO:
+    """The content of an open file, decompressed if its name ends in `.gz`."""
+    return cast(BinaryIO, gzip.open(stored)) if is_packed(path) else stored
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, decompressed if its name ends in `.gz`."""
+    check_readable(path)
+    with named_errors(path):
+        data = path.read_bytes()
+        return gzip.decompress(data) if is_packed(path) else data
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Errors of the disk and of gzip as `InputError`, with the name of the file."""
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: not a whole gzip file ({error})") from error
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error

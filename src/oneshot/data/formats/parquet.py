@@ -1,0 +1,190 @@
+"""Parquet: tables of names and values, read and written by pyarrow."""
+
+import itertools
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from oneshot.data.formats.base import (
+    Columns,
+    Format,
+    Order,
+    Piece,
+    Position,
+    RawFacts,
+    Rows,
+    header_order,
+    is_packed,
+    unpacked,
+)
+from oneshot.errors import InputError
+
+STREAMED_ROWS = 1 << 19  # facts in memory at a time
+_READ_ROWS = 4096  # queries in memory at a time
+_WRITTEN_ROWS = 1 << 16  # of a row group
+
+
+def read_parquet(data: bytes, path: Path) -> RawFacts:
+    """The facts of a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    with _readable(path):
+        table = pyarrow.parquet.read_table(pa.BufferReader(data))
+        names = table.column_names
+    order = _fact_order(names, path)
+    columns = _as_names([table.column(place) for place in order], path, names, order)
+    if not table.num_rows:
+        raise InputError(f"{path}: there are no facts in this file")
+    return RawFacts(path, columns)
+
+
+def stream_parquet(path: Path, position: Position | None, scratch: Path) -> Iterator[Piece]:
+    """The facts of a Parquet file in pieces; a position is {"rows": those read before}."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    before = position["rows"] if position else 0
+    stored = path
+    if is_packed(path):
+        # A Parquet file is read from its end: it has to be unpacked as a whole.
+        stored = scratch / "unpacked.parquet"
+        with path.open("rb") as packed, unpacked(path, packed) as source, stored.open("wb") as out:
+            shutil.copyfileobj(source, out, 1 << 20)
+    try:
+        with _readable(path), pyarrow.parquet.ParquetFile(stored) as file:
+            names = file.schema_arrow.names
+            order = _fact_order(names, path)
+            total, seen = file.metadata.num_rows, 0
+            if not total:
+                raise InputError(f"{path}: there are no facts in this file")
+            size = path.stat().st_size
+            # Columns are chosen by name; of two with one name, all have to be read.
+            chosen = [names[place] for place in order] if len(set(names)) == len(names) else None
+            for batch in file.iter_batches(STREAMED_ROWS, columns=chosen):
+                first, seen = seen, seen + batch.num_rows
+                if seen <= before:
+                    continue
+                given = [
+                    pa.chunked_array([batch.column(names[place] if chosen else place)])
+                    for place in order
+                ]
+                columns = _as_names(given, path, names, order, first)
+                yield Piece(columns, {"rows": seen}, size * seen // total)
+    finally:
+        if stored != path:
+            stored.unlink(missing_ok=True)
+
+
+def read_rows(path: Path, columns: Columns) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a Parquet file of names, each with its place."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    if is_packed(path):
+        raise InputError(f"{path}: unpack this file first; Parquet is compressed inside")
+    with _readable(path), pyarrow.parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        if len(names) != len(columns):
+            raise InputError(
+                f"{path}: expected the columns {' and '.join(columns)}, found "
+                f"{', '.join(names) or 'none'}"
+            )
+        order = header_order(names, columns) or range(len(columns))
+        row = 0
+        for batch in file.iter_batches(_READ_ROWS):
+            values = [batch.column(place).cast(pa.string()).to_pylist() for place in order]
+            for found in zip(*values, strict=True):
+                row += 1
+                place = f"{path}, row {row}"
+                if None in found:
+                    raise InputError(f"{place}: a name is missing")
+                yield place, list(found)
+
+
+def write_names(path: Path, rows: Rows, columns: Sequence[str]) -> None:
+    """Write rows of names."""
+    write_rows(path, rows, dict.fromkeys(columns, str))
+
+
+def write_rows(path: Path, rows: Rows, columns: Mapping[str, type]) -> None:
+    """Write rows of values under columns of these types."""
+    write_table(path, rows, schema_of(columns))
+
+
+def schema_of(columns: Mapping[str, type]) -> Any:
+    """The schema of a table with columns of these types, as pyarrow has it."""
+    import pyarrow as pa
+
+    kinds = {str: pa.string(), int: pa.int32(), float: pa.float32(), bool: pa.bool_()}
+    return pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+
+
+def write_table(path: Path, rows: Rows, schema: Any) -> None:
+    """Write rows under a schema of pyarrow, some thousands in memory at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    # Checksums tell a damaged page from a good one when the table is read.
+    with pyarrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+        left = iter(rows)
+        while some := list(itertools.islice(left, _WRITTEN_ROWS)):
+            values = zip(*some, strict=True)
+            arrays = [pa.array(v, kind) for v, kind in zip(values, schema.types, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Errors of pyarrow as `InputError`."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a readable Parquet file ({error})") from error
+
+
+def _fact_order(names: list[str], path: Path) -> Order:
+    """Where head, relation and tail stand among the columns of a Parquet file."""
+    order = header_order(names)
+    if order is None and len(names) != 3:
+        raise InputError(
+            f"{path}: expected the columns head, relation, tail, found {', '.join(names) or 'none'}"
+        )
+    return order or [0, 1, 2]
+
+
+def _as_names(
+    columns: list[Any], path: Path, names: list[str], order: Order, first: int = 0
+) -> list[Any]:
+    """Three columns of a Parquet file as strings; `first`: the number of their first fact."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = []
+    for place, given in zip(order, columns, strict=True):
+        try:
+            column = pc.cast(given, pa.string())
+            column.validate(full=True)  # the names must be UTF-8
+        except pa.ArrowException as error:
+            raise InputError(
+                f"{path}: column {names[place]!r} does not hold names ({error})"
+            ) from error
+        for fault, rows in (("null", pc.is_null(column)), ("empty", pc.equal(column, ""))):
+            row = pc.index(rows, True).as_py()
+            if row >= 0:
+                raise InputError(f"{path}, fact {first + row + 1}: {names[place]!r} is {fault}")
+        texts.append(column)
+    return texts
+
+
+PARQUET = Format(
+    read=read_parquet,
+    stream=stream_parquet,
+    write=write_names,
+    read_rows=read_rows,
+    write_rows=write_rows,
+)

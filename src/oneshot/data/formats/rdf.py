@@ -1,0 +1,55 @@
+"""RDF: facts between resources out of N-Triples and Turtle (extra `rdf`)."""
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from oneshot.data.formats.base import Format, RawFacts
+from oneshot.errors import InputError, require
+
+
+def read_rdf(data: bytes, path: Path, syntax: str) -> RawFacts:
+    """The facts of an RDF file; `syntax` is pyoxigraph's name of it.
+
+    Facts with a literal value are left out, with a note.
+    """
+    import pyarrow as pa
+
+    oxigraph = require("pyoxigraph", "rdf", f"reading {path.name}")
+    columns: list[list[str]] = [[], [], []]
+    literals = 0
+    labels = set(re.findall(rb"_:([0-9a-f]{20,32})(?![0-9a-f])", data))
+    anonymous: dict[str, str] = {}
+
+    def name_of(term: Any) -> str:
+        if isinstance(term, oxigraph.NamedNode):
+            return str(term.value)
+        label = str(term).removeprefix("_:")
+        if not re.fullmatch("[0-9a-f]{20,32}", label) or label.encode() in labels:
+            return str(term)
+        # A node without a label gets a random 128-bit number from the parser, another each time.
+        return anonymous.setdefault(label, f"_:{path.name}:{len(anonymous) + 1}")
+
+    try:
+        for quad in oxigraph.parse(data, format=getattr(oxigraph.RdfFormat, syntax)):
+            if isinstance(quad.object, oxigraph.Literal):
+                literals += 1
+                continue
+            terms = (quad.subject, quad.predicate, quad.object)
+            for column, term in zip(columns, terms, strict=True):
+                column.append(name_of(term))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        place = f"{path}, line {line}" if line else str(path)
+        raise InputError(f"{place}: {getattr(error, 'msg', None) or error}") from error
+    if not columns[0]:
+        raise InputError(f"{path}: there are no facts between resources in this file")
+    notes = [f"{path.name}: left out {literals:,} facts with a literal value"] if literals else []
+    return RawFacts(
+        path, [pa.chunked_array([pa.array(c, pa.string())]) for c in columns], notes=notes
+    )
+
+
+N_TRIPLES = Format(read=partial(read_rdf, syntax="N_TRIPLES"))
+TURTLE = Format(read=partial(read_rdf, syntax="TURTLE"))
