@@ -5,13 +5,17 @@ from hypothesis import strategies as st
 from tests.support.graphs import graphs, random_graph, random_queries
 
 from oneshot.errors import OneshotError
+from oneshot.experiments.compare import VIEWS
 from oneshot.ranking import (
+    METRICS,
+    SCORES,
     KnownFacts,
     bootstrap_interval,
     candidate_ranks,
     filtered_ranks,
     metrics,
 )
+from oneshot.runs.train import REPORTED
 from oneshot.samplers import PPRSampler
 
 
@@ -100,3 +104,13 @@ def test_bootstrap_interval_holds_the_mean_and_follows_the_seed():
     assert [low, high] == list(bootstrap_interval(ranks, seed=1))
     wide = bootstrap_interval(ranks[:30], seed=1)
     assert wide[1] - wide[0] > high - low
+
+
+def test_each_metric_has_its_field_and_all_users_find_it() -> None:
+    values = metrics(torch.tensor([1.0, 2.5, 12.0]))
+    assert list(vars(values)) == [name.replace("@", "_at_") for name in METRICS]
+    assert list(values.as_dict()) == list(METRICS)
+    assert list(values.as_dict().values()) == list(vars(values).values())
+    assert set(values.scores()) == set(SCORES) == set(METRICS) - {"mean_rank"}
+    assert set(METRICS) < set(REPORTED)
+    assert {column.figure for column in VIEWS["accuracy"]} > set(SCORES)

@@ -7,9 +7,9 @@ and are equal among themselves (`uncovered="below"`), or have score 0 as in the 
 (`uncovered="zero"`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -119,8 +119,40 @@ def candidate_ranks(scores: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
+class Metric:
+    """A mean over queries of a function of the rank.
+
+    `title`: its name in tables; `values`: what each of the ranks [n], a float64 tensor or array,
+    adds to the mean, [n]; `is_score`: between 0 and 1, the higher the better; `format`: of a value
+    in a text.
+    """
+
+    title: str
+    values: Callable[[Any], Any]
+    is_score: bool = True
+    format: str = ".4f"
+
+
+def _hits(k: int) -> Metric:
+    return Metric(f"Hits@{k}", lambda ranks: ranks <= k)
+
+
+METRICS = {
+    "mrr": Metric("MRR", lambda ranks: 1 / ranks),
+    "hits@1": _hits(1),
+    "hits@3": _hits(3),
+    "hits@10": _hits(10),
+    "mean_rank": Metric("mean rank", lambda ranks: ranks, is_score=False, format=".1f"),
+}
+"""All metrics, by their names in JSON; a new one has its line here and a field in `Metrics`."""
+
+SCORES = tuple(name for name, metric in METRICS.items() if metric.is_score)
+"""The metrics that a search may maximize, and that tables compare."""
+
+
+@dataclass(frozen=True)
 class Metrics:
-    """Means over queries of the usual functions of the rank."""
+    """The values of all metrics; `@` in a name is `_at_` here."""
 
     mrr: float
     hits_at_1: float
@@ -129,20 +161,29 @@ class Metrics:
     mean_rank: float
 
     def as_dict(self) -> dict[str, float]:
-        return {
-            "mrr": self.mrr,
-            "hits@1": self.hits_at_1,
-            "hits@3": self.hits_at_3,
-            "hits@10": self.hits_at_10,
-            "mean_rank": self.mean_rank,
-        }
+        """The values by the names of `METRICS`."""
+        return {name: getattr(self, _field(name)) for name in METRICS}
+
+    def scores(self) -> dict[str, float]:
+        """The values of `SCORES`."""
+        return {name: getattr(self, _field(name)) for name in SCORES}
+
+    def __str__(self) -> str:
+        values = self.as_dict()
+        return "  ".join(f"{m.title} {values[name]:{m.format}}" for name, m in METRICS.items())
 
 
 def metrics(ranks: Tensor) -> Metrics:
-    """MRR, Hits@1/3/10 and mean rank of `ranks` [n] (realistic ranks may be halves)."""
+    """All metrics of `ranks` [n] (realistic ranks may be halves)."""
     ranks = ranks.double()
-    hit_1, hit_3, hit_10 = (float((ranks <= k).double().mean()) for k in (1, 3, 10))
-    return Metrics(float((1 / ranks).mean()), hit_1, hit_3, hit_10, float(ranks.mean()))
+    return Metrics(
+        **{_field(name): float(m.values(ranks).double().mean()) for name, m in METRICS.items()}
+    )
+
+
+def _field(name: str) -> str:
+    """The field of `Metrics` that holds a metric."""
+    return name.replace("@", "_at_")
 
 
 def bootstrap_interval(

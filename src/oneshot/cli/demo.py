@@ -21,6 +21,7 @@ def demo(
     """Train on the bundled graph of the world, evaluate, and answer a question with reasons."""
     from oneshot.experiments.demo import run_demo
     from oneshot.plots.coverage import check_picture
+    from oneshot.ranking import SCORES
     from oneshot.system.devices import find_device
 
     check_picture(out / "explanation.png")
@@ -31,7 +32,7 @@ def demo(
     if json:
         console.print_json(
             {
-                **{key: test[key] for key in ("mrr", "hits@1", "hits@10", "coverage", "queries")},
+                **{key: test[key] for key in (*SCORES, "coverage", "queries")},
                 "baseline_mrr": baseline.mrr,
                 "seconds": seconds,
                 "picture": str(shown.picture),

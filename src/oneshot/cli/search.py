@@ -68,7 +68,7 @@ def search(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(help="What to raise: mrr, hits@1, hits@3 or hits@10.", show_default="mrr"),
+        typer.Option(help="Metric to raise, such as mrr or hits@10.", show_default="mrr"),
     ] = None,
     goal: Annotated[
         str | None,

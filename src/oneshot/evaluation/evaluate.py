@@ -68,11 +68,9 @@ class Report:
         }
 
     def __str__(self) -> str:
-        m = self.metrics
         return (
-            f"MRR {m.mrr:.4f}  Hits@1 {m.hits_at_1:.4f}  Hits@3 {m.hits_at_3:.4f}  "
-            f"Hits@10 {m.hits_at_10:.4f}  mean rank {m.mean_rank:.1f}  "
-            f"coverage {self.coverage:.4f}  ({self.queries:,} queries, {self.seconds:.1f} s)"
+            f"{self.metrics}  coverage {self.coverage:.4f}  "
+            f"({self.queries:,} queries, {self.seconds:.1f} s)"
         )
 
 

@@ -25,6 +25,7 @@ from oneshot.experiments.bench.measure import measure
 from oneshot.experiments.tables.report import make_report, read_report
 from oneshot.experiments.tables.table import Column, Figures, Row, Table
 from oneshot.experiments.tables.workbench import Workbench, facts_digest
+from oneshot.ranking import METRICS, SCORES
 from oneshot.system.files import write_text
 from oneshot.training.plan import make_plan
 
@@ -197,9 +198,7 @@ def _finding(rows: Sequence[Figures]) -> str:
 _ACCURACY = (
     Column("valid MRR", "valid_mrr", ".3f"),
     Column("test MRR", "mrr", ".3f"),
-    Column("Hits@1", "hits@1", ".3f"),
-    Column("Hits@3", "hits@3", ".3f"),
-    Column("Hits@10", "hits@10", ".3f"),
+    *(Column(METRICS[name].title, name, ".3f") for name in SCORES if name != "mrr"),
     Column("inductive", "inductive"),
 )
 _COST = (

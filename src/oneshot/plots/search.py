@@ -5,6 +5,7 @@ from statistics import fmean, median
 from typing import Any
 
 from oneshot.plots.coverage import check_picture
+from oneshot.ranking import METRICS
 from oneshot.search.store import Trial
 from oneshot.search.summary import Summary
 from oneshot.system.files import replacing
@@ -98,8 +99,7 @@ def _sizes(axes: Any, summary: Summary) -> None:
 
 
 def _named(summary: Summary) -> str:
-    target = summary.settings.target
-    return "MRR" if target == "mrr" else target.capitalize()
+    return METRICS[summary.settings.target].title
 
 
 def _in_order(trials: list[Trial]) -> list[Trial]:

@@ -12,6 +12,7 @@ import torch
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, InputError
+from oneshot.ranking import METRICS
 from oneshot.reasoner.build import build_reasoner
 from oneshot.runs.checkpoint import (
     Checkpoint,
@@ -42,7 +43,7 @@ from oneshot.training.progress import ProgressDisplay
 from oneshot.training.time_budget import Clock, TimeBudget
 from oneshot.training.trainer import Observer, Trainer
 
-REPORTED = ("mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "coverage", "queries", "seconds")
+REPORTED = (*METRICS, "coverage", "queries", "seconds")
 """The figures of an evaluation that are shown in a table."""
 
 INTERRUPTED_SECONDS = 30

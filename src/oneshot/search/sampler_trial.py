@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oneshot.config import SamplerConfig
 from oneshot.data.dataset import Dataset
-from oneshot.ranking import KnownFacts, filtered_ranks
+from oneshot.ranking import METRICS, KnownFacts, filtered_ranks
 from oneshot.reasoner.build import build_sampler
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
@@ -25,10 +25,7 @@ from oneshot.training.time_budget import Clock
 
 def target_values(ranks: NDArray[Any], target: str) -> NDArray[np.float64]:
     """What each rank adds to the target: 1/rank for the MRR, 0 or 1 for Hits@k."""
-    ranks = ranks.astype(np.float64)
-    if target == "mrr":
-        return 1 / ranks
-    return (ranks <= int(target.partition("@")[2])).astype(np.float64)
+    return np.asarray(METRICS[target].values(ranks.astype(np.float64)), np.float64)
 
 
 def sampler_at_test(base: SamplerConfig, values: dict[str, Any]) -> SamplerConfig:

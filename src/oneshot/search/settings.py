@@ -13,13 +13,13 @@ from oneshot.config import Config, SamplerConfig, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import components, coverage
+from oneshot.ranking import SCORES
 from oneshot.reasoner.build import build_reasoner, build_sampler
 from oneshot.search.allotment import Allotment
 from oneshot.search.feasibility import measure_pace
 from oneshot.search.space import Space
 from oneshot.training.plan import make_plan
 
-Target = Literal["mrr", "hits@1", "hits@3", "hits@10"]
 Goal = Literal["smaller", "better"]
 Surrogate = Literal["forest", "gaussian", "mlp"]
 """What predicts a trial: a random forest, a Gaussian process, or an ensemble of perceptrons."""
@@ -62,7 +62,7 @@ class SearchSettings:
     are the most that are asked.
     """
 
-    target: Target = "mrr"
+    target: str = "mrr"
     goal: Goal = "smaller"
     tolerance: float = 0.001
     queries: int = 8192
@@ -83,8 +83,8 @@ class SearchSettings:
     test_space: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.target not in get_args(Target):
-            raise InputError(f"target must be one of {', '.join(get_args(Target))}")
+        if self.target not in SCORES:
+            raise InputError(f"target must be one of {', '.join(SCORES)}")
         if self.goal not in get_args(Goal):
             raise InputError(f"goal must be one of {', '.join(get_args(Goal))}")
         if self.surrogate not in get_args(Surrogate):

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from oneshot.config import Config
+from oneshot.ranking import SCORES
 from oneshot.search.importance import importance, predicted_random_search
 from oneshot.search.predictor_phase import PREDICTOR, RANDOM
 from oneshot.search.predictor_trial import full_config
@@ -151,5 +152,5 @@ def _table(config: Config) -> dict[str, Any]:
 
 
 def _short(report: dict[str, Any] | None) -> dict[str, Any] | None:
-    names = ("mrr", "hits@1", "hits@3", "hits@10", "coverage", "queries")
+    names = (*SCORES, "coverage", "queries")
     return None if report is None else {name: report[name] for name in names if name in report}

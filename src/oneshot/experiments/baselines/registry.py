@@ -186,9 +186,8 @@ def megabytes(count: int | None) -> float | None:
 
 
 def _accuracy(valid_mrr: float, test: Ranked) -> dict[str, Any]:
-    found = test.metrics.as_dict()
     return {
         "valid_mrr": valid_mrr,
-        **{name: found[name] for name in ("mrr", "hits@1", "hits@3", "hits@10")},
+        **test.metrics.scores(),
         "seconds_per_1000_queries": test.seconds_per_1000_queries,
     }

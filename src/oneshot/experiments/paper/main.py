@@ -18,6 +18,7 @@ from oneshot.experiments.paper.ablations import ACCURACY
 from oneshot.experiments.tables.report import read_report
 from oneshot.experiments.tables.table import Column, Figures, Row, Table
 from oneshot.experiments.tables.workbench import LARGE, Workbench
+from oneshot.ranking import SCORES
 
 CONFIGS = Path("configs")
 """Where the configurations of the full trainings are looked for."""
@@ -65,7 +66,7 @@ def _recorded(bench: Workbench, name: str) -> Iterator[Figures]:
         yield {
             "seed": row["seed"],
             "source": path.name,
-            **{figure: test[figure] for figure in ("mrr", "hits@1", "hits@3", "hits@10")},
+            **{name: test[name] for name in SCORES if name in test},
             "coverage": test["coverage"],
             "valid_mrr": row["valid"]["mrr"],
             "epochs": row["epochs"],

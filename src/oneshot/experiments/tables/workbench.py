@@ -21,6 +21,7 @@ from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_me
 from oneshot.experiments.baselines.progress import measure_shown
 from oneshot.experiments.tables.table import Figures
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.ranking import SCORES
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.layout import METRICS
 from oneshot.runs.run import Run
@@ -195,10 +196,7 @@ class Workbench:
             raise StopTraining
         test, valid = result["test"], result["valid"]
         return {
-            "mrr": test["mrr"],
-            "hits@1": test["hits@1"],
-            "hits@3": test["hits@3"],
-            "hits@10": test["hits@10"],
+            **{name: test[name] for name in SCORES},
             "coverage": test["coverage"],
             "valid_mrr": valid["mrr"],
             "epochs": result["epochs"],
