@@ -12,10 +12,12 @@ from tests.support.services import saved_run
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
-from oneshot.serve import engine
+from oneshot.serve import engine, server
 from oneshot.serve import entity_search as names_module
+from oneshot.serve.app import create_app
 from oneshot.serve.engine import ExpiredError, OverloadedError, Question
 from oneshot.serve.entity_search import NameSearch, fold
+from oneshot.serve.limits import Limits, RouteLimits, limited
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
@@ -114,6 +116,48 @@ def test_metrics_in_the_format_of_prometheus() -> None:
     assert 'oneshot_step_seconds_bucket{le="+Inf",step="sampling"} 2.0\n' in text
     assert 'oneshot_step_seconds_sum{step="sampling"} 99.3\n' in text
     assert "# TYPE oneshot_answer gauge\noneshot_answer 42.5\n" in text
+
+
+def test_every_route_declares_its_limits(service: Service) -> None:
+    app = create_app(service)
+    limits = RouteLimits(app.routes)
+    for route in app.routes:
+        takes_body = bool(route.methods & {"POST", "PUT", "PATCH", "DELETE"})
+        for method in route.methods:
+            found = limits.find(route.path.replace("{name:anything}", "a/b"), method)
+            assert found.json == takes_body, route.path
+            is_api = route.path.startswith("/v1/") or route.path == "/metrics"
+            assert found.token == (is_api and not route.path.endswith("z")), route.path
+    assert limits.find("/v1/predict", "POST") == Limits(json=True, queued=True)
+    # What no route takes: as the others around it.
+    assert limits.find("/v1/predict", "PUT") == Limits()
+    assert limits.find("/v1/healthz", "PUT") == Limits(token=False)
+    assert limits.find("/v1/nothing", "GET") == Limits()
+    assert limits.find("/nothing", "GET") == Limits(token=False)
+    # A line end leads to the same routes.
+    assert limits.find("/metrics\n", "GET") == Limits()
+    assert limits.find("/v1/facts\n", "POST") == Limits(json=True)
+
+
+def test_a_route_without_limits_ends_the_start(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_another(service: Service) -> Any:
+        app = create_app(service)
+        app.add_api_route("/v1/another", lambda: None)
+        return app
+
+    monkeypatch.setattr(server, "create_app", with_another)
+    with pytest.raises(TypeError, match="/v1/another: the route declares no limits"):
+        server.guarded(service)
+
+    def declared(service: Service) -> Any:
+        app = create_app(service)
+        app.add_api_route("/v1/another", limited(queued=True)(lambda: None))
+        return app
+
+    monkeypatch.setattr(server, "create_app", declared)
+    assert server.guarded(service).limits.find("/v1/another", "GET") == Limits(queued=True)
 
 
 class Slow:

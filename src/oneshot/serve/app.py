@@ -5,7 +5,7 @@ import time
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 
@@ -13,6 +13,7 @@ from oneshot._version import __version__
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.serve import schemas
 from oneshot.serve.engine import Question
+from oneshot.serve.limits import limited
 from oneshot.serve.pages import PAGE, page_file, reference_page
 from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, handle_errors
 from oneshot.serve.service import Service
@@ -55,6 +56,7 @@ def create_app(service: Service) -> FastAPI:
         title="oneshot",
         version=__version__,
         description=_DESCRIPTION,
+        openapi_url=None,  # served below, with limits like all routes
         docs_url=None,  # both load their scripts from elsewhere; ours is /reference
         redoc_url=None,
         redirect_slashes=False,  # an address that is not there is not there
@@ -77,6 +79,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         responses=_problems(404, *_BODY, 503, 504),
         summary="Answer questions",
     )
+    @limited(json=True, queued=True)
     async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
         def asked() -> list[Question]:
             options = AnswerOptions.among(dict(body))
@@ -97,6 +100,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         responses=_problems(404, *_BODY, 503, 504),
         summary="Explain one answer",
     )
+    @limited(json=True, queued=True)
     async def explain(body: Annotated[schemas.ExplainIn, Body()]) -> Response:
         question, answer = await run_in_threadpool(
             lambda: (
@@ -125,6 +129,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
         responses=_problems(422),
         summary="Find entities",
     )
+    @limited()
     async def entities(
         search: Annotated[
             str, Query(max_length=MAX_NAME, description="how the name begins, or about how")
@@ -139,6 +144,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
         responses=_problems(404, 422),
         summary="The facts around an entity",
     )
+    @limited()
     async def entity(
         name: Annotated[str, Path(min_length=1, max_length=MAX_NAME)],
         limit: Annotated[int, Query(ge=1, le=10 * MAX_FOUND)] = 100,
@@ -151,6 +157,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
         responses=_problems(),
         summary="All relations",
     )
+    @limited()
     async def relations() -> Response:
         return _json({"relations": list(service.live.relations)})
 
@@ -169,6 +176,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         responses=_problems(403, 404, *_BODY, 503, 504),
         summary="Add facts",
     )
+    @limited(json=True)
     async def add(body: Annotated[schemas.FactsIn, Body()]) -> Response:
         """New entities are taken in; the relations must be known. Kept on disk when answered."""
         return await change(body, True)
@@ -179,6 +187,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         responses=_problems(403, 404, *_BODY, 503, 504),
         summary="Remove facts",
     )
+    @limited(json=True)
     async def remove(body: Annotated[schemas.FactsIn, Body()]) -> Response:
         """Facts that are not there are passed over."""
         return await change(body, False)
@@ -189,6 +198,7 @@ _READ = ["GET", "HEAD"]
 
 def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/v1/healthz", response_model=schemas.HealthOut, summary="Is the process alive?")
+    @limited(token=False)  # for those who watch over the service
     async def healthz() -> Response:
         return _json({"status": "ok"})
 
@@ -198,6 +208,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         responses=_problems(503),
         summary="Are questions answered?",
     )
+    @limited(token=False)
     async def readyz() -> Response:
         if not service.engine.alive:
             raise Problem(503, "the service is stopping", {"Retry-After": "5"})
@@ -208,22 +219,31 @@ def _add_state(app: FastAPI, service: Service) -> None:
     app.head("/v1/readyz", include_in_schema=False)(readyz)
 
     @app.get("/metrics", include_in_schema=False)
+    @limited()
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _add_pages(app: FastAPI) -> None:
     @app.api_route("/", methods=_READ, include_in_schema=False)
+    @limited(token=False)
     async def index() -> Response:
         return page_file("index.html")
 
     @app.api_route("/page/{name}", methods=_READ, include_in_schema=False)
+    @limited(token=False)
     async def asset(name: str) -> Response:
         if name not in PAGE:
             raise Problem(404)
         return page_file(name)
 
+    @app.api_route("/openapi.json", methods=_READ, include_in_schema=False)
+    @limited(token=False)
+    async def description(_: Request) -> Response:
+        return JSONResponse(app.openapi())
+
     @app.api_route("/reference", methods=_READ, include_in_schema=False)
+    @limited(token=False)
     async def reference(_: Request) -> Response:
         return HTMLResponse(reference_page(app.openapi()))
 

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from oneshot.serve.engine import Engine
+from oneshot.serve.limits import RouteLimits
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import MEDIA_TYPE, problem_body
 from oneshot.serve.settings import MAX_BODY, ServeSettings
@@ -23,9 +24,6 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _GONE = 499  # in the figures: the asker left before there was an answer
-OPEN_PATHS = ("/v1/healthz", "/v1/readyz")  # for those who watch over the service
-_QUEUED = ("/v1/predict", "/v1/explain")
-_WITH_BODY = (*_QUEUED, "/v1/facts")
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -39,11 +37,18 @@ _HEADERS = [
 
 
 class Guard:
-    """Wraps an ASGI app."""
+    """Wraps an ASGI app whose routes have these limits."""
 
-    def __init__(self, app: App, settings: ServeSettings, metrics: Metrics, engine: Engine) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
-        self.engine = engine
+    def __init__(
+        self,
+        app: App,
+        limits: RouteLimits,
+        settings: ServeSettings,
+        metrics: Metrics,
+        engine: Engine,
+    ) -> None:
+        self.app, self.limits, self.settings = app, limits, settings
+        self.metrics, self.engine = metrics, engine
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,19 +96,17 @@ class Guard:
             return 400, "the length of the body is no number"
         if int(length) > MAX_BODY:
             return 413, f"at most {MAX_BODY:,} bytes are read"
-        token, path = self.settings.token, scope["path"]
-        guarded = path.startswith("/v1/") or path == "/metrics"
-        if token is not None and guarded and path not in OPEN_PATHS:
+        limits, token = self.limits.find(scope["path"], scope["method"]), self.settings.token
+        if token is not None and limits.token:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
                 return 401, "send the header Authorization: Bearer TOKEN"
         # A page elsewhere may send anything from a browser but JSON without asking first.
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        takes_body = path in _WITH_BODY and scope["method"] in ("POST", "DELETE")
-        if takes_body and kind != b"application/json":
+        if limits.json and kind != b"application/json":
             return 415, ""
         # Before anything is read: under a flood the refusals must cost next to nothing.
-        if path in _QUEUED and self.engine.full:
+        if limits.queued and self.engine.full:
             return 503, "too many questions wait already; ask again in a moment"
         return None
 

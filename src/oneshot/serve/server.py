@@ -14,6 +14,7 @@ import uvicorn
 
 from oneshot.errors import InputError
 from oneshot.serve.app import create_app
+from oneshot.serve.limits import RouteLimits
 from oneshot.serve.middleware import Guard
 from oneshot.serve.protocol import Protocol
 from oneshot.serve.service import Service
@@ -25,7 +26,9 @@ _PATIENCE = 5  # seconds that open requests get when the server stops
 
 def guarded(service: Service) -> Guard:
     """The whole ASGI app of a service, with all that is checked before."""
-    return Guard(create_app(service), service.settings, service.metrics, service.engine)
+    app = create_app(service)
+    limits = RouteLimits(app.routes)
+    return Guard(app, limits, service.settings, service.metrics, service.engine)
 
 
 def run_server(
