@@ -237,3 +237,20 @@ def test_only_the_command_line_imports_the_service_and_only_when_it_serves() -> 
                 if is_in(own_module(found.module) or "", "serve"):
                     assert is_in(name, "cli"), name
                     assert not found.top_level, f"{name}, line {found.line}"
+
+
+def test_experiments_are_imported_by_their_commands_alone_and_only_when_they_run() -> None:
+    for name in MODULES:
+        if not is_in(name, "experiments"):
+            for found in IMPORTS[name]:
+                if is_in(own_module(found.module) or "", "experiments"):
+                    assert is_in(name, "cli"), f"{name}, line {found.line}"
+    code = "import sys, oneshot.cli; print([m for m in sys.modules if 'experiments' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_the_comparison_does_not_stand_on_the_paper() -> None:
+    for name in ("experiments.compare", "experiments.baselines.registry", "experiments.demo"):
+        for target, way in reached_from(name).items():
+            assert not is_in(target, "experiments.paper"), way
