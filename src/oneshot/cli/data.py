@@ -20,8 +20,6 @@ from oneshot.system import console
 if TYPE_CHECKING:
     from oneshot.data.load import Dataset
 
-_SHARES = ("coverage", "reachable")
-
 
 def data(
     source: DataArgument,

@@ -1,6 +1,6 @@
 """The command that evaluates a reasoner."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,11 +15,6 @@ from oneshot.cli.options import (
     load_data,
 )
 from oneshot.system import console
-
-if TYPE_CHECKING:
-    pass
-
-_MINUTES = "training.minutes"
 
 
 def evaluate(

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from oneshot.graph.live.store import NamedFact
 
 _ACTIONS = ("add", "remove", "export")
-_TOKEN = "ONESHOT_TOKEN"
 
 
 def facts(

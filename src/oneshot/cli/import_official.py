@@ -1,7 +1,7 @@
 """The command that turns an official checkpoint into a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,11 +14,6 @@ from oneshot.cli.options import (
     load_data,
 )
 from oneshot.system import console
-
-if TYPE_CHECKING:
-    pass
-
-_MINUTES = "training.minutes"
 
 
 def import_official(

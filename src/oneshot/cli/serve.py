@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,10 +10,6 @@ from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOptio
 from oneshot.errors import InputError
 from oneshot.system import console
 
-if TYPE_CHECKING:
-    pass
-
-_ACTIONS = ("add", "remove", "export")
 _TOKEN = "ONESHOT_TOKEN"
 
 

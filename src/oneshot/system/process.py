@@ -28,14 +28,15 @@ def prepare_process() -> None:
     _keep_freed_memory()
 
 
-def release_freed_memory() -> None:
-    """Return to the system what was freed and kept, so that memory can be measured from here."""
+def return_freed_memory() -> None:
+    """Return to the system what was freed and kept: to measure memory, or to have it for others.
+
+    Another C library than glibc keeps nothing.
+    """
     gc.collect()
-    if not sys.platform.startswith("linux"):
-        return
-    # Another C library keeps nothing that we asked it to keep.
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _keep_freed_memory() -> None:
@@ -46,17 +47,7 @@ def _keep_freed_memory() -> None:
     """
     if not sys.platform.startswith("linux"):
         return
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # another C library: only slower
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(_MMAP_THRESHOLD, 1 << 30)
         libc.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
-    except (OSError, AttributeError):
-        pass  # another C library: only slower
-
-
-def return_freed_memory() -> None:
-    """Give freed blocks back to the system after all: what follows is of another kind."""
-    if sys.platform.startswith("linux"):
-        # Another C library returns them by itself.
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -17,7 +17,7 @@ import torch
 
 from oneshot._version import __version__
 from oneshot.system.devices import total_memory
-from oneshot.system.process import release_freed_memory
+from oneshot.system.process import return_freed_memory
 
 ResultT = TypeVar("ResultT")
 
@@ -87,7 +87,7 @@ class _PeakMemory:
     peak: int | None = None
 
     def __enter__(self) -> "_PeakMemory":
-        release_freed_memory()  # or earlier work would hide what this one needs
+        return_freed_memory()  # or earlier work would hide what this one needs
         self._start = _resident()
         self._done = threading.Event()
         if self._start is not None:

@@ -210,7 +210,6 @@ _WRITERS: dict[str, Callable[[int, Path, int], None]] = {
     "family": _write_family,
     "power-law": _write_power_law,
 }
-GRAPHS = tuple(_WRITERS)
 
 
 def _write_table(
