@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.searches import Nobody, Sitting, Time
+from tests.support.searches import Sitting, Time
 
 from oneshot.errors import InputError, OneshotError
+from oneshot.search.observer import SearchObserver
 from oneshot.search.propose import Proposal
 from oneshot.search.scheduler import run_phase
 from oneshot.search.session import OutOfTime, Timer, session_seconds
@@ -90,7 +91,7 @@ def test_failures_are_recorded_and_the_phase_goes_on(tmp_path: Path) -> None:
 
     def phase(total: int) -> list[Trial]:
         session = Sitting(store, ThisProcess(outcome), Time())
-        return run_phase(session, "predictor", total, numbered, lambda v, t: v, Nobody())
+        return run_phase(session, "predictor", total, numbered, lambda v, t: v, SearchObserver())
 
     assert [t.status for t in phase(3)] == ["done", "failed", "done"]
     assert [t.status for t in phase(5)] == ["done", "failed", "done", "failed", "done"]
@@ -110,7 +111,7 @@ def test_a_phase_ends_when_the_time_is_over_and_goes_on_later(tmp_path: Path) ->
     def phase(time: Time) -> list[Trial]:
         workers = ThisProcess(lambda task: {"status": "done", "value": 0.5})
         session = Sitting(store, workers, time)
-        return run_phase(session, "predictor", 5, numbered, lambda v, t: v, Nobody())
+        return run_phase(session, "predictor", 5, numbered, lambda v, t: v, SearchObserver())
 
     with pytest.raises(OutOfTime):
         phase(Time(2))
@@ -126,7 +127,7 @@ def test_a_device_that_cannot_be_used_any_more_ends_the_session(tmp_path: Path) 
     broken = {"status": "failed", "error": "illegal memory access", "is_fatal": True}
     session = Sitting(store, ThisProcess(lambda task: broken), Time())
     with pytest.raises(OneshotError, match=r"illegal memory access.*go on with --resume"):
-        run_phase(session, "predictor", 3, numbered, lambda v, t: v, Nobody())
+        run_phase(session, "predictor", 3, numbered, lambda v, t: v, SearchObserver())
     assert [t.status for t in store.trials("predictor")] == ["failed"]
 
 
@@ -135,7 +136,7 @@ def test_a_search_in_which_everything_fails_ends(tmp_path: Path) -> None:
     workers = ThisProcess(lambda task: {"status": "failed", "error": "no such thing"})
     session = Sitting(store, workers, Time())
     with pytest.raises(OneshotError, match="first 5 trials failed, the last with: no such thing"):
-        run_phase(session, "predictor", 9, numbered, lambda v, t: v, Nobody())
+        run_phase(session, "predictor", 9, numbered, lambda v, t: v, SearchObserver())
 
 
 # Workers.
@@ -160,7 +161,7 @@ def test_a_trial_that_kills_its_worker_is_a_failure_and_others_go_on(tmp_path: P
     with open_workers(2, None, fragile) as workers:
         assert workers.slots == 2
         session = Sitting(store, workers, Time())
-        trials = run_phase(session, "predictor", 4, numbered, lambda v, t: v, Nobody())
+        trials = run_phase(session, "predictor", 4, numbered, lambda v, t: v, SearchObserver())
     assert [t.status for t in trials] == ["done", "failed", "done", "done"]
     assert "killed" in str(trials[1].error)
     # Also the worker that took the dead one's place is set up.

@@ -37,13 +37,6 @@ def needs_smac() -> None:
         pytest.importorskip(package, reason="the extra `search` is not installed")
 
 
-class Nobody:
-    """Watches a phase and says nothing."""
-
-    def trial_started(self, trial: Trial, trials: list[Trial]) -> None: ...
-    def trial_ended(self, trial: Trial, trials: list[Trial]) -> None: ...
-
-
 class Time:
     """Is over after so many trials."""
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oneshot.cli.display.search import SearchDisplay
 from oneshot.cli.options import DeviceOption, JsonOption, SeedOption, SetOption, download, parts
 from oneshot.errors import InputError, OneshotError, UnknownNameError
 from oneshot.system import console
@@ -70,7 +71,17 @@ def paper(
         names = [data] if Path(data).exists() else list(dict.fromkeys(parts(data, "--data")))
     for source in names:
         download(source)
-    bench = Workbench(out, find_device(device), seed, quick, names, settings or (), minutes)
+    bench = Workbench(
+        out,
+        find_device(device),
+        seed,
+        quick,
+        names,
+        settings or (),
+        minutes,
+        search_observer=SearchDisplay(),
+        messages=console.note,
+    )
     try:
         with ended_by_sigterm():
             reports, left_out = _measure(list(TABLES) if name == ALL else [name], bench, json)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oneshot.cli.display.search import SearchDisplay, described
 from oneshot.cli.options import DeviceOption, JsonOption, load_data
 from oneshot.errors import InputError
 from oneshot.system import console
@@ -283,6 +284,8 @@ def search(
             dask=dask,
             minutes=minutes,
             started=started,
+            observer=SearchDisplay(),
+            messages=console.note,
         )
     except KeyboardInterrupt:
         console.note(f"stopped; go on with: oneshot search {source} --out {out} --resume")
@@ -452,8 +455,6 @@ def _write(path: Path, summary: "Summary", value: dict[str, Any]) -> None:
 
 
 def _print(summary: "Summary", value: dict[str, Any]) -> None:
-    from oneshot.search.display import described
-
     target = value["target"]
     valued = [trial for trial in summary.trials if trial.value is not None]
     slow = f", {value['infeasible']} too slow to be tried" if value["infeasible"] else ""

@@ -8,7 +8,6 @@ from typing import Any
 
 from oneshot.config import Config
 from oneshot.errors import OneshotError
-from oneshot.search.display import SearchDisplay
 from oneshot.search.early_stopping import expected_value, limits
 from oneshot.search.propose import (
     FAILURE_COST,
@@ -100,16 +99,16 @@ def run_trials(
             "must_run": settings.tries_base and values == trials[0].values,
         }
 
-    with SearchDisplay(title, total, settings.target) as display:
+    with session.phase(title, total) as observer:
         if allotment is None:
-            return run_phase(session, phase, total, next_one, make_task, display)
+            return run_phase(session, phase, total, next_one, make_task, observer)
         # A trial that would end rather after the time than within it is not begun.
         end = allotment.predictor_end - settings.seconds / 2
         timer = PhaseTimer(
             session.timer, end, lambda: best_trial(session.store.trials(phase)) is None
         )
         with contextlib.suppress(OutOfTime):
-            run_phase(session, phase, total or math.inf, next_one, make_task, display, timer)
+            run_phase(session, phase, total or math.inf, next_one, make_task, observer, timer)
         return session.store.trials(phase)
 
 

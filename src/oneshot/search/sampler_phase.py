@@ -14,7 +14,6 @@ from oneshot.errors import OneshotError
 from oneshot.reasoner.build import build_sampler
 from oneshot.runs.run import Run
 from oneshot.search.budgets import choose, mixed_sampler, setting_of
-from oneshot.search.display import SearchDisplay
 from oneshot.search.propose import FAILURE_COST, Known, Proposal, nearest, propose
 from oneshot.search.sampler_trial import asked_queries, sampler_at_test, target_values
 from oneshot.search.scheduler import run_phase
@@ -22,7 +21,6 @@ from oneshot.search.session import OutOfTime, PhaseTimer, Session
 from oneshot.search.settings import SearchSettings
 from oneshot.search.space import Space, phase_2_space
 from oneshot.search.store import Trial
-from oneshot.system import console
 from oneshot.training.final_evaluation import FinalEvaluation
 from oneshot.training.time_budget import TimeBudget
 from oneshot.training.trainer import Trainer
@@ -87,17 +85,17 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
         }
 
     total, allotment = session.effort.sampler_trials, session.allotment
-    with SearchDisplay("sampler trial", total, settings.target) as display:
+    with session.phase("sampler trial", total) as observer:
         if allotment is None:
-            trials = run_phase(session, phase, total, next_one, make_task, display)
+            trials = run_phase(session, phase, total, next_one, make_task, observer)
         else:
             timer = PhaseTimer(session.timer, allotment.sampler_end)
             with contextlib.suppress(OutOfTime):
-                run_phase(session, phase, total or math.inf, next_one, make_task, display, timer)
+                run_phase(session, phase, total or math.inf, next_one, make_task, observer, timer)
             trials = session.store.trials(phase)
     done = [t for t in trials if t.status == "done"]
     if allotment is not None and (not trials or trials[0].status in ("stopped", "running")):
-        console.note(f"there was no time for phase 2; the reasoner is {session.out / RUN}")
+        session.messages(f"there was no time for phase 2; the reasoner is {session.out / RUN}")
         return
     if not done or done[0].number != 0:
         raise OneshotError(f"the sampler of the training failed in phase 2: {trials[0].error}")
@@ -233,16 +231,19 @@ def _finish(
             budget.seconds_per_query = result["valid"]["seconds"] / result["valid"]["queries"]
         trainer = Trainer(reasoner, data, config.training, [], budget)
         evaluation = FinalEvaluation(trainer, budget, _unseen)
-        with console.status("evaluating"):
+        session.observer.on_evaluation()
+        try:
             reports = evaluation.run()
             reasoner.calibration = evaluation.calibrated()
+        finally:
+            session.observer.on_evaluation_end()
         summary |= {split: report for split, report in reports.items() if report is not None}
         if evaluation.cut:
-            console.note(f"there was time for {evaluation.cut}, drawn with the seed")
+            session.messages(f"there was time for {evaluation.cut}, drawn with the seed")
     reasoner.save(session.out / BEST)
     session.store.set_about("final", summary)
     before, after = summary["before"], summary["after"]
-    console.note(
+    session.messages(
         f"phase 2: {before['entities']:.0f} → {after['entities']:.0f} entities a query, "
         f"{target} on validation {before['value']:.4f} → {after['value']:.4f}"
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from oneshot.errors import OneshotError
+from oneshot.search.observer import SearchObserver
 from oneshot.search.propose import Proposal
 from oneshot.search.session import OutOfTime
 from oneshot.search.store import Store, Trial
@@ -35,20 +36,13 @@ class Sitting(Protocol):
     def timer(self) -> Time: ...
 
 
-class Watching(Protocol):
-    """What follows the trials of a phase: the live table."""
-
-    def trial_started(self, trial: Trial, trials: list[Trial]) -> None: ...
-    def trial_ended(self, trial: Trial, trials: list[Trial]) -> None: ...
-
-
 def run_phase(
     session: Sitting,
     phase: str,
     total: float,
     propose: Callable[[int, list[Trial]], Proposal],
     make_task: Callable[[dict[str, Any], list[Trial]], dict[str, Any]],
-    watching: Watching,
+    observer: SearchObserver,
     timer: Time | None = None,
 ) -> list[Trial]:
     """Run trials until there are `total` of a phase; those in the store are not run again.
@@ -85,7 +79,7 @@ def run_phase(
             store.start(phase, number, values, origin)
             trials = store.trials(phase)
             workers.submit(number, make_task(values, trials))
-            watching.trial_started(trials[number], trials)
+            observer.on_trial_start(trials[number], trials)
             running += 1
         if not running:
             if unfinished or following < total:
@@ -96,7 +90,7 @@ def run_phase(
         store.finish(phase, number, outcome, clock())
         timer.keep()
         trials = store.trials(phase)
-        watching.trial_ended(trials[number], trials)
+        observer.on_trial_end(trials[number], trials)
         if outcome.get("is_fatal"):
             raise OneshotError(
                 f"trial {number + 1} left the device unusable ({outcome['error']}); it is recorded "

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,15 +18,15 @@ from oneshot.runs.layout import CONFIG
 from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 from oneshot.search.allotment import Allotment
+from oneshot.search.observer import SearchObserver
 from oneshot.search.predictor_phase import RANDOM, find_predictor, search_randomly
 from oneshot.search.predictor_trial import full_config, provide
 from oneshot.search.sampler_phase import RUN, budget_space, find_sampler
 from oneshot.search.scheduler import best_trial
-from oneshot.search.session import OutOfTime, Session, Timer, session_seconds
+from oneshot.search.session import OutOfTime, Session, Timer, session_seconds, warn
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import LOCK, STORE, Store, Trial, only_one
 from oneshot.search.workers import open_workers, run_task
-from oneshot.system import console
 from oneshot.system.files import write_text
 from oneshot.training.time_budget import Clock
 
@@ -42,6 +43,8 @@ def search(
     minutes: float | None = None,
     started: float | None = None,
     clock: Clock = time.perf_counter,
+    observer: SearchObserver | None = None,
+    messages: Callable[[str], None] = warn,
 ) -> bool:
     """Run a search in the directory `out`, or go on with the one that is there.
 
@@ -49,6 +52,8 @@ def search(
     `minutes`, or if there are none within what is left. Of other searches, `minutes` is the time
     after which a session begins nothing new; a trial or an epoch that is under way ends.
     `started`: when the session began by `clock`; now if not given.
+    `observer` follows the trials; `messages`: called with what a user should know, each time one
+    line; logged if not given.
     All that it finds is in the store, from where `oneshot.search.summary` reads it.
     → whether it is finished
     """
@@ -72,13 +77,27 @@ def search(
             timer = Timer(store, minutes, clock, started)
             provide(data)
             with open_workers(workers, dask, functools.partial(run_task, clock=clock)) as crew:
-                _run(Session(data, out, settings, effort, device, store, crew, timer, has_more))
+                _run(
+                    Session(
+                        data,
+                        out,
+                        settings,
+                        effort,
+                        device,
+                        store,
+                        crew,
+                        timer,
+                        has_more,
+                        observer or SearchObserver(),
+                        messages,
+                    )
+                )
             timer.keep()
             store.set_about("finished", True)
             return True
         except OutOfTime:
             timer.keep()
-            console.note(f"{minutes:g} minutes are over; go on with --resume")
+            messages(f"{minutes:g} minutes are over; go on with --resume")
             return False
         finally:
             store.close()
@@ -109,7 +128,7 @@ def _train(session: Session, config: Config, best: Trial) -> dict[str, Any]:
     elif resume:
         resume = to_toml(run.config) == to_toml(config)
     if not resume:
-        console.note(f"trial {best.number + 1} was the best; it is trained in full")
+        session.messages(f"trial {best.number + 1} was the best; it is trained in full")
     if allotment is not None:
         minutes = _training_minutes(session, run, allotment, resume)
         training = dataclasses.replace(config.training, minutes=minutes)
@@ -153,7 +172,7 @@ def _tell_random(session: Session, best: Trial) -> None:
         found = best_trial(session.store.trials(f"{RANDOM}:{seed}"))
         others.append(0.0 if found is None else found.value or 0.0)
     if others:
-        console.note(
+        session.messages(
             f"best {session.settings.target} of the search {best.value:.4f}, of random searches "
             f"{', '.join(f'{value:.4f}' for value in others)} (median {median(others):.4f})"
         )

@@ -1,8 +1,10 @@
 """Session: one sitting of a search, which may be one of many, and the time it has."""
 
+import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 
 from oneshot.data.dataset import Dataset
 from oneshot.search.allotment import Allotment
+from oneshot.search.observer import SearchObserver
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import Store
 from oneshot.search.workers import Workers
@@ -17,6 +20,9 @@ from oneshot.training.time_budget import Clock, TimeBudget
 from oneshot.training.trainer import Trainer
 
 _SESSIONS = "sessions"
+
+warn = logging.getLogger(__name__).warning
+"""Where the messages of a search go unless somebody takes them."""
 
 
 class OutOfTime(Exception):  # noqa: N818
@@ -106,7 +112,8 @@ class Session:
     """What a session works on, how much of it, where and how long.
 
     `has_more_time`: a search that has a time was given more of it, so that what has ended with its
-    time goes on.
+    time goes on. `observer` follows the trials. `messages`: called with what a user should know,
+    each time one line.
     """
 
     data: Dataset
@@ -118,6 +125,17 @@ class Session:
     workers: Workers
     timer: Timer
     has_more_time: bool = False
+    observer: SearchObserver = field(default_factory=SearchObserver)
+    messages: Callable[[str], None] = warn
+
+    @contextmanager
+    def phase(self, title: str, total: int) -> Iterator[SearchObserver]:
+        """The trials of a phase, for the observer; see `SearchObserver.on_phase`."""
+        self.observer.on_phase(title, total, self.settings.target)
+        try:
+            yield self.observer
+        finally:
+            self.observer.on_phase_end()
 
     @property
     def allotment(self) -> Allotment | None:

@@ -108,7 +108,18 @@ def _pool(bench: Workbench, name: str, size: int) -> list[Trial]:
         provide(data)
         with open_workers(1, None) as crew:
             timer = Timer(store, None)
-            session = Session(data, place, settings, Effort(size), bench.device, store, crew, timer)
+            session = Session(
+                data,
+                place,
+                settings,
+                Effort(size),
+                bench.device,
+                store,
+                crew,
+                timer,
+                observer=bench.search_observer,
+                messages=bench.messages,
+            )
             return run_trials(session, _PHASE, f"pool of {name}", next_one)[:size]
     except OutOfTime as error:  # there is no limit here
         raise OneshotError("the search was stopped") from error

@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from oneshot.runs.layout import METRICS
 from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
+from oneshot.search.observer import SearchObserver
+from oneshot.search.session import warn
 from oneshot.training.interrupt import StopTraining, told_to_stop
 
 QUICK_DATA = "family:100"
@@ -89,6 +91,8 @@ class Workbench:
     `out`: the directory of reports; trained runs are kept there, so that a training which two
     tables need, or which was killed, is not begun again. `names`: data sets instead of a table's
     own. `changes`: SECTION.KEY=VALUE for every configuration. `minutes`: no row is begun later.
+    `search_observer` follows the trials of a search; `messages`: called with what a user should
+    know, each time one line.
     """
 
     out: Path
@@ -98,6 +102,8 @@ class Workbench:
     names: Sequence[str] = ()
     changes: Sequence[str] = ()
     minutes: float | None = None
+    search_observer: SearchObserver = field(default_factory=SearchObserver, kw_only=True)
+    messages: Callable[[str], None] = field(default=warn, kw_only=True)
     _loaded: dict[str, Dataset] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
 

@@ -1,41 +1,39 @@
-"""Display: the best trials of a search while it runs."""
+"""The best trials of a search on the terminal, while it runs."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
+from rich.status import Status
 from rich.table import Table
 
-from oneshot.search.store import Trial
+from oneshot.search.observer import SearchObserver
 from oneshot.system import console
+
+if TYPE_CHECKING:
+    from oneshot.search.store import Trial
 
 _ROWS = 8
 
 
-class SearchDisplay:
+class SearchDisplay(SearchObserver):
     """A table of the best trials where stderr is a terminal; else a line a trial."""
 
-    def __init__(self, title: str, total: int, target: str) -> None:
-        """`total`: the number of trials; 0 if the time decides on it."""
+    _live: Live | None = None
+    _status: Status | None = None
+
+    def on_phase(self, title: str, total: int, target: str) -> None:
         self.title, self.target = title, target
         self._of = f"/{total}" if total else ""
-        self._live = Live(console=console.stderr, auto_refresh=True, refresh_per_second=2)
-        self._is_live = console.stderr.is_terminal
-
-    def __enter__(self) -> "SearchDisplay":
-        if self._is_live:
+        if console.stderr.is_terminal:
+            self._live = Live(console=console.stderr, auto_refresh=True, refresh_per_second=2)
             self._live.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._is_live:
-            self._live.stop()
-
-    def trial_started(self, trial: Trial, trials: list[Trial]) -> None:
-        if self._is_live:
+    def on_trial_start(self, trial: "Trial", trials: "list[Trial]") -> None:
+        if self._live is not None:
             self._live.update(self._table(trials))
 
-    def trial_ended(self, trial: Trial, trials: list[Trial]) -> None:
-        if self._is_live:
+    def on_trial_end(self, trial: "Trial", trials: "list[Trial]") -> None:
+        if self._live is not None:
             self._live.update(self._table(trials))
             return
         best = max((t.value for t in trials if t.value is not None), default=None)
@@ -48,7 +46,20 @@ class SearchDisplay:
             f"{trial.seconds:.1f} s, {trial.origin}: {described(trial.values)}"
         )
 
-    def _table(self, trials: list[Trial]) -> Table:
+    def on_phase_end(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def on_evaluation(self) -> None:
+        self._status = console.status("evaluating")
+        self._status.start()
+
+    def on_evaluation_end(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def _table(self, trials: "list[Trial]") -> Table:
         finished = sum(trial.is_finished for trial in trials)
         failed = sum(trial.status == "failed" for trial in trials)
         stopped = sum(trial.status == "stopped" for trial in trials)

@@ -1,0 +1,1 @@
+"""What the command line displays while the library works: observers that draw on stderr."""
