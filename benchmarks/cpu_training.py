@@ -57,7 +57,6 @@ OURS = (
     + """
 build_reasoner = module("reasoner.build", "building").build_reasoner
 draw_epoch = module("training.epoch", "epoch").draw_epoch
-Trainer = module("training.trainer", "training").Trainer
 
 config = from_table({
     "sampler": {"entity_ratio": ratio},
@@ -65,9 +64,14 @@ config = from_table({
                   "norm": True, "shortcut": True},
     "training": {"batch_size": 32, "learning_rate": 0.005},
 })
-trainer = Trainer(build_reasoner(data.graph, config), data, config.training, [])
-trainer.predictor.train()
-steps = trainer.steps(draw_epoch(trainer.graph, config.training, 1), 1)
+reasoner = build_reasoner(data.graph, config)
+reasoner.predictor.train()
+try:
+    stepper = module("training.steps").Stepper(reasoner, data, config.training)
+    steps = stepper.steps(draw_epoch(stepper.graph, config.training, 1))
+except (ModuleNotFoundError, TypeError):  # at an earlier revision a trainer made its own steps
+    trainer = module("training.trainer", "training").Trainer(reasoner, data, config.training, [])
+    steps = trainer.steps(draw_epoch(trainer.graph, config.training, 1), 1)
 next(steps)
 begun, asked = time.perf_counter(), 0
 for count, *_ in steps:

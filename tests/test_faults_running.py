@@ -1,6 +1,5 @@
 """Faults while a command runs: two writers, jumping clocks, SIGTERM, no memory, no numbers."""
 
-import dataclasses
 import json
 import os
 import random
@@ -34,6 +33,7 @@ from oneshot.training.cuda_graph import Prepared
 from oneshot.training.interrupt import StopTraining, ended_by_sigterm
 from oneshot.training.losses import query_losses
 from oneshot.training.padding import Capacity
+from oneshot.training.steps import Stepper
 from oneshot.training.time_budget import TimeBudget
 from oneshot.training.trainer import Trainer
 
@@ -305,16 +305,16 @@ class PoisonedStep:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
         self.step, self.seen = step, 0
-        optimize = Trainer._optimize
+        optimize = Stepper._optimize
 
-        def act(trainer: Trainer) -> None:
-            optimize(trainer)
+        def act(stepper: Stepper) -> None:
+            optimize(stepper)
             self.seen += 1
             if self.seen == self.step:
                 with torch.no_grad():
-                    next(iter(trainer.predictor.parameters())).fill_(torch.nan)
+                    next(iter(stepper.predictor.parameters())).fill_(torch.nan)
 
-        monkeypatch.setattr(Trainer, "_optimize", act)
+        monkeypatch.setattr(Stepper, "_optimize", act)
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_epoch(
@@ -322,13 +322,9 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_epoch(
 ) -> None:
     data: Dataset = load(base / "data")
     out = tmp_path / "run"
-    trainer = Trainer(
-        StoredRun.open(base / "run").reasoner,
-        data,
-        dataclasses.replace(StoredRun(base / "run").config.training),
-        [],
-    )
-    steps = trainer.steps_per_epoch
+    opened = StoredRun.open(base / "run")
+    stepper = Stepper(opened.reasoner, data, opened.config.training)
+    steps = stepper.steps_per_epoch
     assert steps >= 4
     config = settings(*SEVERAL_STEPS)
     # In the middle of an epoch, and in its last step, after which there is no loss to show it.
@@ -360,8 +356,8 @@ class Recorder:
     `fails_at`: the step before which there is no memory any more, by what asks for it.
     """
 
-    def __init__(self, trainer: Trainer, fails_at: int | None) -> None:
-        self.trainer, self.fails_at, self.played = trainer, fails_at, 0
+    def __init__(self, stepper: Stepper, fails_at: int | None) -> None:
+        self.stepper, self.fails_at, self.played = stepper, fails_at, 0
 
     def reserve(self, block: list[Prepared]) -> None:
         if self.fails_at is not None and self.played >= self.fails_at:
@@ -370,11 +366,11 @@ class Recorder:
     def play(self, prepared: Prepared) -> Tensor:
         self.reserve([prepared])
         self.played += 1
-        trainer = self.trainer
-        trainer.optimizer.zero_grad(set_to_none=True)
-        scores = trainer.predictor(prepared.batch)
-        losses = query_losses(trainer.config, scores, prepared.batch, prepared.targets)
-        (losses.sum() / trainer.config.batch_size).backward()
+        stepper = self.stepper
+        stepper.optimizer.zero_grad(set_to_none=True)
+        scores = stepper.predictor(prepared.batch)
+        losses = query_losses(stepper.config, scores, prepared.batch, prepared.targets)
+        (losses.sum() / stepper.config.batch_size).backward()
         return losses.detach().sum()
 
 
@@ -393,7 +389,7 @@ def recorded_training(
         torch.manual_seed(0)
         reasoner = build_reasoner(data.graph, config)
     trainer = Trainer(reasoner, data, config.training, [])
-    trainer.recorder = Recorder(trainer, fails_at)  # type: ignore[assignment]
+    trainer.stepper.recorder = Recorder(trainer.stepper, fails_at)  # type: ignore[assignment]
     trainer.messages = said.append
     return trainer
 
@@ -407,7 +403,7 @@ def test_recorded_steps_without_memory_go_on_one_by_one(
     assert said == []
     short = recorded_training(base, monkeypatch, fails_at, said)
     found = short.run().history
-    assert short.recorder is None
+    assert short.stepper.recorder is None
     assert said == ["the memory of the GPU ran out; training goes on with steps one by one"]
     for ours, theirs in zip(found, expected, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
@@ -429,8 +425,9 @@ def test_recorded_steps_end_when_the_time_is_used_up(
     assert (state.epoch, state.out_of_time, state.finished) == (1, 1.0, True)
     asked, whole = state.history[0]["queries"], expected[0]["queries"]
     assert (asked, asked < whole, "valid" in state.history[0]) == (8 + 24, True, True)
-    assert trainer.recorder is not None
-    assert trainer.recorder.played == asked // 8  # type: ignore[attr-defined]
+    recorder = trainer.stepper.recorder
+    assert recorder is not None
+    assert recorder.played == asked // 8  # type: ignore[attr-defined]
 
 
 def test_a_recorded_training_that_diverges_says_where(

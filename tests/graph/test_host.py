@@ -88,7 +88,7 @@ def test_training_is_the_same() -> None:
     losses = []
     for graph in (DATA.graph, Watched(DATA.graph, CPU)):
         trainer = Trainer(reasoner(graph), DATA, config, [])
-        trainer.graph = graph
+        trainer.stepper.graph = graph
         trainer.run_epoch()
         losses.append(trainer.state.history[0]["loss"])
     assert losses[0] == losses[1]

@@ -122,7 +122,7 @@ def test_what_is_asked_is_not_seen() -> None:
 
     sampler._likelihood = spied  # type: ignore[method-assign]
     epoch = draw_epoch(trainer.graph, config, 1)
-    list(trainer.steps(epoch, 1))
+    list(trainer.stepper.steps(epoch))
     asked = {tuple(row) for row in torch.cat([epoch.queries, epoch.answers[:, None]], 1).tolist()}
     assert seen
     for graph in seen:

@@ -96,9 +96,9 @@ def trained(data, config, recorded):
     torch.manual_seed(0)
     reasoner = build_reasoner(data.graph, config, torch.device("cuda"))
     trainer = Trainer(reasoner, data, config.training, [])
-    assert trainer.recorder is not None
+    assert trainer.stepper.recorder is not None
     if not recorded:
-        trainer.recorder = None
+        trainer.stepper.recorder = None
     trainer.run()
     return reasoner, [record["loss"] for record in trainer.state.history]
 
@@ -126,11 +126,11 @@ def test_recorded_steps_grow_with_the_batches(data):
     reasoner = build_reasoner(data.graph, config, torch.device("cuda"))
     trainer = Trainer(reasoner, data, config.training, [])
     trainer.run_epoch()
-    before = trainer.recorder.capacity
+    before = trainer.stepper.recorder.capacity
     reasoner.sampler.budget = type(reasoner.sampler.budget)(entity_ratio=0.5)
     trainer.state.finished = False
     trainer.run_epoch()
-    assert trainer.recorder.capacity.entities > before.entities
+    assert trainer.stepper.recorder.capacity.entities > before.entities
     assert all(torch.isfinite(parameter).all() for parameter in reasoner.predictor.parameters())
 
 
@@ -141,7 +141,7 @@ def test_a_recording_without_memory_is_given_up_and_the_training_goes_on(data, m
     trainer = Trainer(reasoner, data, SMALL.training, [])
     said, asked = [], []
     trainer.messages = said.append
-    reserve = trainer.recorder.reserve
+    reserve = trainer.stepper.recorder.reserve
 
     def short(block):
         asked.append(block)
@@ -149,10 +149,10 @@ def test_a_recording_without_memory_is_given_up_and_the_training_goes_on(data, m
             raise torch.OutOfMemoryError("CUDA out of memory")
         reserve(block)
 
-    monkeypatch.setattr(trainer.recorder, "reserve", short)
+    monkeypatch.setattr(trainer.stepper.recorder, "reserve", short)
     losses = [record["loss"] for record in trainer.run().history]
     assert said == ["the memory of the GPU ran out; training goes on with steps one by one"]
-    assert trainer.recorder is None
+    assert trainer.stepper.recorder is None
     assert losses == pytest.approx(expected, rel=1e-3)
 
 

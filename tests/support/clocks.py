@@ -38,7 +38,7 @@ class Steps:
 
     def stepped(self, queries: int, loss: float) -> None:
         self.count += 1
-        self.rates.append(self.trainer.optimizer.param_groups[0]["lr"])
+        self.rates.append(self.trainer.stepper.optimizer.param_groups[0]["lr"])
         self.clock.now += self.seconds
         if self.count == self.ends_at:
             raise KilledError

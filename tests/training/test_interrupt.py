@@ -29,7 +29,7 @@ from oneshot.runs.tensors import load_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.training import final_evaluation
 from oneshot.training.interrupt import interrupted
-from oneshot.training.trainer import Trainer
+from oneshot.training.steps import Stepper
 
 CPU = torch.device("cpu")
 STEPS = ("training.batch_size=8", "training.epochs=4", "predictor.dropout=0.2")
@@ -223,7 +223,7 @@ def test_one_ctrl_c_ends_well_and_a_second_one_at_once(
     changes = [part for setting in STEPS for part in ("--set", setting)]
     command = ["train", place / "data", "--out", out, *settings(), *changes]
     with monkeypatch.context() as patch:
-        press(patch, Trainer, "_step", 4)
+        press(patch, Stepper, "_step", 4)
         told = run(*command, "--json")
     assert told.code == 0, told.err
     result = json.loads(told.out)
@@ -234,7 +234,7 @@ def test_one_ctrl_c_ends_well_and_a_second_one_at_once(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     # A second one in the evaluation: the run is as it was left by the first.
     with monkeypatch.context() as patch:
-        press(patch, Trainer, "_step", 2)
+        press(patch, Stepper, "_step", 2)
         press(patch, final_evaluation, "evaluate", 2)
         told = run(*command, "--resume", "--json")
     assert (told.code, told.out) == (130, "")
@@ -250,7 +250,7 @@ def test_the_result_of_an_interrupted_training_is_shown(
     run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = [part for setting in STEPS for part in ("--set", setting)]
-    press(monkeypatch, Trainer, "_step", 8)
+    press(monkeypatch, Stepper, "_step", 8)
     told = run("train", place / "data", "--out", tmp_path / "run", *settings(), *changes)
     assert told.code == 0
     assert "data, test split" in told.out

@@ -28,6 +28,7 @@ from oneshot.runs.writer import CHECKPOINT
 from oneshot.system.distributed import Team
 from oneshot.training.interrupt import StopTraining
 from oneshot.training.schedule import Schedule
+from oneshot.training.steps import Stepper
 from oneshot.training.time_budget import TimeBudget
 from oneshot.training.trainer import Trainer, TrainingState
 
@@ -284,7 +285,7 @@ def test_processes_with_different_clocks_stop_at_the_same_step() -> None:
         # The clock of the second process runs three times as fast.
         steps = Steps(clock, 30.0 * (1 + 2 * rank))
         trainer = trainer_of(world(), configured(*STEPS, "training.minutes=8"), clock, steps)
-        trainer.team = Together(rank, meeting)
+        trainer.stepper.team = Together(rank, meeting)
         trainer.keep = lambda: kept.append((rank, trainer.state.loss))
         try:
             found[rank] = trainer.run(), steps
@@ -566,17 +567,17 @@ def test_parameters_that_are_no_numbers_are_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
-    optimize = Trainer._optimize
+    optimize = Stepper._optimize
 
     steps = Steps(clock, 25)
 
-    def act(trainer: Trainer) -> None:
-        optimize(trainer)
+    def act(stepper: Stepper) -> None:
+        optimize(stepper)
         if steps.count == 5:
             with torch.no_grad():
-                next(iter(trainer.predictor.parameters())).fill_(torch.nan)
+                next(iter(stepper.predictor.parameters())).fill_(torch.nan)
 
-    monkeypatch.setattr(Trainer, "_optimize", act)
+    monkeypatch.setattr(Stepper, "_optimize", act)
     config = configured(*CONSTANT, "training.batch_size=4")
     with pytest.raises(Exception, match=r"not finite .* keeps its last checkpoint"):
         trained(tmp_path, config, clock, steps)

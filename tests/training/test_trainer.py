@@ -74,6 +74,25 @@ def test_a_share_of_the_query_facts_is_asked() -> None:
     assert queries_per_epoch(dataclasses.replace(SMALL, fact_ratio=0.9999), 80) == 2
 
 
+def test_an_epoch_is_asked_in_batches_that_processes_share() -> None:
+    epoch = draw_epoch(chain_world(30).graph, SMALL, 2)
+    assert len(epoch.queries) == 48
+    for start in (0, 20, 40):
+        batches = list(epoch.batches(20, start))
+        assert [batch.step for batch in batches] == [0, 1, 2][start // 20 :]
+        assert [len(batch.queries) for batch in batches] == [20, 20, 8][start // 20 :]
+        assert torch.equal(torch.cat([b.queries for b in batches]), epoch.queries[start:])
+        assert torch.equal(torch.cat([b.answers for b in batches]), epoch.answers[start:])
+    last = batches[-1]
+    shares = [last.share(rank, 3) for rank in range(3)]
+    assert [len(share.answers) for share in shares] == [3, 3, 2]
+    assert torch.equal(
+        torch.cat([s.queries for s in shares]).unique(dim=0), last.queries.unique(dim=0)
+    )
+    some = epoch.first(20)
+    assert (some.number, len(some.queries), some.observed) == (2, 20, epoch.observed)
+
+
 def test_seeds_of_different_places_differ() -> None:
     seeds = {mixed_seed(*parts) for parts in [(1, 2), (2, 1), (1, 2, 0), (0, 1, 2), (12,), ()]}
     assert len(seeds) == 6
@@ -204,7 +223,7 @@ def test_after_running_out_of_memory_the_batch_is_halved(
     trainer = Trainer(short, data, config, [])
     state = trainer.run()
     assert sizes[:8] == [16, 8, 8, 8, 8, 4, 4, 4]
-    assert trainer.micro_batch == 4
+    assert trainer.stepper.micro_batch == 4
     torch.testing.assert_close(parameters(short), parameters(plain), rtol=1e-4, atol=1e-5)
     assert state.history[0]["loss"] == pytest.approx(expected.history[0]["loss"], rel=1e-5)
     assert state.history[0]["covered"] == expected.history[0]["covered"]
@@ -355,7 +374,7 @@ def test_a_training_may_use_smaller_subgraphs_than_testing() -> None:
     reasoner = make(data)
     trainer = Trainer(reasoner, data, dataclasses.replace(SMALL, entity_ratio=0.2), [])
     queries = data.queries("valid")[0][:4]
-    small = trainer.sampler.sample(data.graph, queries)
+    small = trainer.stepper.sampler.sample(data.graph, queries)
     large = reasoner.sampler.sample(data.graph, queries)
     assert small.entity_query.bincount().max() == 6
     assert large.num_entities > small.num_entities

@@ -69,12 +69,12 @@ def read_checkpoint(run: Run) -> Checkpoint | None:
 def restore(checkpoint: Checkpoint, trainer: Trainer) -> None:
     """Put a trainer where a checkpoint left off."""
     check_shapes(checkpoint.file, checkpoint.predictor, trainer.predictor.state_dict())
-    restore_optimizer(checkpoint.file, trainer.optimizer, checkpoint.optimizer)
+    restore_optimizer(checkpoint.file, trainer.stepper.optimizer, checkpoint.optimizer)
     trainer.predictor.load_state_dict(checkpoint.predictor)
     trainer.best = {k: v.to(trainer.reasoner.device) for k, v in checkpoint.best.items()}
     trainer.schedule.plateau_factor = checkpoint.plateau_factor
     trainer.schedule.bad_epochs = checkpoint.bad_epochs
-    trainer.micro_batch = checkpoint.micro_batch
+    trainer.stepper.micro_batch = checkpoint.micro_batch
     trainer.state = checkpoint.state
     if not trainer.team.is_first:  # what an epoch has come to so far is summed over all processes
         trainer.state.loss = trainer.state.covered = 0.0

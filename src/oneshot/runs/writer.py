@@ -75,7 +75,7 @@ class RunWriter:
     def keep(self, trainer: Trainer) -> None:
         """Write a checkpoint within an epoch."""
         if trainer.team.is_first:
-            trainer.check_parameters(trainer.state.epoch + 1)
+            trainer.stepper.check_parameters(trainer.state.epoch + 1)
             self._save(trainer)
 
     def stopped(self, trainer: Trainer) -> bool:
@@ -111,7 +111,7 @@ def _save_checkpoint(run: Run, trainer: Trainer) -> None:
     """Write all that it takes to go on with a training."""
     tensors = {f"predictor.{k}": v for k, v in trainer.predictor.state_dict().items()}
     tensors |= {f"best.{k}": v for k, v in trainer.best.items()}
-    tensors |= optimizer_tensors(trainer.optimizer)
+    tensors |= optimizer_tensors(trainer.stepper.optimizer)
     schedule = {
         "plateau_factor": trainer.schedule.plateau_factor,
         "bad_epochs": trainer.schedule.bad_epochs,
@@ -119,7 +119,7 @@ def _save_checkpoint(run: Run, trainer: Trainer) -> None:
     about = {
         "state": asdict(trainer.state),
         "schedule": schedule,
-        "micro_batch": trainer.micro_batch,
+        "micro_batch": trainer.stepper.micro_batch,
     }
     save_tensors(run.path / CHECKPOINT, tensors, about)
 

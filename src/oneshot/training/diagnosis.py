@@ -38,7 +38,8 @@ class Diagnosis:
         self._trainer = trainer
         if not trainer.team.is_first:
             return
-        self._samplers = {"training": trainer.sampler, "validation": trainer.reasoner.sampler}
+        at_test = trainer.reasoner.sampler
+        self._samplers = {"training": trainer.stepper.sampler, "validation": at_test}
         self._can_grow = {phase: self._has_more(one) for phase, one in self._samplers.items()}
         asked = trainer.drawn_for_validation()
         trainer.baseline_mrr = trainer.frequency.metrics(*asked, trainer.known).mrr
@@ -79,7 +80,7 @@ class Diagnosis:
     def _check_size(self) -> None:
         """Subgraphs as large as a large graph."""
         trainer = self._trainer
-        entities, budget = trainer.graph.num_entities, trainer.sampler.budget
+        entities, budget = trainer.graph.num_entities, trainer.stepper.sampler.budget
         if entities <= _LARGE_GRAPH or budget.mass is not None or self._can_grow["training"]:
             return
         self._report(

@@ -1,7 +1,9 @@
 """Epoch: which training facts are seen and which are asked, drawn afresh each time."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,17 +14,43 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """The observation facts as a graph, and the query facts as questions in both directions.
+class QueryBatch(NamedTuple):
+    """The queries of one step, the `step`-th of its epoch, counted from 0.
 
-    `observed`: the graph that may be looked at, with all entities; `queries` int64 [m, 2];
-    `answers` int64 [m], in random order.
+    `queries` int64 [n, 2]; `answers` int64 [n].
     """
 
+    step: int
+    queries: Tensor
+    answers: Tensor
+
+    def share(self, rank: int, size: int) -> "QueryBatch":
+        """What falls to process `rank` of `size` processes."""
+        return QueryBatch(self.step, self.queries[rank::size], self.answers[rank::size])
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The observation facts as a graph, and the query facts as queries in both directions.
+
+    `number`: counted from 1; `observed`: the graph that may be looked at, with all entities;
+    `queries` int64 [m, 2]; `answers` int64 [m], in random order.
+    """
+
+    number: int
     observed: KnowledgeGraph
     queries: Tensor
     answers: Tensor
+
+    def batches(self, size: int, start: int = 0) -> Iterator[QueryBatch]:
+        """The queries from `start` on, `size` at a time; of the last batch there may be fewer."""
+        for begin in range(start, len(self.queries), size):
+            part = slice(begin, begin + size)
+            yield QueryBatch(begin // size, self.queries[part], self.answers[part])
+
+    def first(self, count: int) -> "Epoch":
+        """The epoch with its first queries alone."""
+        return dataclasses.replace(self, queries=self.queries[:count], answers=self.answers[:count])
 
 
 def draw_epoch(graph: KnowledgeGraph, config: TrainingConfig, number: int) -> Epoch:
@@ -36,7 +64,7 @@ def draw_epoch(graph: KnowledgeGraph, config: TrainingConfig, number: int) -> Ep
     facts = graph.facts[asked.to(graph.device)].long()
     queries, answers = both_directions(facts, graph.num_relations)
     mixed = torch.randperm(len(queries), generator=generator).to(graph.device)
-    return Epoch(graph.subset(mask), queries[mixed], answers[mixed])
+    return Epoch(number, graph.subset(mask), queries[mixed], answers[mixed])
 
 
 def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) -> SubgraphBatch:

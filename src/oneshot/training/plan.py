@@ -28,7 +28,7 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, BFSSampler, FittedSampler, Sampler
 from oneshot.system.devices import find_device
 from oneshot.training.epoch import draw_epoch
-from oneshot.training.trainer import Trainer
+from oneshot.training.steps import Stepper
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
 """The time that a training takes if none is given."""
@@ -456,19 +456,19 @@ class _Planner:
             minutes=0.0,
         )
         reasoner = build_reasoner(self.data.graph, config, self.device)
-        trainer = Trainer(reasoner, self.data, training, [])
-        facts = draw_epoch(trainer.graph, training, 1)
-        steps = trainer.steps(facts, 1)
+        stepper = Stepper(reasoner, self.data, training)
+        epoch = draw_epoch(stepper.graph, training, 1)
+        steps = stepper.steps(epoch)
         next(steps, None)  # compiles, allocates
         self._wait()
         begun, asked = time.perf_counter(), 0
-        for count, *_ in itertools.islice(steps, 12):
-            asked += count
+        for done in itertools.islice(steps, 12):
+            asked += done.queries
             self._wait()
             if time.perf_counter() - begun > _PROBE_SECONDS:
                 break
         training_seconds = (time.perf_counter() - begun) / asked if asked else 1e-3
-        evaluation, batch_edges, batch_entities = self._time_evaluation(reasoner, facts.queries)
+        evaluation, batch_edges, batch_entities = self._time_evaluation(reasoner, epoch.queries)
         return _Pace(training_seconds, evaluation, batch_edges, batch_entities)
 
     def _time_evaluation(self, reasoner: Reasoner, queries: Tensor) -> tuple[float, float, float]:

@@ -24,12 +24,15 @@ from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import Report, drawn_queries, evaluate
 from oneshot.evaluation.frequency import Frequency
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
+from oneshot.system.distributed import Team
 from oneshot.training.diagnosis import Diagnosis
 from oneshot.training.epoch import draw_epoch
 from oneshot.training.interrupt import StopTraining
-from oneshot.training.steps import Stepper
+from oneshot.training.schedule import Schedule
+from oneshot.training.steps import Stepper, warn
 from oneshot.training.time_budget import TimeBudget
 
 CHECKPOINT_SECONDS = 60.0
@@ -98,9 +101,10 @@ def fit(
     return trainer.run()
 
 
-class Trainer(Stepper):
-    """One training, epoch by epoch.
+class Trainer:
+    """One training, epoch by epoch: its validations, learning rate, time and best parameters.
 
+    `stepper` makes the steps of an epoch.
     `budget`: the time it may take; that of the configuration, from now on, if not given.
     `should_stop` is asked after each step; if it says so, `run` ends with `StopTraining`, and
     `state` tells where. `keep` is called once a minute within an epoch, to write a checkpoint.
@@ -124,8 +128,14 @@ class Trainer(Stepper):
             )
         if data.graph.relations != reasoner.graph.relations:
             raise InputError("the data set has other relations than the reasoner's graph")
-        super().__init__(reasoner, data, config)
-        self.data, self.observers = data, observers
+        self.reasoner, self.data, self.config = reasoner, data, config
+        self.observers = observers
+        self.messages: Callable[[str], None] = warn
+        self.predictor = reasoner.predictor
+        self.schedule = Schedule(config)
+        self.stepper = Stepper(
+            reasoner, data, config, self.schedule, lambda message: self.messages(message)
+        )
         self.budget = budget or TimeBudget(config.minutes)
         self.state = TrainingState()
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
@@ -136,6 +146,20 @@ class Trainer(Stepper):
         self._is_over, self._step_seconds = False, 0.0
         # When the last checkpoint was written, and up to when `state.seconds` counts.
         self._kept = self._counted = self.budget.clock()
+
+    @property
+    def graph(self) -> KnowledgeGraph:
+        """The training facts, where the predictor is."""
+        return self.stepper.graph
+
+    @property
+    def team(self) -> Team:
+        """The processes that train together."""
+        return self.stepper.team
+
+    @property
+    def queries_per_epoch(self) -> int:
+        return self.stepper.queries_per_epoch
 
     @cached_property
     def frequency(self) -> Frequency:
@@ -190,7 +214,7 @@ class Trainer(Stepper):
             "loss": loss,
             "covered": covered,
             "queries": state.asked,
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": self.stepper.optimizer.param_groups[0]["lr"],
             "queries_per_second": (state.asked - before) / max(trained - started, 1e-9),
         }
         is_best = False
@@ -204,7 +228,7 @@ class Trainer(Stepper):
                 self.best = self._parameters()
             if self.budget.is_limited and not self._is_over:
                 self._look_at_clock()  # there may be no time left for another epoch
-        self.check_parameters(epoch)
+        self.stepper.check_parameters(epoch)
         state.epoch, state.asked, state.loss, state.covered = epoch, 0, 0.0, 0.0
         state.finished = is_last or 0 < config.patience <= state.bad_validations
         if self._is_over and not state.finished:
@@ -215,18 +239,18 @@ class Trainer(Stepper):
         for observer in self.observers:
             observer.epoch_done(self, record, is_best)
 
-    def _train_epoch(self, epoch: int) -> tuple[float, float]:
+    def _train_epoch(self, number: int) -> tuple[float, float]:
         """→ (mean loss of a query, share of queries whose answer was sampled)"""
-        facts, state = draw_epoch(self.graph, self.config, epoch), self.state
+        epoch, state = draw_epoch(self.graph, self.config, number), self.state
         self.predictor.train()
         if state.asked:  # the rate is that of the last step also if there are no more
-            self._begin_step(epoch, (state.asked - 1) // (self.config.batch_size * self.team.size))
+            self.stepper.set_learning_rate(number, (state.asked - 1) // self.stepper.step_size)
         stepped = self.budget.clock()
-        for queries, ours, loss, covered in self.steps(facts, epoch, state.asked):
-            state.asked += queries
-            state.loss, state.covered = state.loss + loss, state.covered + covered
+        for done in self.stepper.steps(epoch, state.asked):
+            state.asked += done.queries
+            state.loss, state.covered = state.loss + done.loss, state.covered + done.covered
             for observer in self.observers:
-                observer.stepped(queries, loss / max(ours, 1))
+                observer.stepped(done.queries, done.mean_loss)
             before, stepped = stepped, self.budget.clock()
             self._step_seconds = stepped - before
             self._check_going_on()

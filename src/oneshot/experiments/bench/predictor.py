@@ -26,9 +26,9 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products, takes_bfloat16
 from oneshot.training.cuda_graph import Prepared, RecordedStep, can_record, sizes_of
-from oneshot.training.epoch import Epoch, draw_epoch
+from oneshot.training.epoch import draw_epoch
 from oneshot.training.losses import find_targets, query_losses
-from oneshot.training.trainer import Trainer
+from oneshot.training.steps import Stepper
 
 
 class EdgeByEdge(nn.Module):
@@ -222,24 +222,23 @@ def bench_end_to_end(
         training = config.training
         if usual:  # as the official code, in float32
             training = dataclasses.replace(training, precision="float32")
-        trainer = Trainer(reasoner, data, training, [])
         network: nn.Module = reasoner.predictor
         if usual:
-            network = trainer.network = EdgeByEdge(reasoner.predictor).to(device)
-            trainer.recorder = None
-        rate = training_rate(trainer, steps)
+            network = EdgeByEdge(reasoner.predictor).to(device)
+        stepper = Stepper(reasoner, data, training, network=network if usual else None)
+        rate = training_rate(stepper, steps)
         known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
         size = config.training.valid_batch_size or config.training.batch_size
         answering = _answering_rate(reasoner, network, data, known.to(device), size, limit)
         rows[name] = {
             "training_queries_per_second": round(rate, 1),
             "evaluation_queries_per_second": round(answering, 1),
-            "seconds_per_epoch": round(trainer.queries_per_epoch / rate, 2),
+            "seconds_per_epoch": round(stepper.queries_per_epoch / rate, 2),
             "seconds_for_valid_and_test": round(
                 2 * (len(data.valid) + len(data.test)) / answering, 2
             ),
         }
-        del trainer, reasoner, network
+        del stepper, reasoner, network
         if device.type == "cuda":
             torch.cuda.empty_cache()
     ours, usual_row = rows.values()
@@ -254,22 +253,19 @@ def bench_end_to_end(
     }
 
 
-def training_rate(trainer: Trainer, steps: int) -> float:
+def training_rate(stepper: Stepper, steps: int) -> float:
     """Queries per second over so many steps of an epoch, after some to warm up."""
-    facts = draw_epoch(trainer.graph, trainer.config, 1)
-    size = trainer.config.batch_size
-    most = min(steps, len(facts.queries) // size)
+    epoch = draw_epoch(stepper.graph, stepper.config, 1)
+    size = stepper.config.batch_size
+    epoch = epoch.first(min(steps, len(epoch.queries) // size) * size)
 
-    def first(count: int) -> Epoch:
-        return Epoch(facts.observed, facts.queries[: count * size], facts.answers[: count * size])
-
-    def work(part: Epoch) -> int:
-        trainer.predictor.train()
-        return sum(queries for queries, *_ in trainer.steps(part, 1))
+    def work() -> int:
+        stepper.predictor.train()
+        return sum(done.queries for done in stepper.steps(epoch))
 
     # The same steps twice: the first time compiles, and records for the size they need.
-    work(first(most))
-    found = measure(lambda: work(first(most)), trainer.reasoner.device)
+    work()
+    found = measure(work, stepper.device)
     return found.result / found.seconds
 
 

@@ -20,7 +20,7 @@ from oneshot.predictor import Predictor
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.build import build_reasoner
 from oneshot.subgraph import SubgraphBatch
-from oneshot.training.trainer import Trainer
+from oneshot.training.steps import Stepper
 
 # complexity --------------------------------------------------------------------------------------
 
@@ -200,8 +200,8 @@ def _cost(bench: Workbench, name: str, entities: float, edges: float) -> Figures
     known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
     try:
         reasoner = build_reasoner(data.graph, config, bench.device)
-        trainer = Trainer(reasoner, data, config.training, [])
-        training = measure(partial(training_rate, trainer, 2 if bench.quick else 10), bench.device)
+        stepper = Stepper(reasoner, data, config.training)
+        training = measure(partial(training_rate, stepper, 2 if bench.quick else 10), bench.device)
         size = 32 if bench.quick else 512
         # As many queries at once for each budget, so that memories compare.
         evaluated = partial(evaluate, batch_size=config.training.batch_size, limit=size)
