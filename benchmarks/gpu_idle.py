@@ -43,7 +43,7 @@ def main() -> None:
     unvalidated = ["training.valid_every=1000", "training.epochs=1000"]
     config = read_config(ROOT / f"configs/{options.name}.toml", unvalidated)
     data = load(find(options.name))
-    trainer = Trainer(build_reasoner(data.graph, config, device), data, config.training, [])
+    trainer = Trainer(build_reasoner(data.graph, config, device), data, config.training)
     for _ in range(2):
         trainer.run_epoch()
     plain = [timed(trainer) for _ in range(options.epochs)]

@@ -32,6 +32,7 @@ from oneshot.training import steps as stepping
 from oneshot.training.cuda_graph import Prepared
 from oneshot.training.interrupt import StopTraining, ended_by_sigterm
 from oneshot.training.losses import query_losses
+from oneshot.training.observer import Observer
 from oneshot.training.padding import Capacity
 from oneshot.training.steps import Stepper
 from oneshot.training.time_budget import TimeBudget
@@ -84,11 +85,8 @@ def test_the_successor_of_a_run_is_held_too(base: Path, tmp_path: Path) -> None:
     data = StoredRun.open(out).data
     seen = []
 
-    class Look:
-        def started(self, trainer: Trainer) -> None: ...
-        def stepped(self, queries: int, loss: float) -> None: ...
-        def validating(self, queries: int) -> None: ...
-        def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+    class Look(Observer):
+        def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
             seen.append(record["epoch"])
             with (
                 pytest.raises(InputError, match="another process is writing"),
@@ -388,9 +386,8 @@ def recorded_training(
     with torch.random.fork_rng():
         torch.manual_seed(0)
         reasoner = build_reasoner(data.graph, config)
-    trainer = Trainer(reasoner, data, config.training, [])
+    trainer = Trainer(reasoner, data, config.training, messages=said.append)
     trainer.stepper.recorder = Recorder(trainer.stepper, fails_at)  # type: ignore[assignment]
-    trainer.messages = said.append
     return trainer
 
 
@@ -418,9 +415,8 @@ def test_recorded_steps_end_when_the_time_is_used_up(
     trainer = recorded_training(base, monkeypatch, None, [])
     clock = FakeClock()
     steps = Steps(clock, 25.0)
-    trainer.observers.append(steps)
     trainer.budget = TimeBudget(1.0, clock)
-    state = trainer.run()
+    state = trainer.run([steps])
     assert steps.count == 2
     assert (state.epoch, state.out_of_time, state.finished) == (1, 1.0, True)
     asked, whole = state.history[0]["queries"], expected[0]["queries"]

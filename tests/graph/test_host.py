@@ -87,7 +87,7 @@ def test_training_is_the_same() -> None:
     config = TrainingConfig(epochs=1, batch_size=16, query_share=0.1)
     losses = []
     for graph in (DATA.graph, Watched(DATA.graph, CPU)):
-        trainer = Trainer(reasoner(graph), DATA, config, [])
+        trainer = Trainer(reasoner(graph), DATA, config)
         trainer.stepper.graph = graph
         trainer.run_epoch()
         losses.append(trainer.state.history[0]["loss"])

@@ -23,6 +23,7 @@ from oneshot.errors import OneshotError
 from oneshot.runs import train as jobs
 from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.runs.writer import CHECKPOINT
+from oneshot.training.observer import Observer
 from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -54,22 +55,13 @@ class StoppedError(Exception):
     """What stops a training in these tests."""
 
 
-class StopAfter:
+class StopAfter(Observer):
     """An observer that stops the training after an epoch."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def started(self, trainer: Trainer) -> None:
-        pass
-
-    def stepped(self, queries: int, loss: float) -> None:
-        pass
-
-    def validating(self, queries: int) -> None:
-        pass
-
-    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         if record["epoch"] == self.epoch:
             raise StoppedError
 

@@ -33,6 +33,7 @@ from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.samplers import PPRSampler, RandomSampler
 from oneshot.system.files import replacing
+from oneshot.training.observer import Observer
 
 CPU = torch.device("cpu")
 
@@ -384,13 +385,11 @@ def test_errors_without_a_number_are_passed_on(tmp_path: Path) -> None:
         raise OSError("odd")
 
 
-class Stop:
+class Stop(Observer):
     """An observer that ends a training before its first epoch."""
 
-    def started(self, trainer: object) -> None:
+    def on_start(self, trainer: object) -> None:
         raise KeyboardInterrupt
-
-    stepped = validating = epoch_done = started  # type: ignore[assignment]
 
 
 def test_an_older_run_is_replaced_as_a_whole(tmp_path: Path) -> None:

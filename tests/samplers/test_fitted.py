@@ -112,7 +112,7 @@ def test_what_is_asked_is_not_seen() -> None:
         oneshot.PredictorConfig(num_layers=1, dim=4, priors=True, prior_start=1.0),
         data.graph.num_relations,
     )
-    trainer = Trainer(oneshot.Reasoner(data.graph, sampler, predictor), data, config, [])
+    trainer = Trainer(oneshot.Reasoner(data.graph, sampler, predictor), data, config)
     seen: list[KnowledgeGraph] = []
     likelihood = sampler._likelihood
 
@@ -136,7 +136,7 @@ def test_the_training_graph_is_refused_as_what_is_sampled_from() -> None:
     predictor = oneshot.Predictor(config, data.graph.num_relations)
     reasoner = oneshot.Reasoner(data.graph, FittedSampler(0.5), predictor)
     with pytest.raises(InputError, match="sample_from"):
-        Trainer(reasoner, data, oneshot.TrainingConfig(sample_from="train"), [])
+        Trainer(reasoner, data, oneshot.TrainingConfig(sample_from="train"))
 
 
 def test_a_run_keeps_the_weights(tmp_path: Path) -> None:

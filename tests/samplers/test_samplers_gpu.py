@@ -79,7 +79,7 @@ def test_a_graph_too_large_for_the_gpu_answers_from_the_host(data, monkeypatch):
     left, right = (evaluate(r, data.valid[:50], data.known).mrr for r in (ours, expected))
     assert left == pytest.approx(right, abs=0.01)
     assert ours.explain(7, 2, 9).target >= 0
-    trainer = Trainer(ours, data, dataclasses.replace(SMALL.training, epochs=1), [])
+    trainer = Trainer(ours, data, dataclasses.replace(SMALL.training, epochs=1))
     assert isinstance(trainer.graph, host_graph.HostGraph)
     trainer.run_epoch()
     assert all(torch.isfinite(parameter).all() for parameter in ours.predictor.parameters())
@@ -95,7 +95,7 @@ SMALL = Config(
 def trained(data, config, recorded):
     torch.manual_seed(0)
     reasoner = build_reasoner(data.graph, config, torch.device("cuda"))
-    trainer = Trainer(reasoner, data, config.training, [])
+    trainer = Trainer(reasoner, data, config.training)
     assert trainer.stepper.recorder is not None
     if not recorded:
         trainer.stepper.recorder = None
@@ -124,7 +124,7 @@ def test_recorded_steps_grow_with_the_batches(data):
         SMALL, training=dataclasses.replace(SMALL.training, precision="bfloat16", epochs=1)
     )
     reasoner = build_reasoner(data.graph, config, torch.device("cuda"))
-    trainer = Trainer(reasoner, data, config.training, [])
+    trainer = Trainer(reasoner, data, config.training)
     trainer.run_epoch()
     before = trainer.stepper.recorder.capacity
     reasoner.sampler.budget = type(reasoner.sampler.budget)(entity_ratio=0.5)
@@ -138,9 +138,8 @@ def test_a_recording_without_memory_is_given_up_and_the_training_goes_on(data, m
     _, expected = trained(data, SMALL, True)
     torch.manual_seed(0)
     reasoner = build_reasoner(data.graph, SMALL, torch.device("cuda"))
-    trainer = Trainer(reasoner, data, SMALL.training, [])
     said, asked = [], []
-    trainer.messages = said.append
+    trainer = Trainer(reasoner, data, SMALL.training, messages=said.append)
     reserve = trainer.stepper.recorder.reserve
 
     def short(block):
@@ -161,7 +160,7 @@ def test_the_loss_of_a_gpu_is_that_of_a_processor(data):
     del reasoner
     torch.manual_seed(0)
     reasoner = build_reasoner(data.graph, SMALL, torch.device("cpu"))
-    trainer = Trainer(reasoner, data, SMALL.training, [])
+    trainer = Trainer(reasoner, data, SMALL.training)
     trainer.run()
     assert [r["loss"] for r in trainer.state.history] == pytest.approx(on_gpu, rel=0.02)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from oneshot.predictor import Predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
+from oneshot.training.observer import Observer
 from oneshot.training.trainer import Trainer
 
 
@@ -22,7 +23,7 @@ class FakeClock:
         return self.now
 
 
-class Steps:
+class Steps(Observer):
     """An observer: each step of a training takes `seconds`. It counts them.
 
     `ends_at`: the step at which the process dies.
@@ -33,21 +34,15 @@ class Steps:
         self.count = 0
         self.rates: list[float] = []
 
-    def started(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def stepped(self, queries: int, loss: float) -> None:
+    def on_step(self, queries: int, loss: float) -> None:
         self.count += 1
         self.rates.append(self.trainer.stepper.optimizer.param_groups[0]["lr"])
         self.clock.now += self.seconds
         if self.count == self.ends_at:
             raise KilledError
-
-    def validating(self, queries: int) -> None:
-        pass
-
-    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
-        pass
 
 
 class KilledError(Exception):

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,11 +28,9 @@ def train(
     clock = FakeClock()
     said = [] if said is None else said
     budget = TimeBudget(config.training.minutes, clock)
-    observers: list[Any] = [Steps(clock, seconds), Diagnosis()]
     reasoner = build_reasoner(data.graph, config)
-    trainer = Trainer(reasoner, data, config.training, observers, budget)
-    trainer.messages = said.append
-    trainer.run()
+    trainer = Trainer(reasoner, data, config.training, budget, messages=said.append)
+    trainer.run([Steps(clock, seconds), Diagnosis()])
     return trainer, said
 
 
@@ -85,10 +82,9 @@ def test_low_coverage_is_told_within_a_long_epoch(monkeypatch: pytest.MonkeyPatc
 
     data = chain_world(60)
     config = from_table({}, [*SMALL, "sampler.entity_ratio=0.05"])
-    trainer = Trainer(build_reasoner(data.graph, config), data, config.training, [Diagnosis()])
-    trainer.messages = stop
+    trainer = Trainer(build_reasoner(data.graph, config), data, config.training, messages=stop)
     with pytest.raises(Stop):
-        trainer.run()
+        trainer.run([Diagnosis()])
     assert trainer.state.asked == 32
     assert about(said, "among the sampled entities")
 

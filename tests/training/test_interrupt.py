@@ -77,13 +77,13 @@ def asked_again(run: Path, data: Dataset, split: str) -> float:
 # Epochs of 6 steps: in the first, in the second, and at the end of one.
 @pytest.mark.parametrize("step", [1, 4, 9, 12])
 def test_an_interrupted_training_is_evaluated_and_goes_on(
-    place: Path, tmp_path: Path, step: int, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, step: int
 ) -> None:
     run = tmp_path / "run"
     data = load(place / "data")
-    result = interrupt_at(place, run, step)
-    said = capsys.readouterr().err
-    assert "at most 30 seconds; Ctrl-C again ends at once" in said
+    said: list[str] = []
+    result = interrupt_at(place, run, step, messages=said.append)
+    assert "at most 30 seconds; Ctrl-C again ends at once" in said[-1]
     assert (result["stopped"], result["saved"], result["already_finished"]) == (True, True, False)
     assert result["epochs"] == (step - 1) // 6
     state = load_tensors(run / CHECKPOINT)[1]["state"]
@@ -112,7 +112,7 @@ def test_an_interrupted_training_is_evaluated_and_goes_on(
 
 
 def test_the_evaluation_after_ctrl_c_is_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = chain_world(300)
     data.graph.origin = {"source": "nowhere", "options": {}}
@@ -120,6 +120,7 @@ def test_the_evaluation_after_ctrl_c_is_short(
     answer_slowly(monkeypatch, clock, 0.5)
     steps = Steps(clock)
     config = configured("training.valid_batch_size=4", "training.epochs=9")
+    said: list[str] = []
     result = jobs.train_run(
         data,
         tmp_path,
@@ -128,12 +129,12 @@ def test_the_evaluation_after_ctrl_c_is_short(
         observers=[steps],
         interrupted=lambda: steps.count >= 3,
         clock=clock,
+        messages=said.append,
     )
     assert 20 < clock() - (1000 + 3) <= 33
     assert result["stopped"]
     assert 0 < result["valid"]["queries"] < result["test"]["queries"] < 100
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"to ask all of them: oneshot evaluate {tmp_path}" in said
+    assert said[-1].endswith(f"to ask all of them: oneshot evaluate {tmp_path}")
 
 
 def test_an_interrupted_evaluation_is_done_again_by_who_resumes(
@@ -158,12 +159,12 @@ def test_an_interrupted_evaluation_is_done_again_by_who_resumes(
     assert json.loads((tmp_path / "result.json").read_text())["test"] == final["test"]
 
 
-def test_sigterm_is_not_followed_by_an_evaluation(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = interrupt_at(place, tmp_path, 3, should_stop=lambda: False)
+def test_sigterm_is_not_followed_by_an_evaluation(place: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    result = interrupt_at(place, tmp_path, 3, should_stop=lambda: False, messages=said.append)
     assert result["test"] is not None
-    assert "evaluating what was learnt" in capsys.readouterr().err
+    assert "evaluating what was learnt" in said[-1]
+    said.clear()
     shutil.rmtree(tmp_path)
     # Also if both come: who sends it gives little time.
     steps = Steps(FakeClock())
@@ -175,9 +176,10 @@ def test_sigterm_is_not_followed_by_an_evaluation(
         observers=[steps],
         interrupted=lambda: steps.count >= 3,
         should_stop=lambda: steps.count >= 3,
+        messages=said.append,
     )
     assert (result["stopped"], result["saved"], result["valid"]) == (True, True, None)
-    assert "evaluating what was learnt" not in capsys.readouterr().err
+    assert [line for line in said if "stopped in epoch" in line] == said
     assert StoredRun(tmp_path).reasoner_on(load(place / "data").graph).predict("link 1", "next")
 
 

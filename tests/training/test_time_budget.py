@@ -27,6 +27,7 @@ from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.system.distributed import Team
 from oneshot.training.interrupt import StopTraining
+from oneshot.training.observer import Observer
 from oneshot.training.schedule import Schedule
 from oneshot.training.steps import Stepper
 from oneshot.training.time_budget import TimeBudget
@@ -160,18 +161,18 @@ def test_the_schedule_follows_the_clock_where_that_is_ahead() -> None:
 # Training by it.
 
 
-def trainer_of(data: Dataset, config: Config, clock: FakeClock, *observers: Any) -> Trainer:
+def trainer_of(data: Dataset, config: Config, clock: FakeClock) -> Trainer:
     reasoner = build_reasoner(data.graph, config)
     budget = TimeBudget(config.training.minutes, clock)
-    return Trainer(reasoner, data, config.training, list(observers), budget)
+    return Trainer(reasoner, data, config.training, budget)
 
 
 def test_a_training_ends_within_an_epoch_when_its_time_is_used_up() -> None:
     clock = FakeClock()
     steps = Steps(clock)
     config = configured(*STEPS, "training.minutes=0.25")
-    trainer = trainer_of(world(), config, clock, steps)
-    state = trainer.run()
+    trainer = trainer_of(world(), config, clock)
+    state = trainer.run([steps])
     # 15 s but for 1 s that is kept for writing.
     assert steps.count == 14
     assert [record["queries"] for record in state.history] == [48, 48, 16]
@@ -194,8 +195,8 @@ def test_with_time_enough_the_epochs_decide() -> None:
     for minutes in (0, 60):
         clock = FakeClock()
         config = configured("training.epochs=3", f"training.minutes={minutes}")
-        trainer = trainer_of(world(), config, clock, Steps(clock))
-        state = trainer.run()
+        trainer = trainer_of(world(), config, clock)
+        state = trainer.run([Steps(clock)])
         assert (state.finished, state.out_of_time, state.epoch) == (True, 0.0, 3)
         outcomes.append([record["learning_rate"] for record in state.history])
         outcomes.append([record["loss"] for record in state.history])
@@ -205,9 +206,9 @@ def test_with_time_enough_the_epochs_decide() -> None:
 def test_one_step_is_made_even_if_there_is_no_time_for_it() -> None:
     clock = FakeClock()
     steps = Steps(clock)
-    trainer = trainer_of(world(), configured(*STEPS, "training.minutes=0.1"), clock, steps)
+    trainer = trainer_of(world(), configured(*STEPS, "training.minutes=0.1"), clock)
     clock.now += 100
-    state = trainer.run()
+    state = trainer.run([steps])
     assert (steps.count, state.epoch, state.best_epoch, state.finished) == (1, 1, 1, True)
 
 
@@ -217,20 +218,14 @@ def test_validations_are_fewer_and_smaller_if_they_take_long(
     clock = FakeClock()
     answer_slowly(monkeypatch, clock, 0.5)
     few = "training.query_share=0.1", "training.valid_batch_size=8"
-    trainer = trainer_of(
-        world(300), configured(*STEPS, *few, "training.minutes=4"), clock, Steps(clock)
-    )
+    trainer = trainer_of(world(300), configured(*STEPS, *few, "training.minutes=4"), clock)
     asked: list[int] = []
 
-    class Asked(Steps):
-        def stepped(self, queries: int, loss: float) -> None:
-            pass
-
-        def validating(self, queries: int) -> None:
+    class Asked(Observer):
+        def on_validation(self, queries: int) -> None:
             asked.append(queries)
 
-    trainer.observers.append(Asked(clock))
-    state = trainer.run()
+    state = trainer.run([Steps(clock), Asked()])
     # A twentieth of four minutes: 12 s, 24 of the 100 queries.
     assert trainer.validation_queries == state.valid_limit == 24
     assert set(asked) == {24}
@@ -280,15 +275,18 @@ def test_processes_with_different_clocks_stop_at_the_same_step() -> None:
     errors: list[BaseException] = []
     kept: list[tuple[int, float]] = []
 
+    class Keeper(Observer):
+        def on_checkpoint(self, trainer: Trainer) -> None:
+            kept.append((trainer.team.rank, trainer.state.loss))
+
     def work(rank: int) -> None:
         clock = FakeClock()
         # The clock of the second process runs three times as fast.
         steps = Steps(clock, 30.0 * (1 + 2 * rank))
-        trainer = trainer_of(world(), configured(*STEPS, "training.minutes=8"), clock, steps)
+        trainer = trainer_of(world(), configured(*STEPS, "training.minutes=8"), clock)
         trainer.stepper.team = Together(rank, meeting)
-        trainer.keep = lambda: kept.append((rank, trainer.state.loss))
         try:
-            found[rank] = trainer.run(), steps
+            found[rank] = trainer.run([steps, Keeper()]), steps
         except BaseException as error:
             errors.append(error)
             meeting._barrier.abort()
@@ -314,7 +312,7 @@ def test_processes_with_different_clocks_stop_at_the_same_step() -> None:
 
 
 def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, data = FakeClock(), world(300)
     # Some answers that occur with their relation in training, and some that do not.
@@ -324,7 +322,10 @@ def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
     config = dataclasses.replace(config, training=dataclasses.replace(config.training, seed=7))
     started = clock()
     clock.now += 20  # to read the data
-    result = trained(tmp_path / "run", config, clock, data=data, started=started)
+    said: list[str] = []
+    result = trained(
+        tmp_path / "run", config, clock, data=data, started=started, messages=said.append
+    )
     used = clock() - started
     assert 0.9 * 300 < used <= 1.05 * 300
     assert state_of(tmp_path / "run")["out_of_time"] == 5
@@ -332,10 +333,9 @@ def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
         report = result[split]
         assert (report["of"], report["queries"] < 100) == (100, True)
     assert result["test"]["queries"] > result["valid"]["queries"] >= 4
-    said = " ".join(capsys.readouterr().err.split())
     counts = [f"{result[split]['queries']} of 100 {split} queries" for split in ("valid", "test")]
-    assert f"there was time for {counts[0]} and {counts[1]}, drawn with the seed; " in said
-    assert f"to ask all of them: oneshot evaluate {tmp_path / 'run'}" in said
+    assert f"there was time for {counts[0]} and {counts[1]}, drawn with the seed; " in said[-1]
+    assert f"to ask all of them: oneshot evaluate {tmp_path / 'run'}" in said[-1]
     # The sample is the one that a limit draws with the seed; the baseline is asked the same.
     asked = result["test"]["queries"]
     reasoner = StoredRun(tmp_path / "run").reasoner_on(data.graph)
@@ -369,17 +369,18 @@ def counted_mrr(data: Dataset, limit: int, seed: int) -> float:
 
 
 def test_with_time_enough_everything_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
     answer_slowly(monkeypatch, clock, 0.01)
     config = configured(*STEPS, "training.minutes=1")
     started = clock()
-    result = trained(tmp_path / "run", config, clock, started=started)
+    said: list[str] = []
+    result = trained(tmp_path / "run", config, clock, started=started, messages=said.append)
     assert 0.9 * 60 < clock() - started <= 1.05 * 60
     for split in ("valid", "test"):
         assert result[split]["queries"] == result[split]["of"] == 10
-    assert "there was time for" not in capsys.readouterr().err
+    assert not [line for line in said if "there was time for" in line]
     plain = jobs.train_run(world(), tmp_path / "plain", configured(), CPU)
     assert plain["test"]["of"] == 10
 
@@ -618,13 +619,13 @@ def test_a_training_can_be_stopped_by_the_library_as_before() -> None:
     for kind in (KeyboardInterrupt, StopTraining):
 
         class Ends(Steps):
-            def stepped(self, queries: int, loss: float, kind: Any = kind) -> None:
+            def on_step(self, queries: int, loss: float, kind: Any = kind) -> None:
                 raise kind
 
         clock = FakeClock()
-        trainer = trainer_of(data, configured(*STEPS), clock, Ends(clock))
+        trainer = trainer_of(data, configured(*STEPS), clock)
         with pytest.raises(kind):
-            trainer.run()
+            trainer.run([Ends(clock)])
 
 
 # The command line.

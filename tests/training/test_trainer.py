@@ -162,7 +162,7 @@ def test_the_best_epoch_is_kept_and_training_stops_in_time(monkeypatch: pytest.M
     promised = iter([0.1, 0.4, 0.3, 0.2, 0.5])
     monkeypatch.setattr(Trainer, "_validate", lambda self, record: next(promised))
     reasoner = make(data)
-    trainer = Trainer(reasoner, data, dataclasses.replace(SMALL, epochs=9, patience=2), [])
+    trainer = Trainer(reasoner, data, dataclasses.replace(SMALL, epochs=9, patience=2))
     kept = []
     epoch = trainer.run_epoch
 
@@ -220,7 +220,7 @@ def test_after_running_out_of_memory_the_batch_is_halved(
         return forward(self, batch, weights)
 
     monkeypatch.setattr(type(short.predictor), "forward", failing)
-    trainer = Trainer(short, data, config, [])
+    trainer = Trainer(short, data, config)
     state = trainer.run()
     assert sizes[:8] == [16, 8, 8, 8, 8, 4, 4, 4]
     assert trainer.stepper.micro_batch == 4
@@ -372,7 +372,7 @@ def test_a_training_may_hide_direct_facts() -> None:
 def test_a_training_may_use_smaller_subgraphs_than_testing() -> None:
     data = chain_world(30)
     reasoner = make(data)
-    trainer = Trainer(reasoner, data, dataclasses.replace(SMALL, entity_ratio=0.2), [])
+    trainer = Trainer(reasoner, data, dataclasses.replace(SMALL, entity_ratio=0.2))
     queries = data.queries("valid")[0][:4]
     small = trainer.stepper.sampler.sample(data.graph, queries)
     large = reasoner.sampler.sample(data.graph, queries)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from oneshot.cli.display.training import TrainingDisplay
 from oneshot.cli.options import (
     DataArgument,
     DeviceOption,
@@ -98,6 +99,8 @@ def compare(
             max_epochs=epochs,
             dim=dim or DIM,
             minutes_each=minutes_each,
+            observers=[TrainingDisplay()],
+            messages=console.note,
         )
         try:
             with ended_by_sigterm():

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from oneshot.cli.display.training import TrainingDisplay
 from oneshot.cli.options import DeviceOption, JsonOption, SeedOption
 from oneshot.system import console
 
@@ -26,7 +27,7 @@ def demo(
 
     check_picture(out / "explanation.png")
     started = time.perf_counter()
-    shown = run_demo(out, seed, find_device(device))
+    shown = run_demo(out, seed, find_device(device), [TrainingDisplay()], console.note)
     seconds = time.perf_counter() - started
     test, baseline = shown.result["test"], shown.baseline
     if json:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oneshot.cli.display.search import SearchDisplay
+from oneshot.cli.display.training import TrainingDisplay
 from oneshot.cli.options import DeviceOption, JsonOption, SeedOption, SetOption, download, parts
 from oneshot.errors import InputError, OneshotError, UnknownNameError
 from oneshot.system import console
@@ -79,6 +80,7 @@ def paper(
         names,
         settings or (),
         minutes,
+        observers=[TrainingDisplay()],
         search_observer=SearchDisplay(),
         messages=console.note,
     )

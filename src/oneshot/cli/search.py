@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oneshot.cli.display.search import SearchDisplay, described
+from oneshot.cli.display.training import TrainingDisplay
 from oneshot.cli.options import DeviceOption, JsonOption, load_data
 from oneshot.errors import InputError
 from oneshot.system import console
@@ -285,6 +286,7 @@ def search(
             minutes=minutes,
             started=started,
             observer=SearchDisplay(),
+            training_observers=[TrainingDisplay()],
             messages=console.note,
         )
     except KeyboardInterrupt:

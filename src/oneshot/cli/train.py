@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oneshot.cli.display.training import TrainingDisplay
 from oneshot.cli.evaluate import print_report
 from oneshot.cli.options import (
     DataArgument,
@@ -75,6 +76,7 @@ def train(
     from oneshot.runs.train import train_run
     from oneshot.system.devices import find_device
     from oneshot.training.interrupt import interrupted, told_to_stop
+    from oneshot.training.observer import Observer
     from oneshot.training.plan import make_plan
     from oneshot.training.tensorboard import TensorBoard
 
@@ -104,10 +106,21 @@ def train(
     else:
         chosen = _configuration(config, changes, out if is_resumed else None)
         dataset = load_data(source, chosen.training.seed)
-    observers = [] if tensorboard is None else [TensorBoard(tensorboard)]
+    observers: list[Observer] = [TrainingDisplay()]
+    if tensorboard is not None:
+        observers.append(TensorBoard(tensorboard))
     with told_to_stop() as should_stop, interrupted() as is_interrupted:
         result = train_run(
-            dataset, out, chosen, place, resume, observers, should_stop, is_interrupted, started
+            dataset,
+            out,
+            chosen,
+            place,
+            resume,
+            observers=observers,
+            should_stop=should_stop,
+            interrupted=is_interrupted,
+            started=started,
+            messages=console.note,
         )
     if not result:  # the first of several processes reports
         return

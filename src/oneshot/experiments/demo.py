@@ -1,5 +1,6 @@
 """The demo: from facts to a readable answer with its reasons, on the bundled graph of the world."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from oneshot.ranking import Metrics
 from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Prediction
 from oneshot.runs.run import Run
-from oneshot.runs.train import train_run
+from oneshot.runs.train import train_run, warn
+from oneshot.training.observer import Observer
 
 QUESTION = ("Bolivia", "borders")
 
@@ -40,14 +42,22 @@ def demo_config(seed: int = 0) -> Config:
     )
 
 
-def run_demo(out: Path, seed: int, device: torch.device) -> Demo:
+def run_demo(
+    out: Path,
+    seed: int,
+    device: torch.device,
+    observers: Sequence[Observer] = (),
+    messages: Callable[[str], None] = warn,
+) -> Demo:
     """Train on `world` into `out/run`, answer the question, draw its reasons into `out`.
 
     Only answers that the graph does not hold are asked for; the best of them is explained.
+    `observers`, `messages`: of the training, see `train_run`.
     """
     data = load("world")
-    result = train_run(data, out / "run", demo_config(seed), device) or {}
-    reasoner = Run.open(out / "run").reasoner_on(data.graph).to(device)
+    run = out / "run"
+    result = train_run(data, run, demo_config(seed), device, observers=observers, messages=messages)
+    reasoner = Run.open(run).reasoner_on(data.graph).to(device)
     prediction = reasoner.predict(*QUESTION, top=5, exclude_known=True, explain=1)
     explanation = prediction.explanations[0]
     picture = out / "explanation.png"

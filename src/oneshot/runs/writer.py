@@ -29,12 +29,13 @@ from oneshot.runs.layout import (
 from oneshot.runs.run import Run
 from oneshot.runs.tensors import optimizer_tensors, save_tensors
 from oneshot.system.files import check_replaceable, exchange, leftovers, sync, write_text
+from oneshot.training.observer import Observer
 from oneshot.training.trainer import Trainer
 
 __all__ = ["CHECKPOINT", "RunWriter", "begun_run", "remove_staged"]
 
 
-class RunWriter:
+class RunWriter(Observer):
     """Keeps a run up to date during training.
 
     `staged`: where the first checkpoint is written to, if it is to replace an older `run`.
@@ -51,18 +52,11 @@ class RunWriter:
         """The run that is written to."""
         return self._staged or self.run
 
-    def started(self, trainer: Trainer) -> None:
-        trainer.keep = lambda: self.keep(trainer)
+    def on_start(self, trainer: Trainer) -> None:
         if trainer.team.is_first:
             self._target.save_sampler(trainer.reasoner.sampler)
 
-    def stepped(self, queries: int, loss: float) -> None:
-        pass
-
-    def validating(self, queries: int) -> None:
-        pass
-
-    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         """Best parameters first, then the record, then the checkpoint that vouches for both."""
         if not trainer.team.is_first:
             return
@@ -72,7 +66,7 @@ class RunWriter:
         write_text(path / METRICS, metrics_lines(trainer.state.history))
         self._save(trainer)
 
-    def keep(self, trainer: Trainer) -> None:
+    def on_checkpoint(self, trainer: Trainer) -> None:
         """Write a checkpoint within an epoch."""
         if trainer.team.is_first:
             trainer.stepper.check_parameters(trainer.state.epoch + 1)
@@ -86,7 +80,7 @@ class RunWriter:
         if self._staged is not None:
             return False
         if trainer.state.asked:
-            self.keep(trainer)
+            self.on_checkpoint(trainer)
         return trainer.state.asked > 0 or trainer.state.epoch > 0
 
     def _save(self, trainer: Trainer) -> None:

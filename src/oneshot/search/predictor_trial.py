@@ -29,6 +29,7 @@ from oneshot.search.store import Trial
 from oneshot.search.trial_budget import TrialBudget
 from oneshot.system.process import return_freed_memory
 from oneshot.training.epoch import queries_per_epoch
+from oneshot.training.observer import Observer
 from oneshot.training.time_budget import Clock
 from oneshot.training.trainer import Trainer
 
@@ -168,7 +169,7 @@ def full_training(config: TrainingConfig, num_facts: int, queries: int) -> Train
     )
 
 
-class Watcher:
+class Watcher(Observer):
     """Follows a training and ends it if it falls behind `limits` or takes too long.
 
     `limits`: validation number → the least target that it must have reached by then.
@@ -187,10 +188,7 @@ class Watcher:
         self._begun = self._clock()
         self._has_stepped = False
 
-    def started(self, trainer: Trainer) -> None:
-        pass
-
-    def stepped(self, queries: int, loss: float) -> None:
+    def on_step(self, queries: int, loss: float) -> None:
         if self.device.type == "cuda" and not self._has_stepped:
             # Kernels are compiled in the first step of each kind of predictor in a process, for
             # longer than a trial may take: what a trial reaches must not depend on its place.
@@ -198,10 +196,7 @@ class Watcher:
         self._has_stepped = True
         self._check_time()
 
-    def validating(self, queries: int) -> None:
-        pass
-
-    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         if "valid" not in record:
             return
         value = record["valid"][self.target]
@@ -261,19 +256,19 @@ class RungWatcher(Watcher):
         super().__init__(target, limits, _BEYOND * budget.limit, device)
         self._rung = 0
 
-    def started(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         self._begun = self.budget.started
 
-    def stepped(self, queries: int, loss: float) -> None:
-        super().stepped(queries, loss)
+    def on_step(self, queries: int, loss: float) -> None:
+        super().on_step(queries, loss)
         self.budget.started = self._begun
 
-    def validating(self, queries: int) -> None:
+    def on_validation(self, queries: int) -> None:
         self._rung = self.budget.passed
 
-    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         self.queries_per_second = max(self.queries_per_second, record["queries_per_second"])
-        super().epoch_done(trainer, record, is_best)
+        super().on_epoch(trainer, record, is_best)
 
     def _number(self, trainer: Trainer) -> int:
         self.budget.reached = self.budget.rungs if trainer.state.finished else self._rung
@@ -352,12 +347,11 @@ def _train(
             task["validations"],
             task["valid_queries"],
         )
-    trainer = Trainer(reasoner, data, training, [watcher], budget)
+    trainer = Trainer(reasoner, data, training, budget, should_stop=watcher.check_time)
     if budget is not None:
         # What was measured, and what the sampler learns once in a process, is the search's time.
         budget.started = budget.clock()
-    trainer.should_stop = watcher.check_time
-    trainer.run()
+    trainer.run([watcher])
 
 
 def _feasible_training(

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -229,8 +228,7 @@ def _finish(
             left = max(session.allotment.end - timer.spent, 1.0)
             budget = TimeBudget(left / 60, timer.clock)
             budget.seconds_per_query = result["valid"]["seconds"] / result["valid"]["queries"]
-        trainer = Trainer(reasoner, data, config.training, [], budget)
-        evaluation = FinalEvaluation(trainer, budget, _unseen)
+        evaluation = FinalEvaluation(Trainer(reasoner, data, config.training, budget), budget)
         session.observer.on_evaluation()
         try:
             reports = evaluation.run()
@@ -247,8 +245,3 @@ def _finish(
         f"phase 2: {before['entities']:.0f} → {after['entities']:.0f} entities a query, "
         f"{target} on validation {before['value']:.4f} → {after['value']:.4f}"
     )
-
-
-def _unseen(split: str, queries: int) -> Callable[[int], None]:
-    """Shows nothing of an evaluation."""
-    return lambda done: None

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,6 +28,7 @@ from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import LOCK, STORE, Store, Trial, only_one
 from oneshot.search.workers import open_workers, run_task
 from oneshot.system.files import write_text
+from oneshot.training.observer import Observer
 from oneshot.training.time_budget import Clock
 
 
@@ -44,6 +45,7 @@ def search(
     started: float | None = None,
     clock: Clock = time.perf_counter,
     observer: SearchObserver | None = None,
+    training_observers: Sequence[Observer] = (),
     messages: Callable[[str], None] = warn,
 ) -> bool:
     """Run a search in the directory `out`, or go on with the one that is there.
@@ -52,8 +54,8 @@ def search(
     `minutes`, or if there are none within what is left. Of other searches, `minutes` is the time
     after which a session begins nothing new; a trial or an epoch that is under way ends.
     `started`: when the session began by `clock`; now if not given.
-    `observer` follows the trials; `messages`: called with what a user should know, each time one
-    line; logged if not given.
+    `observer` follows the trials, `training_observers` the training in full; `messages`: called
+    with what a user should know, each time one line; logged if not given.
     All that it finds is in the store, from where `oneshot.search.summary` reads it.
     → whether it is finished
     """
@@ -89,6 +91,7 @@ def search(
                         timer,
                         has_more,
                         observer or SearchObserver(),
+                        training_observers,
                         messages,
                     )
                 )
@@ -134,7 +137,14 @@ def _train(session: Session, config: Config, best: Trial) -> dict[str, Any]:
         training = dataclasses.replace(config.training, minutes=minutes)
         config = dataclasses.replace(config, training=training)
     result = train_run(
-        session.data, run.path, config, session.device, resume, [timer], clock=timer.clock
+        session.data,
+        run.path,
+        config,
+        session.device,
+        resume,
+        observers=[*session.training_observers, timer],
+        clock=timer.clock,
+        messages=session.messages,
     )
     kept = {name: value for name, value in result.items() if name != "already_finished"}
     session.store.set_about("trained", {**kept, "trial": best.number})

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from oneshot.search.observer import SearchObserver
 from oneshot.search.settings import Effort, SearchSettings
 from oneshot.search.store import Store
 from oneshot.search.workers import Workers
+from oneshot.training.observer import Observer
 from oneshot.training.time_budget import Clock, TimeBudget
 from oneshot.training.trainer import Trainer
 
@@ -29,7 +30,7 @@ class OutOfTime(Exception):  # noqa: N818
     """Ends a session whose time is over; the search goes on in the next one."""
 
 
-class Timer:
+class Timer(Observer):
     """Watches the time of a session; also a training, which it ends between two epochs.
 
     `minutes`: what the session may take, None for any time. `clock`, `started`: what time is read
@@ -66,16 +67,10 @@ class Timer:
         """Write down how long this session has taken."""
         self._store.set_about(_SESSIONS, [*self._before, round(self.spent, 3)])
 
-    def started(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         self.keep()
 
-    def stepped(self, queries: int, loss: float) -> None:
-        pass
-
-    def validating(self, queries: int) -> None:
-        pass
-
-    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         self.keep()
         if self.is_over and not trainer.state.finished:
             raise OutOfTime
@@ -112,8 +107,8 @@ class Session:
     """What a session works on, how much of it, where and how long.
 
     `has_more_time`: a search that has a time was given more of it, so that what has ended with its
-    time goes on. `observer` follows the trials. `messages`: called with what a user should know,
-    each time one line.
+    time goes on. `observer` follows the trials, `training_observers` the training in full.
+    `messages`: called with what a user should know, each time one line.
     """
 
     data: Dataset
@@ -126,6 +121,7 @@ class Session:
     timer: Timer
     has_more_time: bool = False
     observer: SearchObserver = field(default_factory=SearchObserver)
+    training_observers: Sequence[Observer] = ()
     messages: Callable[[str], None] = warn
 
     @contextmanager

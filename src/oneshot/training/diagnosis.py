@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oneshot.samplers import Sampler
+from oneshot.training.observer import Observer
 
 if TYPE_CHECKING:
     from oneshot.training.trainer import Trainer
@@ -20,12 +21,8 @@ _LEAST_STEPS = 200  # before the loss has to have moved
 _LARGE_GRAPH = 20_000  # entities
 
 
-class Diagnosis:
-    """An observer of a training that reports each thing once, in one line, as `trainer.messages`.
-
-    It also computes the frequency baseline on the queries of a validation, and leaves it in
-    `trainer.baseline_mrr` for others to show.
-    """
+class Diagnosis(Observer):
+    """An observer that reports each thing once, in one line, through `trainer.messages`."""
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
@@ -34,18 +31,17 @@ class Diagnosis:
         self._samplers: dict[str, Sampler] = {}
         self._can_grow: dict[str, bool] = {}
 
-    def started(self, trainer: "Trainer") -> None:
+    def on_start(self, trainer: "Trainer") -> None:
         self._trainer = trainer
         if not trainer.team.is_first:
             return
         at_test = trainer.reasoner.sampler
         self._samplers = {"training": trainer.stepper.sampler, "validation": at_test}
         self._can_grow = {phase: self._has_more(one) for phase, one in self._samplers.items()}
-        asked = trainer.drawn_for_validation()
-        trainer.baseline_mrr = trainer.frequency.metrics(*asked, trainer.known).mrr
+        self._baseline = trainer.baseline_mrr  # computed now, not within an epoch
         self._check_size()
 
-    def stepped(self, queries: int, loss: float) -> None:
+    def on_step(self, queries: int, loss: float) -> None:
         trainer = self._trainer
         if not trainer.team.is_first:
             return
@@ -57,10 +53,7 @@ class Diagnosis:
         if trainer.budget.is_limited:
             self._check_loss_in_time(queries, loss)
 
-    def validating(self, queries: int) -> None:
-        pass
-
-    def epoch_done(self, trainer: "Trainer", record: dict[str, Any], is_best: bool) -> None:
+    def on_epoch(self, trainer: "Trainer", record: dict[str, Any], is_best: bool) -> None:
         if not trainer.team.is_first:
             return
         self._check_coverage("training", record["covered"])
@@ -146,9 +139,9 @@ class Diagnosis:
     def _check_baseline(self) -> None:
         """Worse than what needs no training."""
         trainer = self._trainer
-        state, baseline = trainer.state, trainer.baseline_mrr
+        state, baseline = trainer.state, self._baseline
         is_early = state.epoch < _EARLY_EPOCHS and trainer.schedule.time_share < _HALF
-        if baseline is None or state.best_mrr >= baseline or (is_early and not state.finished):
+        if state.best_mrr >= baseline or (is_early and not state.finished):
             return
         self._report(
             "baseline",

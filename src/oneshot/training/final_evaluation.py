@@ -8,6 +8,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.evaluation.evaluate import drawn_queries, evaluate
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.calibration import calibrate
+from oneshot.training.interrupt import check_stop
 from oneshot.training.time_budget import TimeBudget
 from oneshot.training.trainer import Trainer
 
@@ -33,16 +34,17 @@ class FinalEvaluation:
     """Evaluates what a trainer has trained on both splits, and calibrates it.
 
     `budget`: its time; with little left, a sample of the queries is asked, drawn with the seed.
-    `display`: called with a split and the number of queries; what it returns, with queries done.
+    `should_stop` is asked after each batch; if it says so, `StopTraining` is raised. The observers
+    of the training follow this, too.
     """
 
     def __init__(
         self,
         trainer: Trainer,
         budget: TimeBudget,
-        display: Callable[[str, int], Callable[[int], None]],
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.trainer, self.budget, self.display = trainer, budget, display
+        self.trainer, self.budget, self.should_stop = trainer, budget, should_stop
         self.reports: dict[str, dict[str, Any] | None] = {}
 
     def run(self) -> dict[str, dict[str, Any] | None]:
@@ -101,11 +103,13 @@ class FinalEvaluation:
                 until = _Deadline(budget, seconds)
             else:  # who would have to stop together
                 limit = expected = int(team.from_first(expected))
-        shown = self.display(split, len(team.dealt(expected)))
+        for observer in trainer.observers:
+            observer.on_evaluation(split, len(team.dealt(expected)))
 
         def progress(done: int) -> None:
-            shown(done)
-            trainer.check_going_on_alone()
+            for observer in trainer.observers:
+                observer.on_answers(done)
+            check_stop(self.should_stop, team)
 
         begun = budget.clock()
         report = evaluate(

@@ -5,11 +5,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from oneshot.system.distributed import Team
 
 
 class StopTraining(BaseException):
     """Ends a training because somebody asked for it; as KeyboardInterrupt, it is no fault."""
+
+
+def check_stop(should_stop: Callable[[], bool], team: "Team") -> None:
+    """Raise `StopTraining` within an evaluation if `should_stop` says so.
+
+    Not with several processes: they wait for each other at its end, and none may leave alone.
+    """
+    if team.size == 1 and should_stop():
+        raise StopTraining
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.errors import require
+from oneshot.training.observer import Observer
 from oneshot.training.trainer import Trainer
 
 
-class TensorBoard:
+class TensorBoard(Observer):
     """Writes loss, learning rate, coverage and validation MRR of each epoch to a directory."""
 
     def __init__(self, path: str | Path) -> None:
@@ -16,20 +17,14 @@ class TensorBoard:
         self._package = require("torch.utils.tensorboard", "tensorboard", "writing to TensorBoard")
         self._writer: Any = None
 
-    def started(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         if trainer.team.is_first:
             # What a killed process wrote beyond its checkpoint is drawn again.
             self._writer = self._package.SummaryWriter(
                 str(self.path), purge_step=trainer.state.epoch + 1
             )
 
-    def stepped(self, queries: int, loss: float) -> None:
-        pass
-
-    def validating(self, queries: int) -> None:
-        pass
-
-    def epoch_done(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+    def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         if self._writer is None:
             return
         values = {name: record[name] for name in ("loss", "learning_rate", "covered")}

@@ -11,10 +11,10 @@ random draws, and with a constant learning rate also the same steps.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,8 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.distributed import Team
 from oneshot.training.diagnosis import Diagnosis
 from oneshot.training.epoch import draw_epoch
-from oneshot.training.interrupt import StopTraining
+from oneshot.training.interrupt import StopTraining, check_stop
+from oneshot.training.observer import Observer
 from oneshot.training.schedule import Schedule
 from oneshot.training.steps import Stepper, warn
 from oneshot.training.time_budget import TimeBudget
@@ -66,49 +67,45 @@ class TrainingState:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Observer(Protocol):
-    """What watches a training: the progress display, the run directory."""
-
-    def started(self, trainer: "Trainer") -> None: ...
-    def stepped(self, queries: int, loss: float) -> None: ...
-    def validating(self, queries: int) -> None: ...
-    def epoch_done(self, trainer: "Trainer", record: dict[str, Any], is_best: bool) -> None: ...
-
-
 def fit(
     reasoner: Reasoner,
     data: Dataset,
     config: TrainingConfig | None = None,
-    observers: "list[Observer] | None" = None,
+    observers: Sequence[Observer] | None = None,
     restore: Callable[["Trainer"], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    messages: Callable[[str], None] = warn,
 ) -> TrainingState:
     """Train the reasoner's predictor on `data.train`; it ends with the best epoch's parameters.
 
     Without a configuration one is planned for the reasoner, the data and the machine: 10 minutes on
     a CPU, 5 on a GPU (see `oneshot.plan`). The best epoch is chosen by MRR on `data.valid`; the
     test split is never looked at. The history has one record an epoch. `restore` puts the trainer
-    where an earlier training stood.
+    where an earlier training stood. `should_stop`, `messages`: see `Trainer`.
     What seems to go wrong is logged as a warning (see `oneshot.training.diagnosis`).
     """
-    watching: list[Observer] = [Diagnosis(), *(observers or [])]
     if config is None:
         from oneshot.training.plan import plan_training  # which trains a little itself
 
         config = plan_training(reasoner, data)
-    trainer = Trainer(reasoner, data, config, watching)
+    trainer = Trainer(reasoner, data, config, should_stop=should_stop, messages=messages)
     if restore is not None:
         restore(trainer)
-    return trainer.run()
+    following = [*(observers or ()), Diagnosis()]
+    try:
+        return trainer.run(following)
+    finally:
+        for observer in following:
+            observer.on_end()
 
 
 class Trainer:
     """One training, epoch by epoch: its validations, learning rate, time and best parameters.
 
-    `stepper` makes the steps of an epoch.
-    `budget`: the time it may take; that of the configuration, from now on, if not given.
-    `should_stop` is asked after each step; if it says so, `run` ends with `StopTraining`, and
-    `state` tells where. `keep` is called once a minute within an epoch, to write a checkpoint.
-    `baseline_mrr`: of `frequency` on the queries of a validation, for who shows it.
+    `stepper` makes the steps of an epoch. `budget`: the time it may take; that of the
+    configuration, from now on, if not given. `should_stop` is asked after each step and each batch
+    of a validation; if it says so, `run` ends with `StopTraining`, and `state` tells where.
+    `messages`: called with what a user should know, each time one line.
     """
 
     def __init__(
@@ -116,8 +113,9 @@ class Trainer:
         reasoner: Reasoner,
         data: Dataset,
         config: TrainingConfig,
-        observers: list[Observer],
         budget: TimeBudget | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+        messages: Callable[[str], None] = warn,
     ) -> None:
         if data.graph.num_facts < 2:
             raise InputError("training needs at least two facts")
@@ -129,20 +127,15 @@ class Trainer:
         if data.graph.relations != reasoner.graph.relations:
             raise InputError("the data set has other relations than the reasoner's graph")
         self.reasoner, self.data, self.config = reasoner, data, config
-        self.observers = observers
-        self.messages: Callable[[str], None] = warn
+        self.should_stop, self.messages = should_stop, messages
         self.predictor = reasoner.predictor
         self.schedule = Schedule(config)
-        self.stepper = Stepper(
-            reasoner, data, config, self.schedule, lambda message: self.messages(message)
-        )
+        self.stepper = Stepper(reasoner, data, config, self.schedule, messages)
         self.budget = budget or TimeBudget(config.minutes)
         self.state = TrainingState()
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
         self.best = self._parameters()
-        self.should_stop: Callable[[], bool] = lambda: False
-        self.keep: Callable[[], None] = lambda: None
-        self.baseline_mrr: float | None = None
+        self.observers: Sequence[Observer] = ()
         self._is_over, self._step_seconds = False, 0.0
         # When the last checkpoint was written, and up to when `state.seconds` counts.
         self._kept = self._counted = self.budget.clock()
@@ -166,6 +159,11 @@ class Trainer:
         """The frequency baseline."""
         return Frequency(self.data.train, self.graph.num_entities, self.graph.num_relations)
 
+    @cached_property
+    def baseline_mrr(self) -> float:
+        """MRR of the frequency baseline on the queries of a validation."""
+        return self.frequency.metrics(*self.drawn_for_validation(), self.known).mrr
+
     @property
     def validation_queries(self) -> int:
         """How many queries a validation asks."""
@@ -177,13 +175,17 @@ class Trainer:
         count, relations = self.validation_queries, self.graph.num_relations
         return drawn_queries(self.data.valid, relations, count, self.config.seed)
 
-    def run(self) -> TrainingState:
-        """Train until all epochs are done, patience has run out or the time is used up."""
+    def run(self, observers: Sequence[Observer] = ()) -> TrainingState:
+        """Train until all epochs are done, patience has run out or the time is used up.
+
+        `observers` follow it, in their order.
+        """
+        self.observers = observers
         self.budget.spent_before = self.state.seconds
         if self.budget.is_limited:
             self._probe()
         for observer in self.observers:
-            observer.started(self)
+            observer.on_start(self)
         device = self.reasoner.device
         # Dropout draws from the generator of torch, whose state is the caller's.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -237,7 +239,7 @@ class Trainer:
         record["seconds"] = clock() - started
         state.history.append(record)
         for observer in self.observers:
-            observer.epoch_done(self, record, is_best)
+            observer.on_epoch(self, record, is_best)
 
     def _train_epoch(self, number: int) -> tuple[float, float]:
         """→ (mean loss of a query, share of queries whose answer was sampled)"""
@@ -250,7 +252,7 @@ class Trainer:
             state.asked += done.queries
             state.loss, state.covered = state.loss + done.loss, state.covered + done.covered
             for observer in self.observers:
-                observer.stepped(done.queries, done.mean_loss)
+                observer.on_step(done.queries, done.mean_loss)
             before, stepped = stepped, self.budget.clock()
             self._step_seconds = stepped - before
             self._check_going_on()
@@ -277,7 +279,8 @@ class Trainer:
             first = self.team.is_first
             self.state.loss, self.state.covered = (loss, covered) if first else (0.0, 0.0)
             self._count_seconds()
-            self.keep()
+            for observer in self.observers:
+                observer.on_checkpoint(self)
             self._kept = self.budget.clock()
 
     def _look_at_clock(self, should_stop: bool = False) -> tuple[bool, bool]:
@@ -303,14 +306,6 @@ class Trainer:
         now = self.budget.clock()
         self.state.seconds += now - self._counted
         self._counted = now
-
-    def check_going_on_alone(self) -> None:
-        """End the training within an evaluation, if it was told to stop.
-
-        Not with several processes: they wait for each other at its end, and none may leave alone.
-        """
-        if self.team.size == 1 and self.should_stop():
-            raise StopTraining
 
     def _probe(self) -> None:
         """Measure what a query costs, and so how many there is time for in a validation."""
@@ -343,9 +338,9 @@ class Trainer:
         """MRR on the validation split, with the whole training graph to look at."""
         asked = self.validation_queries
         for observer in self.observers:
-            observer.validating(asked)
+            observer.on_validation(asked)
         begun = self.budget.clock()
-        report = self._evaluate(asked, lambda _: self.check_going_on_alone())
+        report = self._evaluate(asked, lambda _: check_stop(self.should_stop, self.team))
         self.budget.learn(asked, self.budget.clock() - begun)
         record["valid"] = report.metrics.as_dict() | {"coverage": report.coverage}
         return report.mrr

@@ -25,11 +25,11 @@ from oneshot.ranking import SCORES
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.layout import METRICS
 from oneshot.runs.run import Run
-from oneshot.runs.train import train_run
+from oneshot.runs.train import train_run, warn
 from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
 from oneshot.search.observer import SearchObserver
-from oneshot.search.session import warn
 from oneshot.training.interrupt import StopTraining, told_to_stop
+from oneshot.training.observer import Observer
 
 QUICK_DATA = "family:100"
 """The small world on which a quick run measures everything."""
@@ -91,8 +91,8 @@ class Workbench:
     `out`: the directory of reports; trained runs are kept there, so that a training which two
     tables need, or which was killed, is not begun again. `names`: data sets instead of a table's
     own. `changes`: SECTION.KEY=VALUE for every configuration. `minutes`: no row is begun later.
-    `search_observer` follows the trials of a search; `messages`: called with what a user should
-    know, each time one line.
+    `observers` follow every training, `search_observer` the trials of a search; `messages`: called
+    with what a user should know, each time one line.
     """
 
     out: Path
@@ -102,6 +102,7 @@ class Workbench:
     names: Sequence[str] = ()
     changes: Sequence[str] = ()
     minutes: float | None = None
+    observers: Sequence[Observer] = field(default=(), kw_only=True)
     search_observer: SearchObserver = field(default_factory=SearchObserver, kw_only=True)
     messages: Callable[[str], None] = field(default=warn, kw_only=True)
     _loaded: dict[str, Dataset] = field(default_factory=dict)
@@ -186,7 +187,12 @@ class Workbench:
         `started`: when its time budget began to run, by `time.perf_counter`; now if not given.
         """
         run = self._run(data, config)
-        options: Figures = {"resume": run.is_dir(), "started": started}
+        options: Figures = {
+            "resume": run.is_dir(),
+            "started": started,
+            "observers": self.observers,
+            "messages": self.messages,
+        }
         try:
             with told_to_stop() as should_stop:
                 result = train_run(
