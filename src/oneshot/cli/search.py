@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
 
     from oneshot.config import Config
     from oneshot.data.load import Dataset
-    from oneshot.search.allotment import Allotment
-    from oneshot.search.settings import SearchSettings
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
+    from oneshot.search.settings import Effort, SearchSettings
     from oneshot.search.summary import Summary
 
 # How many times the training queries of a trial the best gets in full.
@@ -30,161 +27,186 @@ _FULL = 8
 # More queries than there is time for.
 _ANY = 10**9
 
+SearchDataArgument = Annotated[
+    str | None, typer.Argument(metavar="DATA", help="The data set, as in `oneshot train`.")
+]
+SearchOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The directory of the search.")
+]
+TrialsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Trials of phase 1, at most with --minutes.",
+        show_default="30; with --minutes as many as fit",
+    ),
+]
+SamplerTrialsOption = Annotated[
+    int | None, typer.Option(min=1, help="Trials of phase 2.", show_default="as many as --trials")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on with the search in --out; --trials may be more.")
+]
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=10**6,
+        help="Time for the whole search in minutes: both phases, the training in full and all "
+        "evaluations. With --resume: time for this session. A search begun without it, or with "
+        "0, then begins nothing new after this time.",
+        show_default="no limit",
+    ),
+]
+ShowOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Show a search instead of running one.")
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(help="Metric to raise, such as mrr or hits@10.", show_default="mrr"),
+]
+GoalOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Phase 2: 'smaller' subgraphs at the same target, or a 'better' target.",
+        show_default="smaller",
+    ),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(min=0, help="What of the target 'smaller' may cost.", show_default="0.001"),
+]
+BaseOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="How the best is trained, and all that is not searched; its own values are the "
+        "first trial.",
+    ),
+]
+FixedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Set an option, which is then not searched; may be repeated.",
+    ),
+]
+SpaceOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Ranges of the space, in TOML.")
+]
+QueriesOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Training queries of a whole trial.",
+        show_default="8192; with --minutes no limit",
+    ),
+]
+FinalQueriesOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Training queries of the best, in full.",
+        show_default="8 times --queries; with training.epochs set, those; with --minutes as "
+        "many as fit",
+    ),
+]
+ValidQueriesOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Validation queries that judge a trial.",
+        show_default="500; with --minutes 100 to 500",
+    ),
+]
+SamplerQueriesOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Validation queries that a trial of phase 2 answers.", show_default="4000"
+    ),
+]
+SecondsOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Time limit per trial in seconds (0 = none).",
+        show_default="60; with --minutes chosen to suit it",
+    ),
+]
+KeepOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="Share of the trials that go on at each halving; 1 stops none early.",
+        show_default="0.5",
+    ),
+]
+SurrogateOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What predicts trials: a random 'forest', a 'gaussian' process, or an ensemble of "
+        "perceptrons ('mlp').",
+        show_default="forest",
+    ),
+]
+WorkersOption = Annotated[
+    int, typer.Option(min=1, max=256, help="Processes that run trials, through Dask.")
+]
+DaskOption = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers to use.")
+]
+RandomOption = Annotated[
+    int | None,
+    typer.Option(
+        "--random",
+        min=0,
+        help="Random searches of as many trials to compare with; slow.",
+        show_default="0",
+    ),
+]
+FinalOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--final/--no-final",
+        help="Train the best in full, and phase 2 with it.",
+        show_default="final",
+    ),
+]
+SearchSeedOption = Annotated[
+    int | None, typer.Option(min=0, max=2**63 - 1, help="Seed.", show_default="0")
+]
+
 
 def search(
-    source: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="The data set, as in `oneshot train`.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The directory of the search.")
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Trials of phase 1, at most with --minutes.",
-            show_default="30; with --minutes as many as fit",
-        ),
-    ] = None,
-    sampler_trials: Annotated[
-        int | None,
-        typer.Option(min=1, help="Trials of phase 2.", show_default="as many as --trials"),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with the search in --out; --trials may be more."),
-    ] = False,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=10**6,
-            help="Time for the whole search in minutes: both phases, the training in full and all "
-            "evaluations. With --resume: time for this session. A search begun without it, or with "
-            "0, then begins nothing new after this time.",
-            show_default="no limit",
-        ),
-    ] = None,
-    show: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Show a search instead of running one.")
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(help="Metric to raise, such as mrr or hits@10.", show_default="mrr"),
-    ] = None,
-    goal: Annotated[
-        str | None,
-        typer.Option(
-            help="Phase 2: 'smaller' subgraphs at the same target, or a 'better' target.",
-            show_default="smaller",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(min=0, help="What of the target 'smaller' may cost.", show_default="0.001"),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="How the best is trained, and all that is not searched; its own values are the "
-            "first trial.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SECTION.KEY=VALUE",
-            help="Set an option, which is then not searched; may be repeated.",
-        ),
-    ] = None,
-    space: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Ranges of the space, in TOML.")
-    ] = None,
-    queries: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Training queries of a whole trial.",
-            show_default="8192; with --minutes no limit",
-        ),
-    ] = None,
-    final_queries: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Training queries of the best, in full.",
-            show_default="8 times --queries; with training.epochs set, those; with --minutes as "
-            "many as fit",
-        ),
-    ] = None,
-    valid_queries: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Validation queries that judge a trial.",
-            show_default="500; with --minutes 100 to 500",
-        ),
-    ] = None,
-    sampler_queries: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Validation queries that a trial of phase 2 answers.", show_default="4000"
-        ),
-    ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Time limit per trial in seconds (0 = none).",
-            show_default="60; with --minutes chosen to suit it",
-        ),
-    ] = None,
-    keep: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            help="Share of the trials that go on at each halving; 1 stops none early.",
-            show_default="0.5",
-        ),
-    ] = None,
-    surrogate: Annotated[
-        str | None,
-        typer.Option(
-            help="What predicts trials: a random 'forest', a 'gaussian' process, or an ensemble of "
-            "perceptrons ('mlp').",
-            show_default="forest",
-        ),
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes that run trials, through Dask.")
-    ] = 1,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers to use.")
-    ] = None,
-    random_searches: Annotated[
-        int | None,
-        typer.Option(
-            "--random",
-            min=0,
-            help="Random searches of as many trials to compare with; slow.",
-            show_default="0",
-        ),
-    ] = None,
-    final: Annotated[
-        bool | None,
-        typer.Option(
-            "--final/--no-final",
-            help="Train the best in full, and phase 2 with it.",
-            show_default="final",
-        ),
-    ] = None,
+    context: typer.Context,
+    source: SearchDataArgument = None,
+    out: SearchOption = None,
+    trials: TrialsOption = None,
+    sampler_trials: SamplerTrialsOption = None,
+    resume: ResumeOption = False,
+    minutes: MinutesOption = None,
+    show: ShowOption = None,
+    target: TargetOption = None,
+    goal: GoalOption = None,
+    tolerance: ToleranceOption = None,
+    config: BaseOption = None,
+    settings: FixedOption = None,
+    space: SpaceOption = None,
+    queries: QueriesOption = None,
+    final_queries: FinalQueriesOption = None,
+    valid_queries: ValidQueriesOption = None,
+    sampler_queries: SamplerQueriesOption = None,
+    seconds: SecondsOption = None,
+    keep: KeepOption = None,
+    surrogate: SurrogateOption = None,
+    workers: WorkersOption = 1,
+    dask: DaskOption = None,
+    random_searches: RandomOption = None,
+    final: FinalOption = None,
     json: JsonOption = False,
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Seed.", show_default="0")
-    ] = None,
+    seed: SearchSeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Search for the predictor's configuration, then for subgraph budgets by relation.
@@ -196,38 +218,23 @@ def search(
     With --minutes everything ends in that time. The first trial is then the configuration that
     `oneshot plan` chooses, and trials are compared after equal times.
     """
-    used = {name for name, value in locals().items() if value not in (None, False, [])}
     started = time.perf_counter()  # what is read and planned counts, too
     if show is not None:
+        used = {name for name, value in context.params.items() if value}
         if used - {"show", "json", "device", "workers"}:
             raise InputError("--show takes --json and nothing else: it only shows")
         show_search(show, json)
         return
-    from oneshot.errors import require
-    from oneshot.search.allotment import Allotment
-    from oneshot.search.search import may_begin, stored_effort, stored_settings, stored_source
     from oneshot.search.search import search as run_search
-    from oneshot.search.settings import Effort, SearchSettings
     from oneshot.system.devices import find_device
 
     if out is None:
         raise InputError("give a data set and --out DIR, or --show DIR")
-    if source is None and resume:
-        source = stored_source(out)
-        if source is None:
-            raise InputError(f"{out}: there is no search that names its data; give the data set")
     if source is None:
-        raise InputError("give a data set, or --resume to go on with the search in --out")
+        source = _stored_source(out, resume)
     place = find_device(device)
-    require("smac", "search", "the search")
-    before = stored_settings(out)
-    if before is not None and not resume:
-        raise InputError(f"{out}: holds a search; go on with --resume, or choose another place")
-    if before is None and not may_begin(out):
-        raise InputError(f"{out}: exists and holds no search; choose another place")
-    if before is None and resume:
-        console.note(f"{out}: there is no search to go on with; it starts afresh")
-    given: dict[str, Any] = {
+    before = _settings_before(out, resume)
+    given = {
         "target": target,
         "goal": goal,
         "tolerance": tolerance,
@@ -240,40 +247,16 @@ def search(
         "surrogate": surrogate,
         "seed": seed,
     }
-    # Looked at before the data are read, which may take minutes.
-    SearchSettings(**{name: value for name, value in given.items() if value is not None})
-    chosen_seed = seed if seed is not None else (0 if before is None else before.seed)
+    request = _Request(given, config, settings or [], space, trials, minutes, final is not False)
+    request.check()
     is_timed = bool(minutes) if before is None else before.minutes > 0
     if is_timed and random_searches:
         raise InputError("--random takes as long again for each search: leave out --minutes")
-    data = load_data(source, chosen_seed)
-    if before is None and minutes:
-        effort = Effort(trials=0, sampler_trials=0)
-        allotment = Allotment(60 * minutes, final is not False)
-        with console.status("planning"):
-            chosen = _timed_settings(
-                data, place, given, config, settings, space, trials, minutes, allotment
-            )
-    elif before is None:
-        effort = Effort()
-        chosen = _settings(data, place, given, config, settings, space, trials or effort.trials)
-    else:
-        effort = stored_effort(out)
-        chosen = before
-        if config is not None or settings or space is not None:
-            raise InputError(
-                f"{out}: was begun with settings of its own; resume it without --config, --set "
-                "and --space"
-            )
-        for name, value in given.items():
-            if value is not None and value != getattr(before, name):
-                raise InputError(
-                    f"{out}: was begun with {name} {getattr(before, name)}, not {value}; resume it "
-                    "without that option, or search elsewhere"
-                )
-    wanted: dict[str, Any] = {"trials": trials, "sampler_trials": sampler_trials or trials}
+    data = load_data(source, request.seed if before is None or seed is not None else before.seed)
+    chosen = request.settings(data, place) if before is None else request.resumed(out, before)
+    wanted = {"trials": trials, "sampler_trials": sampler_trials or trials}
     wanted |= {"random_searches": random_searches, "final": final}
-    effort = dataclasses.replace(effort, **{k: v for k, v in wanted.items() if v is not None})
+    effort = dataclasses.replace(_effort_before(out, before, minutes), **_set(wanted))
     try:
         run_search(
             data,
@@ -295,109 +278,183 @@ def search(
     report(out, json)
 
 
-def _sets_epochs(changes: list[str]) -> bool:
-    return any(change.partition("=")[0].strip() == "training.epochs" for change in changes)
+def _stored_source(out: Path, resume: bool) -> str:
+    """The data set of the search in `out`, for who resumes it without naming the data."""
+    from oneshot.search.search import stored_source
+
+    if not resume:
+        raise InputError("give a data set, or --resume to go on with the search in --out")
+    source = stored_source(out)
+    if source is None:
+        raise InputError(f"{out}: there is no search that names its data; give the data set")
+    return source
 
 
-def _settings(
-    data: "Dataset",
-    device: "torch.device",
-    given: dict[str, Any],
-    config: Path | None,
-    changes: list[str] | None,
-    space: Path | None,
-    trials: int,
-) -> "SearchSettings":
-    """The settings of a new search."""
-    from oneshot.config import from_table, read_config
-    from oneshot.search.settings import SearchSettings, fitted_sampler
+def _settings_before(out: Path, resume: bool) -> "SearchSettings | None":
+    """The settings of the search in `out`, None for a new one; raise if it may not be there."""
+    from oneshot.errors import require
+    from oneshot.search.search import may_begin, stored_settings
 
-    seed = given["seed"] or 0
-    changes = [*(changes or []), f"training.seed={seed}"]
-    base = from_table({}, changes) if config is None else read_config(config, changes)
-    sampler, remark = fitted_sampler(base.sampler, data, device, seed)
-    console.note(remark)
-    base = dataclasses.replace(base, sampler=sampler)
-    if given["final_queries"] is None and config is None and not _sets_epochs(changes):
-        whole = given["queries"] or SearchSettings.queries
-        given = {**given, "final_queries": _FULL * whole}
-    return _searched(base, given, changes, space, trials, tries_base=config is not None)
+    require("smac", "search", "the search")
+    before = stored_settings(out)
+    if before is not None and not resume:
+        raise InputError(f"{out}: holds a search; go on with --resume, or choose another place")
+    if before is None and not may_begin(out):
+        raise InputError(f"{out}: exists and holds no search; choose another place")
+    if before is None and resume:
+        console.note(f"{out}: there is no search to go on with; it starts afresh")
+    return before
 
 
-def _timed_settings(
-    data: "Dataset",
-    device: "torch.device",
-    given: dict[str, Any],
-    config: Path | None,
-    changes: list[str] | None,
-    space: Path | None,
-    trials: int | None,
-    minutes: float,
-    allotment: "Allotment",
-) -> "SearchSettings":
-    """The settings of a new search that has a time: its first trial is the plan, or --config."""
-    from oneshot.config import read_config
-    from oneshot.search.allotment import RUNGS
-    from oneshot.search.settings import affordable_validation, fitted_sampler, planned_base
+def _effort_before(out: Path, before: "SearchSettings | None", minutes: float | None) -> "Effort":
+    """How much is done unless options say otherwise: as much as before, or the default."""
+    from oneshot.search.search import stored_effort
+    from oneshot.search.settings import Effort
 
-    seed = given["seed"] or 0
-    changes = [*(changes or []), f"training.seed={seed}"]
-    if config is None:
-        base, remark = planned_base(data, allotment, device, changes, seed)
-    else:
-        base = read_config(config, changes)
-        sampler, remark = fitted_sampler(base.sampler, data, device, seed)
-        base = dataclasses.replace(base, sampler=sampler)
-    console.note(remark)
-    given = {**given, "seconds": allotment.trial_seconds(given["seconds"])}
-    if given["final_queries"] is None and config is None and not _sets_epochs(changes):
-        given["final_queries"] = _ANY
-    if given["queries"] is None:
-        given["queries"] = _ANY
-    if given["valid_queries"] is None:
-        given["valid_queries"] = affordable_validation(base, data, device, given["seconds"])
-    return _searched(
-        base,
-        given | {"minutes": minutes, "validations": RUNGS, "is_planned": config is None},
-        changes,
-        space,
-        trials or allotment.expected_trials,
-        tries_base=True,
-    )
+    if before is not None:
+        return stored_effort(out)
+    return Effort(trials=0, sampler_trials=0) if minutes else Effort()
 
 
-def _searched(
-    base: "Config",
-    given: dict[str, Any],
-    changes: list[str],
-    space: Path | None,
-    trials: int,
-    tries_base: bool,
-) -> "SearchSettings":
-    """The settings of a search around a configuration: what is set is not searched."""
-    from oneshot.search.settings import SearchSettings
-    from oneshot.search.space import PHASE_1, Space, phase_1_space, widened
-    from oneshot.search.space_file import read_space
+def _set(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were set."""
+    return {name: value for name, value in options.items() if value is not None}
 
-    dimensions, fixed = ({}, {}) if space is None else read_space(space)
-    for name in (change.partition("=")[0].strip() for change in changes):
-        if name in dimensions or name in fixed:
-            raise InputError(f"{name}: is given both by --set and in {space}; leave one out")
-        if name in PHASE_1:  # what is set is not searched
-            section, _, option = name.partition(".")
-            fixed[name] = getattr(getattr(base, section), option)
-    if given.get("is_planned"):
-        dimensions = {**widened(base), **dimensions}
-    test_space = {n: d for n, d in dimensions.items() if n.startswith("test_sampler.")}
-    test_fixed = {n: v for n, v in fixed.items() if n.startswith("test_sampler.")}
-    return SearchSettings(
-        base=base,
-        space=phase_1_space(dimensions, fixed),
-        test_space=Space(test_space, test_fixed).as_table(),
-        initial=max(min(10, trials // 3), 1),
-        tries_base=tries_base,
-        **{name: value for name, value in given.items() if value is not None},
-    )
+
+@dataclass(frozen=True)
+class _Request:
+    """What the user asks of a search; None where nothing was said.
+
+    `given`: settings of the search by their names. `config`, `changes`, `space`: --config, --set
+    and --space. `is_final`: whether the best is trained in full.
+    """
+
+    given: dict[str, Any]
+    config: Path | None
+    changes: list[str]
+    space: Path | None
+    trials: int | None
+    minutes: float | None
+    is_final: bool
+
+    @property
+    def seed(self) -> int:
+        return self.given["seed"] or 0
+
+    def check(self) -> None:
+        """Raise if a setting is wrong: before the data are read, which may take minutes."""
+        from oneshot.search.settings import SearchSettings
+
+        SearchSettings(**_set(self.given))
+
+    def resumed(self, out: Path, before: "SearchSettings") -> "SearchSettings":
+        """The settings that the search in `out` was begun with; raise if others are asked for."""
+        if self.config is not None or self.changes or self.space is not None:
+            raise InputError(
+                f"{out}: was begun with settings of its own; resume it without --config, --set "
+                "and --space"
+            )
+        for name, value in _set(self.given).items():
+            if value != getattr(before, name):
+                raise InputError(
+                    f"{out}: was begun with {name} {getattr(before, name)}, not {value}; resume it "
+                    "without that option, or search elsewhere"
+                )
+        return before
+
+    def settings(self, data: "Dataset", device: "torch.device") -> "SearchSettings":
+        """The settings of a new search."""
+        if self.minutes:
+            with console.status("planning"):
+                return self._timed_settings(data, device, self.minutes)
+        from oneshot.search.settings import Effort, SearchSettings
+
+        given = dict(self.given)
+        if self._has_default_length:
+            given["final_queries"] = _FULL * (given["queries"] or SearchSettings.queries)
+        trials = self.trials or Effort.trials
+        base = self._base(data, device)
+        return self._searched(base, given, trials, tries_base=self.config is not None)
+
+    def _timed_settings(
+        self, data: "Dataset", device: "torch.device", minutes: float
+    ) -> "SearchSettings":
+        """The settings of a new search with a time: its first trial is the plan, or --config."""
+        from oneshot.search.allotment import RUNGS, Allotment
+        from oneshot.search.settings import affordable_validation, planned_base
+
+        allotment = Allotment(60 * minutes, self.is_final)
+        if self.config is None:
+            base, remark = planned_base(data, allotment, device, self._all_changes, self.seed)
+            console.note(remark)
+        else:
+            base = self._base(data, device)
+        given = {**self.given, "seconds": allotment.trial_seconds(self.given["seconds"])}
+        if self._has_default_length:
+            given["final_queries"] = _ANY
+        if given["queries"] is None:
+            given["queries"] = _ANY
+        if given["valid_queries"] is None:
+            given["valid_queries"] = affordable_validation(base, data, device, given["seconds"])
+        given |= {"minutes": minutes, "validations": RUNGS, "is_planned": self.config is None}
+        trials = self.trials or allotment.expected_trials
+        return self._searched(base, given, trials, tries_base=True)
+
+    @property
+    def _all_changes(self) -> list[str]:
+        return [*self.changes, f"training.seed={self.seed}"]
+
+    @property
+    def _has_default_length(self) -> bool:
+        """Whether nothing says how long the best is trained in full."""
+        sets_epochs = any(_name(change) == "training.epochs" for change in self.changes)
+        return self.given["final_queries"] is None and self.config is None and not sets_epochs
+
+    def _base(self, data: "Dataset", device: "torch.device") -> "Config":
+        """The configuration of --config, or the default; with a budget that covers enough."""
+        from oneshot.config import from_table, read_config
+        from oneshot.search.settings import fitted_sampler
+
+        changes = self._all_changes
+        base = from_table({}, changes) if self.config is None else read_config(self.config, changes)
+        sampler, remark = fitted_sampler(base.sampler, data, device, self.seed)
+        console.note(remark)
+        return dataclasses.replace(base, sampler=sampler)
+
+    def _searched(
+        self, base: "Config", given: dict[str, Any], trials: int, tries_base: bool
+    ) -> "SearchSettings":
+        """The settings of a search around a configuration: what is set is not searched."""
+        from oneshot.search.settings import SearchSettings
+        from oneshot.search.space import PHASE_1, Space, phase_1_space, widened
+        from oneshot.search.space_file import read_space
+
+        dimensions, fixed = ({}, {}) if self.space is None else read_space(self.space)
+        for name in map(_name, self._all_changes):
+            if name in dimensions or name in fixed:
+                raise InputError(
+                    f"{name}: is given both by --set and in {self.space}; leave one out"
+                )
+            if name in PHASE_1:  # what is set is not searched
+                section, _, option = name.partition(".")
+                fixed[name] = getattr(getattr(base, section), option)
+        if given.get("is_planned"):
+            dimensions = {**widened(base), **dimensions}
+        test_space = {n: d for n, d in dimensions.items() if n.startswith("test_sampler.")}
+        test_fixed = {n: v for n, v in fixed.items() if n.startswith("test_sampler.")}
+        return SearchSettings(
+            base=base,
+            space=phase_1_space(dimensions, fixed),
+            test_space=Space(test_space, test_fixed).as_table(),
+            initial=max(min(10, trials // 3), 1),
+            tries_base=tries_base,
+            **_set(given),
+        )
+
+
+def _name(change: str) -> str:
+    """The option that SECTION.KEY=VALUE sets."""
+    return change.partition("=")[0].strip()
 
 
 PICTURE, RESULT = "search.png", "search.json"

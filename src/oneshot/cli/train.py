@@ -4,7 +4,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,44 +23,50 @@ from oneshot.errors import InputError
 from oneshot.system import console
 
 if TYPE_CHECKING:
+    import torch
+
     from oneshot.config import Config
+    from oneshot.data.load import Dataset
+    from oneshot.training.plan import Plan
 
 _MINUTES = "training.minutes"
+
+ConfigOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Configuration in TOML.")]
+PlanOption = Annotated[
+    bool,
+    typer.Option(
+        "--plan/--no-plan",
+        help="Choose what is not set from data and machine, or take the fixed defaults. A "
+        "configuration file is taken as it is.",
+    ),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on where the run in --out left off, with its own configuration if neither "
+        "--config nor --set is given; --minutes may be others than before.",
+    ),
+]
+TensorBoardOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Also write curves that TensorBoard shows.")
+]
+TrainingSeedOption = Annotated[
+    int | None, typer.Option(min=0, max=2**63 - 1, help="Seed; the configuration's if not given.")
+]
 
 
 def train(
     source: DataArgument,
     out: RunOption,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Configuration in TOML.")
-    ] = None,
+    config: ConfigOption = None,
     settings: SetOption = None,
     minutes: MinutesOption = None,
-    plan: Annotated[
-        bool,
-        typer.Option(
-            "--plan/--no-plan",
-            help="Choose what is not set from data and machine, or take the fixed defaults. A "
-            "configuration file is taken as it is.",
-        ),
-    ] = True,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on where the run in --out left off, with its own configuration if neither "
-            "--config nor --set is given; --minutes may be others than before.",
-        ),
-    ] = False,
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write curves that TensorBoard shows."),
-    ] = None,
+    plan: PlanOption = True,
+    resume: ResumeOption = False,
+    tensorboard: TensorBoardOption = None,
     json: JsonOption = False,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=2**63 - 1, help="Seed; the configuration's if not given."),
-    ] = None,
+    seed: TrainingSeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Train a reasoner, keep the best epoch by validation MRR, evaluate it once on test.
@@ -77,14 +83,10 @@ def train(
     from oneshot.system.devices import find_device
     from oneshot.training.interrupt import interrupted, told_to_stop
     from oneshot.training.observer import Observer
-    from oneshot.training.plan import make_plan
     from oneshot.training.tensorboard import TensorBoard
 
     place = find_device(device)
-    if minutes is not None and not 0 < minutes <= 10**6:
-        raise InputError(f"--minutes must be above 0 and at most 1,000,000, not {minutes:g}")
-    changes = list(settings or []) + ([] if seed is None else [f"training.seed={seed}"])
-    changes += [] if minutes is None else [f"{_MINUTES}={minutes!r}"]
+    changes = _changes(settings, seed, minutes)
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{tensorboard}: lies in the run; choose a place outside of {out}")
     is_resumed = resume and (out / CONFIG).is_file()
@@ -93,16 +95,8 @@ def train(
         given = from_table({}, changes)  # wrong settings, before anything is read
         dataset = load_data(source, given.training.seed)
         Run(out).check_place(dataset.graph)
-        try:
-            with console.status("planning"):
-                found = make_plan(dataset, None, place, changes, given.training.seed)
-        except KeyboardInterrupt:
-            console.note("stopped while planning; nothing was written")
-            raise typer.Exit(130) from None
+        found = _planned(dataset, place, changes, given.training.seed, is_shown=not json)
         chosen = found.config
-        if not json:
-            print_plan(dataset.name, found)
-        console.note(expectation(found))
     else:
         chosen = _configuration(config, changes, out if is_resumed else None)
         dataset = load_data(source, chosen.training.seed)
@@ -126,16 +120,51 @@ def train(
         return
     if json:
         console.print_json(result | {"plan": None if found is None else as_json(found)})
-    elif result["valid"] is not None:
-        if result["already_finished"]:
-            console.note(f"{out}: this run is finished; nothing was left to do")
-        split = "valid" if result["test"] is None else "test"
-        print_report(f"{dataset.name}, {split} split", result[split], result.get("baseline_mrr"))
-        console.note(f"run: {out}")
+    else:
+        _print_result(dataset.name, out, result)
     if result.get("stopped"):
         if not result["saved"]:
             raise typer.Exit(1)  # so that nobody takes an older run in its place for this one
         console.note(f"go on with: oneshot train {source} --out {out} --resume")
+
+
+def _changes(settings: list[str] | None, seed: int | None, minutes: float | None) -> list[str]:
+    """All that options set, as SECTION.KEY=VALUE."""
+    if minutes is not None and not 0 < minutes <= 10**6:
+        raise InputError(f"--minutes must be above 0 and at most 1,000,000, not {minutes:g}")
+    changes = list(settings or [])
+    changes += [] if seed is None else [f"training.seed={seed}"]
+    changes += [] if minutes is None else [f"{_MINUTES}={minutes!r}"]
+    return changes
+
+
+def _planned(
+    data: "Dataset", device: "torch.device", changes: list[str], seed: int, is_shown: bool
+) -> "Plan":
+    """The plan for what is not set; `is_shown`: as a table on stdout, too."""
+    from oneshot.training.plan import make_plan
+
+    try:
+        with console.status("planning"):
+            found = make_plan(data, None, device, changes, seed)
+    except KeyboardInterrupt:
+        console.note("stopped while planning; nothing was written")
+        raise typer.Exit(130) from None
+    if is_shown:
+        print_plan(data.name, found)
+    console.note(expectation(found))
+    return found
+
+
+def _print_result(name: str, out: Path, result: dict[str, Any]) -> None:
+    """Print the figures of a training on a data set, if it came to any."""
+    if result["valid"] is None:
+        return
+    if result["already_finished"]:
+        console.note(f"{out}: this run is finished; nothing was left to do")
+    split = "valid" if result["test"] is None else "test"
+    print_report(f"{name}, {split} split", result[split], result.get("baseline_mrr"))
+    console.note(f"run: {out}")
 
 
 def _has_company() -> bool:
