@@ -47,6 +47,13 @@ EXCEPTIONS = {
 ENTRY = {"", "__main__", "_version"}
 # The paper's decoupling: only the reasoner knows both.
 STRANGERS = (("samplers", "predictor"), ("predictor", "samplers"))
+# What still displays something itself, or measures its text as the console does.
+PRINTERS = {
+    "system.workers",
+    "batch.job",
+    "experiments.baselines.progress",
+    "experiments.tables.report",
+}
 
 CORE_PACKAGES = {"numpy", "scipy", "torch", "safetensors", "rich", "typer", "oneshot"}
 SERVE_PACKAGES = {"fastapi", "h11", "prometheus_client", "pydantic", "starlette", "uvicorn"}
@@ -172,6 +179,17 @@ def test_tests_stand_in_rooms_of_the_package_and_alone() -> None:
             parts = found.module.split(".")
             assert not any(part.startswith("test_") for part in parts[:-1]), f"{where}: {found}"
             assert parts[0] != "tests" or parts[1:2] == ["support"], f"{where}: {found}"
+
+
+def test_the_library_prints_nothing() -> None:
+    """It takes callbacks; the command line displays."""
+    for name in MODULES:
+        if is_in(name, "cli") or name in {*PRINTERS, "system.console"}:
+            continue
+        for found in IMPORTS[name]:
+            where = f"{name}, line {found.line}"
+            assert own_module(found.module) != "system.console", where
+            assert not found.module.startswith("rich"), where
 
 
 def test_no_script_changes_where_modules_are_looked_for() -> None:
