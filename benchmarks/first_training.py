@@ -225,6 +225,7 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
     return {
         **{name: test[name] for name in _FIGURES if name in test},
         "valid_mrr": result["valid"]["mrr"],
+        "valid_coverage": result["valid"]["coverage"],
         "frequency_mrr": result["baseline_mrr"],
         "epochs": result["epochs"],
         "best_epoch": result["best_epoch"],
