@@ -234,7 +234,7 @@ def test_sigterm_ends_a_training_well(base: Path, tmp_path: Path, run: Run) -> N
     assert json.loads(output)["stopped"] is True
     said = [line for line in errors.splitlines() if "stopped in epoch" in line]
     assert len(said) == 1
-    assert f"go on with: oneshot train {base / 'data'} --out {out} --resume" in errors
+    assert f"resume with: oneshot train {base / 'data'} --out {out} --resume" in errors
     state = load_tensors(out / CHECKPOINT)[1]["state"]
     assert state["epoch"] == json.loads(output)["epochs"] >= 1
     # A finished one has nothing to listen to: the signal means what it always means.
@@ -294,8 +294,8 @@ def test_running_out_of_memory_is_told(
     config = settings("training.epochs=1", "training.batch_size=16")
     told = run("train", base / "data", "--out", tmp_path / "run", *config)
     assert told.code == 0
-    assert "ran out with 16 queries at once; training goes on with 8 at once" in told.err
-    assert "ran out with 8 queries at once; training goes on with 4 at once" in told.err
+    assert "micro-batch of 16 queries; training continues with 8" in told.err
+    assert "micro-batch of 8 queries; training continues with 4" in told.err
 
 
 class PoisonedStep:
@@ -327,7 +327,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_epoch(
     config = settings(*SEVERAL_STEPS)
     # In the middle of an epoch, and in its last step, after which there is no loss to show it.
     for poisoned, said in (
-        (steps + 2, "the loss is not finite any more (epoch 2, step 3): lower training."),
+        (steps + 2, "the loss is not finite (epoch 2, step 3): lower training."),
         (2 * steps, "not finite"),
     ):
         shutil.rmtree(out, ignore_errors=True)
@@ -401,7 +401,7 @@ def test_recorded_steps_without_memory_go_on_one_by_one(
     short = recorded_training(base, monkeypatch, fails_at, said)
     found = short.run().history
     assert short.stepper.recorder is None
-    assert said == ["the memory of the GPU ran out; training goes on with steps one by one"]
+    assert said == ["out of GPU memory; training continues without CUDA graphs"]
     for ours, theirs in zip(found, expected, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
         assert ours["covered"] == theirs["covered"]

@@ -1,7 +1,7 @@
 """Configuration: frozen dataclasses, read from and written to TOML. Imports no torch.
 
-One dataclass a part, each option documented where it stands. Unknown keys and values of the
-wrong type are errors that name the key and, for a typing slip, the nearest one.
+One dataclass per section; each option is documented where it is defined. Unknown keys and values
+of the wrong type raise errors that name the key and, for a typo, the nearest valid key.
 """
 
 import dataclasses
@@ -26,36 +26,36 @@ ConfigT = TypeVar("ConfigT")
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """How the subgraph of a question is chosen; see `oneshot.samplers`."""
+    """Options of the sampler, which chooses the subgraph of a query; see `oneshot.samplers`."""
 
     # "ppr", "fitted", "bfs", "random_walk", "pagerank" or "random"
     name: str = "ppr"
-    # share of the entities, or a table by relation name with "default"; 0.1 unless max_entities
+    # share of the entities, or a table per relation name with "default"; 0.1 unless max_entities
     entity_ratio: float | dict[str, float] | None = None
-    # share of the facts, both directions counted; likewise
+    # share of the edges (each fact counts in both directions), or a table likewise
     edge_ratio: float | dict[str, float] | None = None
     max_entities: int | dict[str, int] | None = None
     max_edges: int | dict[str, int] | None = None
-    # stop adding entities to a question's subgraph when they hold this share of the score
+    # stop adding entities to a subgraph when they have this share of the total score
     mass: float | dict[str, float] | None = None
-    # keep entities that no path leads to, so that there are exactly as many as the budget says
+    # keep unreachable entities, so that every subgraph has exactly as many as the budget allows
     keep_unreachable: bool = False
-    # PPR: probability of jumping back to the question's entity
+    # PPR: probability of jumping back to the query entity
     restart: float = 0.15
     # PPR: "auto", "chebyshev", "power" or "push"
     method: str = "auto"
-    # PPR: matrix products, at most 100,000; as many as the method needs if not given
+    # PPR: number of matrix products, at most 100,000; by default as many as the method needs
     steps: int | None = None
-    # PPR: how many times the wanted number of entities "push" looks at; 1 to 1,000,000
+    # PPR: entities that "push" visits, as a multiple of the budget; 1 to 1,000,000
     ball_factor: float = 3.0
     # PPR: "walk", or "paper" for scores divided by the degree
     transition: str = "walk"
-    # fitted: share of the entities that PPR chooses, the rest being likely answers
+    # fitted: share of the entities chosen by PPR; the rest are likely answers
     context: float = 0.5
     # random_walk: number of walks and their length, each at most 1,000,000
     walks: int = 100
     length: int = 10
-    # what an edge beyond the budget is chosen by: "product" or "sum" of its ends' scores
+    # score that ranks edges when they exceed the budget: "product" or "sum" of the end scores
     edge_score: str = "product"
 
     def __post_init__(self) -> None:
@@ -69,36 +69,37 @@ class SamplerConfig:
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    """The shape of the network; see `oneshot.predictor`."""
+    """Architecture of the predictor; see `oneshot.predictor`."""
 
     message: Literal["redgnn", "nbfnet", "drum"] = "redgnn"
-    # how a message joins entity and relation; "rotate" for nbfnet only
+    # how a message combines entity and relation; "rotate" for nbfnet only
     compose: Literal["multiply", "add", "rotate"] = "multiply"
     aggregate: Literal["sum", "mean", "max", "pna"] = "sum"
     activation: Literal["identity", "relu", "tanh"] = "relu"
-    # at most 1,000
+    # number of layers, at most 1,000
     num_layers: int = 6
-    # width of an entity's state, at most 65,536
+    # dimension of the entity states, at most 65,536
     dim: int = 64
-    # width of the attention of redgnn, likewise
+    # dimension of the attention of redgnn, at most 65,536
     attention_dim: int = 8
     dropout: float = 0.0
-    # the state of the question's entity at the start: ones, or the embedding of the relation
+    # initial state of the query entity: ones, or the embedding of the query relation
     initial: Literal["binary", "relational"] = "relational"
-    # add the state before a layer to that after it
+    # residual connection: add the input of a layer to its output
     shortcut: bool = False
-    # a GRU over the layers, shared by all of them
+    # GRU over the layers, shared by all layers
     gate: bool = True
-    # entities the gate keeps at zero: those whose state sums to zero, or those not yet reached
+    # entities that the gate keeps at zero: "nonzero" those whose state sums to zero, "reached"
+    # those not yet reached
     gate_mask: Literal["nonzero", "reached"] = "nonzero"
-    # read the answer off all layers instead of the last one
+    # compute the scores from the states of all layers instead of the last one
     concat: bool = False
     readout: Literal["linear", "dot"] = "linear"
-    # divide what a layer makes of an entity's messages by its root mean square
+    # divide the aggregated messages of each entity by their root mean square
     norm: bool = False
-    # let the answer also depend on the sampler's score and the degree of each entity, by relation
+    # add terms for the sampler's score and the degree of each entity, with weights per relation
     priors: bool = False
-    # weight that the logarithm of the sampler's score has among these at first
+    # initial weight of the logarithm of the sampler's score among these terms
     prior_start: float = 0.0
 
     def __post_init__(self) -> None:
@@ -113,55 +114,55 @@ class PredictorConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How the predictor is trained; see `oneshot.training.trainer`."""
+    """Options of the training; see `oneshot.training.trainer`."""
 
     epochs: int = 20
-    # time budget in minutes for the whole training, validation and the final evaluation of both
-    # splits included; 0: none, the epochs decide
+    # time budget in minutes for the whole training, including validation and the final evaluation
+    # of both splits; 0 for no limit
     minutes: float = 0.0
-    # queries of a step, at most 1,000,000
+    # queries per step, at most 1,000,000
     batch_size: int = 32
-    # of Adam; learning_rate and weight_decay are at most 1,000
+    # options of Adam, each at most 1,000
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
-    # share of the training facts that are seen in an epoch; the others are asked
+    # share of the training facts that are observation facts in an epoch; the others are queries
     fact_ratio: float = 0.9
-    # share of the entities in training, if it is to be another than in testing
+    # share of the entities in training, if different from that in evaluation
     entity_ratio: float | None = None
-    # what the sampler sees: the observation facts, or (official code) all training facts
+    # facts that the sampler uses: the observation facts, or (official code) all training facts
     sample_from: Literal["observation", "train"] = "observation"
     loss: Literal["softmax", "bce"] = "softmax"
-    # softmax against all entities (those not sampled count as score 0) or the sampled ones
+    # softmax over all entities (those not sampled have score 0) or over the sampled ones
     softmax_over: Literal["all", "sampled"] = "all"
     # a query whose answer was not sampled: "push_down" the scores of the sampled entities, as the
     # paper and the official code do, or "skip" it
     uncovered: Literal["push_down", "skip"] = "push_down"
-    # take all facts between question and answer out of the subgraph, whatever their relation
+    # remove all facts between query entity and answer from the subgraph, of any relation
     hide_direct: bool = False
-    # other known answers of a query are no rivals of the one that is asked
+    # mask other known answers of a query in the loss
     mask_known: bool = False
     schedule: Literal["constant", "plateau", "cosine"] = "cosine"
-    # epochs over which the learning rate rises from zero
+    # epochs over which the learning rate increases from zero
     warmup_epochs: float = 0.0
-    # plateau: the learning rate is halved at that many validations in a row without a better one
+    # plateau: validations in a row without improvement before the learning rate is halved
     plateau_patience: int = 3
-    # largest norm of the gradient; 0 for no limit
+    # maximum norm of the gradient; 0 for no limit
     clip: float = 0.0
-    # validations without a better MRR before training stops; 0 for never
+    # validations without a better MRR before training stops early; 0 for never
     patience: int = 0
-    # "auto" takes bfloat16 on a GPU that has it
+    # "auto" uses bfloat16 on a GPU that supports it
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    # parts that a batch is computed in, to need less memory; the result is the same
+    # gradient accumulation: parts of a batch, to save memory; the result is the same
     accumulate: int = 1
-    # share of the query facts that are asked in an epoch
+    # share of the query facts that are used in an epoch
     query_share: float = 1.0
-    # validation queries asked after each epoch, drawn with the seed; 0 for all
+    # validation queries per validation, sampled with the seed; 0 for all
     valid_limit: int = 0
-    # validation queries answered at once; 0 for 16, on a GPU as many as it is good for
+    # batch size of validation; 0 for 16, on a GPU chosen to fill it
     valid_batch_size: int = 0
     # epochs between validations
     valid_every: int = 1
-    # 0 to 2^63 − 1
+    # random seed, 0 to 2^63 − 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -178,14 +179,14 @@ class TrainingConfig:
             if not 0 < value <= 1:
                 raise InputError(f"{name} must be above 0 and at most 1, not {value}")
         if self.fact_ratio == 1:
-            raise InputError("fact_ratio must be below 1: some facts have to be asked")
+            raise InputError("fact_ratio must be below 1: some facts must be queries")
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate must be above 0, not {shown(self.learning_rate)}")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run needs beside its data."""
+    """The whole configuration of a run."""
 
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
@@ -205,15 +206,15 @@ def read_config(path: Path, settings: Sequence[str] = ()) -> Config:
 
 
 def from_toml(text: str, settings: Sequence[str] = (), where: str = "configuration") -> Config:
-    """The configuration in a TOML text, changed by settings; `where`: its file, for messages."""
+    """The configuration in a TOML text, changed by settings; `where`: its file, for errors."""
     try:
         table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # also raised by numbers with thousands of digits
         raise InputError(f"{where}: not valid TOML: {error}") from error
     version = table.pop("format", FORMAT)
     if version != FORMAT:
         found = shown(version)
-        raise InputError(f"{where}: format {found} is not known, this version reads {FORMAT}")
+        raise InputError(f"{where}: format {found} is unknown; this version reads format {FORMAT}")
     return from_table(table, settings, where)
 
 
@@ -254,15 +255,15 @@ def to_toml(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _build(kind: type[ConfigT], table: Mapping[str, Any], where: str, prefix: str = "") -> ConfigT:
-    hints = typing.get_type_hints(kind)
+def _build(cls: type[ConfigT], table: Mapping[str, Any], where: str, prefix: str = "") -> ConfigT:
+    hints = typing.get_type_hints(cls)
     values = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
         if key not in hints:
             near = difflib.get_close_matches(key, hints, 1)
             hint = f"; did you mean {prefix}{near[0]!s}?" if near else ""
-            raise InputError(f"{where}: there is no option {name}{hint}")
+            raise InputError(f"{where}: unknown option {name}{hint}")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, Mapping):
                 raise InputError(f"{where}: {name} must be a table of options")
@@ -270,7 +271,7 @@ def _build(kind: type[ConfigT], table: Mapping[str, Any], where: str, prefix: st
         else:
             values[key] = checked(value, hints[key], f"{where}: {name}")
     try:
-        return kind(**values)
+        return cls(**values)
     except InputError as error:
         raise InputError(f"{where}: {prefix}{error}") from error
 
@@ -293,7 +294,7 @@ def _at_most(config: Any, **limits: float) -> None:
 
 
 def checked(value: Any, hint: Any, what: str) -> Any:
-    """The value, if it is of the type that the hint asks for; whole numbers pass as float."""
+    """The value, if it has the type of the hint; integers are accepted as floats."""
     if get_origin(hint) in (Union, types.UnionType):
         for choice in get_args(hint):
             try:
@@ -323,28 +324,28 @@ def checked(value: Any, hint: Any, what: str) -> Any:
 
 
 def _fits(value: float) -> bool:
-    """Whether a number can be a float; whole ones may be too large."""
+    """Whether a number can be a float; integers may be too large."""
     return isinstance(value, float) or value.bit_length() < 1000
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut if it is long."""
+    """A value for a message, truncated if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits
-        return "what it is (too long to be shown)"
+    except (ValueError, RecursionError):  # a number with thousands of digits
+        return "the given value (too long to show)"
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _type_name(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    names = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_type_name(h) for h in get_args(hint) if h is not type(None))
     return "a table by relation name" if get_origin(hint) is dict else names.get(hint, str(hint))
 
 
 def parse_value(text: str) -> Any:
-    """A value as TOML would read it; a bare word is a text."""
+    """A value parsed as TOML; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -352,7 +353,7 @@ def parse_value(text: str) -> Any:
 
 
 def as_toml(value: Any) -> str:
-    """A value as it stands in TOML."""
+    """A value in TOML syntax."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -363,5 +364,5 @@ def as_toml(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    # As in JSON, but that TOML has one more letter escaped.
+    # As in JSON, but TOML requires one more character to be escaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

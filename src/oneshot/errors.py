@@ -1,8 +1,8 @@
 """Errors that a user can act on.
 
-Everything that goes wrong because of what the user gave (a file, a name, a number) is
-an `InputError`, whose one-line message says what, where and what to do. The command line
-prints the message and exits with 2; a traceback means a fault of ours.
+Every error caused by user input (a file, a name, a number) is an `InputError`. Its one-line
+message states what is wrong, where, and what to do. The command line prints the message and exits
+with code 2; a traceback means a bug in this package.
 """
 
 import difflib
@@ -12,10 +12,10 @@ from types import ModuleType
 
 
 class OneshotError(Exception):
-    """Base of all errors raised on purpose by this package; the message is one line."""
+    """Base class of all errors that this package raises; the message is one line."""
 
     def __init__(self, message: str) -> None:
-        # Messages of other libraries, which we pass on, may have several lines.
+        # Messages passed on from other libraries may have several lines.
         super().__init__(" ".join(line.strip() for line in message.splitlines()))
 
 
@@ -24,14 +24,14 @@ class InputError(OneshotError):
 
 
 class DivergedError(OneshotError):
-    """A training has come to numbers that are none; the message says in which epoch and step."""
+    """The loss or gradient became NaN or infinite; the message names the epoch and step."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is a lack of memory, on a GPU or on the processor.
+    """Whether an error or its cause is a lack of memory, on the GPU or the CPU.
 
-    Torch, which is not imported here, has an error of its own for a GPU, and a plain
-    `RuntimeError` for the processor.
+    Torch, which is not imported here, raises `OutOfMemoryError` for the GPU and a plain
+    `RuntimeError` for the CPU.
     """
     while error is not None:
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -43,7 +43,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 class UnknownNameError(InputError, KeyError):
-    """A name that is not in a vocabulary or a family of parts, with the nearest known ones."""
+    """A name that is not in a vocabulary or a registry, with the nearest known names."""
 
     def __init__(
         self,
@@ -54,31 +54,31 @@ class UnknownNameError(InputError, KeyError):
         known: Iterable[str] = (),
     ) -> None:
         nearest, known = list(nearest), list(known)
-        hint = f"; known are {', '.join(known)}" if known else ""
+        hint = f"; known: {', '.join(known)}" if known else ""
         hint = f"; did you mean {_any_of(nearest)}?" if nearest else hint
-        place = f"{where}: " if where else ""
-        super().__init__(f"{place}unknown {kind} {name!r}{hint}")
+        prefix = f"{where}: " if where else ""
+        super().__init__(f"{prefix}unknown {kind} {name!r}{hint}")
         self.kind, self.name, self.nearest = kind, name, nearest
 
     @staticmethod
     def among(kind: str, name: str, known: Iterable[str]) -> "InputError":
-        """The error for a name that is none of a few: with the nearest, else with all of them."""
+        """The error for a name that is not known: with the nearest names, or all of them."""
         names = list(known)
         nearest = difflib.get_close_matches(name, names, n=3)
         if nearest:
             return UnknownNameError(kind, name, nearest)
         return UnknownNameError(kind, name, (), known=names)
 
-    # KeyError would print the repr of the message.
+    # KeyError prints the repr of its message.
     __str__ = Exception.__str__
 
 
 class MissingPackageError(OneshotError):
-    """An optional package is needed and not installed."""
+    """A required optional package is not installed."""
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it and what it is for."""
+    """Import an optional package, or raise an error that names the extra to install."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

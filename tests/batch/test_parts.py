@@ -108,7 +108,7 @@ def test_what_is_finished_is_not_repeated(run: Run, place: Path) -> None:
     assert len(before) == 8
     again = run(*command(place, "--top", 3))
     assert (again.code, stamps(out)) == (0, before)
-    assert "all 128 questions are answered already" in again.err
+    assert "all 128 queries are already answered" in again.err
     # With --resume the options are those that it was begun with.
     value = run(*command(place, "--resume", "--json")).json
     assert (value["already_finished"], value["parts_before"], value["unanswered"]) == (True, 8, 1)
@@ -269,10 +269,10 @@ def test_a_part_that_cannot_be_written_is_told_and_the_others_are_kept(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--out", "a.tsv", "--workers", 2], "with --workers the answers are a directory"),
-        (["--out", "a.jsonl", "--resume"], "with --resume the answers are a directory"),
+        (["--out", "a.tsv", "--workers", 2], "with --workers the output is a directory"),
+        (["--out", "a.jsonl", "--resume"], "with --resume the output is a directory"),
         (["--out", "a.txt"], "answers are written to files ending in"),
-        (["--out", "a", "--workers", 2, "--dask", "x"], "--dask takes those of a cluster"),
+        (["--out", "a", "--workers", 2, "--dask", "x"], "--dask uses those of a cluster"),
         (["--out", "q.parquet", "--workers", 2], "is an input of this command"),
         (["--out", "run"], "holds no answers of oneshot"),
         (["--out", "old.parquet", "--resume"], "is not a directory of parts"),
@@ -296,7 +296,7 @@ def test_wrong_use_is_told_and_leaves_everything(
 def test_options_for_many_questions_want_many(run: Run, place: Path) -> None:
     result = run("predict", place / "run", "link 1", "next", "--workers", 2)
     assert result.code == 2
-    assert "--workers is for many questions" in result.err
+    assert "--workers needs a file of queries" in result.err
 
 
 def test_unknown_names_are_told_before_anything_is_written(run: Run, place: Path) -> None:

@@ -55,7 +55,7 @@ def test_data_as_a_table(run: Run, tmp_path: Path) -> None:
     result = run("data", tmp_path)
     assert result.code == 0
     assert "unseen entities" in result.out
-    assert "facts stand in both splits of train-valid" in result.err
+    assert "facts occur in both splits of train-valid" in result.err
 
 
 @pytest.mark.parametrize("name", ["[bold]x.tsv", "[/b].tsv", ":bug: x.tsv", "ü 日本.tsv"])

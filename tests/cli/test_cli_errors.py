@@ -80,8 +80,8 @@ def bad_input(tmp_path: Path) -> Path:
         ("coverage facts.tsv --ratio nan", "--ratio: nan must be above 0"),
         ("coverage facts.tsv --ratio some", "--ratio: 'some' is not a number"),
         ("coverage facts.tsv --ratio ,", "--ratio is empty"),
-        ("coverage facts.tsv --max-entities 0", "'0' is not a whole number"),
-        ("coverage facts.tsv --max-entities 1" + "0" * 5000, "is not a whole number"),
+        ("coverage facts.tsv --max-entities 0", "'0' is not an integer"),
+        ("coverage facts.tsv --max-entities 1" + "0" * 5000, "is not an integer"),
         ("coverage facts.tsv --max-entities 3 --ratio 1", "either --ratio or --max-entities"),
         ("coverage facts.tsv --sampler ppr,prr", "unknown sampler 'prr'; did you mean 'ppr'"),
         ("coverage facts.tsv --sampler ,", "--sampler is empty"),
@@ -221,14 +221,14 @@ def test_an_option_named_like_its_value_is_named_in_full() -> None:
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (MemoryError(), "the memory of this machine is too small"),
+        (MemoryError(), "out of memory"),
         (
             RuntimeError(
                 "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
             ),
-            "the memory of this machine is too small",
+            "out of memory",
         ),
-        (torch.OutOfMemoryError("CUDA out of memory"), "the memory of this machine is too small"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "out of memory"),
         (OSError(28, "No space left on device", "x.npy"), "x.npy: No space left on device"),
         (OSError("odd"), "odd"),
     ],

@@ -299,7 +299,7 @@ def test_names_are_found_however_they_are_written() -> None:
     ]
     with pytest.raises(UnknownNameError, match="did you mean 'complex'"):
         peers.find_peer("compex")
-    with pytest.raises(UnknownNameError, match=r"known are oneshot, .*transe"):
+    with pytest.raises(UnknownNameError, match=r"known: oneshot, .*transe"):
         peers.find_peer("zzz")
 
 

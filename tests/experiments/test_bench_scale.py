@@ -78,7 +78,7 @@ def test_wrong_use_is_told(run: Run, tmp_path: Path) -> None:
         (("--facts", "1e5", "--graphs", "famly"), "unknown graph 'famly'; did you mean"),
         (("--directory", tmp_path / "none"), "none: is not a directory"),
         (("--plot", tmp_path / "x.txt"), "a picture ends in"),
-        (("--resume",), "--resume goes on with the file that --out names"),
+        (("--resume",), "--resume continues the file named by --out"),
         (("--resume", "--out", tmp_path / "bad"), "was not written by `oneshot bench scale`"),
     ):
         (tmp_path / "bad").write_text("{")

@@ -154,7 +154,7 @@ def test_all_tables_that_cannot_be_measured_are_an_error(run: Run, tmp_path: Pat
     assert "dim" in wrong.err
     assert not (tmp_path / "b").exists()
     both = run("paper", "layers", "--quick", "--data", "umls", "--out", tmp_path / "b")
-    assert (both.code, "leave out" in both.err) == (2, True)
+    assert (both.code, "omit --quick or --data" in both.err) == (2, True)
 
 
 def test_reports_are_judged_with_their_own_settings_only(

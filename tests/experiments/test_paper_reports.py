@@ -233,7 +233,7 @@ def test_a_table_told_to_stop_goes_on_within_the_training(
     command = ["paper", "heuristics", "--quick", "--set", "training.epochs=3", "--out", tmp_path]
     stopped = run(*command)
     assert stopped.code == 143
-    assert "the same command goes on" in stopped.err
+    assert "run the same command again to resume" in stopped.err
     (path,) = (tmp_path / "runs").iterdir()
     assert not (path / "result.json").exists()
     assert run(*command).code == 0

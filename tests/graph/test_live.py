@@ -429,12 +429,12 @@ def test_facts_on_the_command_line(run: Run, trained: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("add",), "name a fact as HEAD RELATION TAIL, or a file of facts with --file"),
-        (("add", "a", "next"), "name a fact as HEAD RELATION TAIL"),
+        (("add",), "give a fact as HEAD RELATION TAIL, or a file of facts with --file"),
+        (("add", "a", "next"), "give a fact as HEAD RELATION TAIL"),
         (("add", "a", "nxt", "b"), "unknown relation 'nxt'; did you mean 'next'?"),
         (("swap", "a", "next", "b"), "unknown action 'swap'"),
-        (("export", "a", "next", "b"), "export takes no fact"),
-        (("add", "a", "next", "b", "--out", "x"), "--out is for export"),
+        (("export", "a", "next", "b"), "export takes neither a fact"),
+        (("add", "a", "next", "b", "--out", "x"), "--out works only with export"),
         (("add", "--file", "nowhere.tsv"), "nowhere.tsv"),
     ],
 )

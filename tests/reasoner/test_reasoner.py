@@ -177,8 +177,8 @@ def test_options_are_one_value_or_keywords(reasoner: Reasoner) -> None:
     ("options", "message"),
     [
         ({"top": 0}, "top must be at least 1, not 0"),
-        ({"top": 2.5}, r"top must be a whole number, not 2\.5"),
-        ({"top": True}, "top must be a whole number, not True"),
+        ({"top": 2.5}, r"top must be an integer, not 2\.5"),
+        ({"top": True}, "top must be an integer, not True"),
         ({"candidates": "all"}, 'candidates must be "seen" or a list'),
         ({"explain": -1}, "explain must be true, false or a number, not -1"),
         ({"explain": "yes"}, "explain must be true, false or a number, not 'yes'"),

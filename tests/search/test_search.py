@@ -37,17 +37,17 @@ def test_a_search_from_data_to_budgets(tmp_path: Path, run: Run) -> None:
     # While it runs, and where nothing can be written, it is shown all the same.
     with only_one(out):
         busy = run("search", "--show", out, "--json")
-    assert "another process is searching there" in busy.err
+    assert "another process is running this search" in busy.err
     assert busy.json["trials"] == 6
     (tmp_path / "mine").write_text("precious")
     (out / "search.json").unlink()
     (out / "search.json").symlink_to(tmp_path / "mine")
-    assert "is a link" in run("search", "--show", out).err
+    assert "is a symbolic link" in run("search", "--show", out).err
     assert (tmp_path / "mine").read_text() == "precious"
     (out / "search.json").unlink()
     text = run("search", "--show", out)
     assert "Importance of the dimensions" in text.out
-    assert "Budgets by relation" in text.out
+    assert "Budgets per relation" in text.out
     # A finished search, asked for the same, has nothing left to do; asked for more, it goes on.
     assert run("search", data, "--out", out, "--trials", 6).code == 2
     before = Store(out).trials("predictor")
@@ -57,7 +57,7 @@ def test_a_search_from_data_to_budgets(tmp_path: Path, run: Run) -> None:
     assert again["trials"] == 7
     assert Store(out).trials("predictor")[:6] == before
     wrong = run("search", data, "--out", out, "--resume", "--target", "hits@1")
-    assert (wrong.code, "was begun with target mrr" in wrong.err) == (2, True)
+    assert (wrong.code, "was started with target mrr" in wrong.err) == (2, True)
 
 
 def test_a_search_in_slices_of_time(tmp_path: Path, run: Run) -> None:
@@ -140,13 +140,13 @@ def test_a_search_with_another_surrogate(tmp_path: Path, run: Run) -> None:
     assert origins[:2] == ["initial", "initial"]
     assert origins[2::2] == ["variation", "variation"]
     other = run("search", data, "--out", out, "--resume", "--surrogate", "mlp")
-    assert (other.code, "was begun with surrogate gaussian" in other.err) == (2, True)
+    assert (other.code, "was started with surrogate gaussian" in other.err) == (2, True)
 
 
 def test_wrong_use_is_told(tmp_path: Path, run: Run) -> None:
     assert "give a data set" in run("search").err
     assert "holds no search" in run("search", "--show", tmp_path).err
-    assert "it only shows" in run("search", "--show", tmp_path, "--trials", 3).err
+    assert "--show cannot be combined" in run("search", "--show", tmp_path, "--trials", 3).err
     needs_smac()
     wrong = run("search", tmp_path / "no data", "--out", tmp_path / "s", "--target", "hits@7")
     assert "target must be one of mrr" in wrong.err  # said before the data are looked for
@@ -155,4 +155,4 @@ def test_wrong_use_is_told(tmp_path: Path, run: Run) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     refused = run("search", "umls", "--out", tmp_path / "mine", "--device", "cpu")
-    assert (refused.code, "choose another place" in refused.err) == (2, True)
+    assert (refused.code, "choose another directory" in refused.err) == (2, True)

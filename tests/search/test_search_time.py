@@ -571,7 +571,7 @@ def test_the_plan_is_for_a_time_between_a_trial_and_the_training(
 def test_random_searches_do_not_fit_into_a_time(tmp_path: Path, run: Run) -> None:
     needs_smac()
     wrong = run("search", "umls", "--out", tmp_path / "s", "--minutes", 1, "--random", 2)
-    assert (wrong.code, "leave out --minutes" in wrong.err) == (2, True)
+    assert (wrong.code, "cannot be combined with --minutes" in wrong.err) == (2, True)
 
 
 # Searches of earlier versions.

@@ -92,7 +92,7 @@ def test_ranges_are_narrowed_and_widened(tmp_path: Path) -> None:
         ("[training]\nepochs = [8, 9]\n", "training.epochs cannot be searched"),
         ("[prediktor]\ndim = [8]\n", "no section 'prediktor'"),
         ("[predictor]\ndim = []\n", "predictor.dim: the list is empty"),
-        ("[predictor]\ndim = ['a', 'b']\n", "predictor.dim must be a whole number"),
+        ("[predictor]\ndim = ['a', 'b']\n", "predictor.dim must be an integer"),
         ("[predictor]\nmessage = ['redgn']\n", "did you mean 'redgnn'"),
         ("[training]\nlearning_rate = { low = 1.0 }\n", "a range is"),
         ("[training]\nlearning_rate = { low = 1.0, high = 0.1 }\n", "low must be below high"),

@@ -534,11 +534,11 @@ def test_wrong_use_of_serve(
     (tmp_path / "token").write_text("")
     told = run("serve", run_path, "--token-file", tmp_path / "token")
     assert told.code == 2
-    assert "must hold one token" in told.err
+    assert "must contain one token" in told.err
     told = run("serve", run_path, "--token-file", tmp_path / "nothing")
     assert told.code == 2
     assert "nothing: No such file" in told.err
     monkeypatch.setenv("ONESHOT_TOKEN", "two words")
     told = run("serve", run_path)
     assert told.code == 2
-    assert "$ONESHOT_TOKEN: must hold one token" in told.err
+    assert "$ONESHOT_TOKEN: must contain one token" in told.err

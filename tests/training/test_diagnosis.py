@@ -57,7 +57,7 @@ def test_low_coverage_is_told_with_the_option_to_raise() -> None:
         lines = about(said, "among the sampled entities")
         assert len(lines) == 1
         assert f"only {covered:.0%} of the answers in training" in lines[0]
-        assert f"raise {option} (`oneshot coverage` shows how far)" in lines[0]
+        assert f"raise {option} (`oneshot coverage` shows the coverage of budgets)" in lines[0]
 
 
 def test_low_coverage_of_the_validation_is_told() -> None:
@@ -106,7 +106,7 @@ def test_a_loss_that_does_not_move_is_told() -> None:
     trainer, said = train(chain_world(60), *changes)
     losses = [record["loss"] for record in trainer.state.history]
     assert losses[2] > 0.99 * losses[0]
-    lines = about(said, "the loss does not move", "training.learning_rate than 1e-09")
+    lines = about(said, "the loss does not decrease", "training.learning_rate (1e-09)")
     assert len(lines) == 1
     assert f"({losses[0]:.4f} at first, {losses[2]:.4f} now)" in lines[0]
 
@@ -121,7 +121,7 @@ def test_a_loss_that_does_not_move_within_a_quarter_of_the_time(
     trainer, said = train(chain_world(300), *changes, seconds=3.0)
     assert trainer.state.epoch == 1
     assert trainer.state.out_of_time
-    assert len(about(said, "the loss does not move")) == expected
+    assert len(about(said, "the loss does not decrease")) == expected
 
 
 def popular() -> Dataset:
@@ -171,17 +171,17 @@ def test_subgraphs_as_large_as_a_large_graph_are_told(
     monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], expected: int
 ) -> None:
     data = chain_world(30)
-    assert not about(train(data, *changes, "training.epochs=1")[1], "slow without need")
+    assert not about(train(data, *changes, "training.epochs=1")[1], "unnecessarily slow")
     monkeypatch.setattr(diagnosis, "_LARGE_GRAPH", 29)
     _, said = train(data, *changes, "training.epochs=1")
-    lines = about(said, "hold all 30 entities", "slow without need", "set sampler.entity_ratio")
+    lines = about(said, "contain all 30 entities", "unnecessarily slow", "set sampler.entity_ratio")
     assert len(lines) == expected
 
 
 def test_more_epochs_than_there_is_time_for_are_told() -> None:
     changes = "training.batch_size=8", "training.minutes=1"  # 6 steps an epoch
     _, said = train(chain_world(30), *changes, "training.epochs=20")
-    lines = about(said, "20 epochs would take about 2.0 minutes, longer than the 1 there are")
+    lines = about(said, "20 epochs would take about 2.0 minutes, more than the budget of 1")
     assert len(lines) == 1
     assert "ends after about 9 (" in lines[0]
     _, said = train(chain_world(30), *changes, "training.epochs=9")

@@ -232,7 +232,7 @@ def test_one_ctrl_c_ends_well_and_a_second_one_at_once(
     assert result["stopped"] is True
     assert result["valid"]["mrr"] > 0
     assert result["test"]["mrr"] > 0
-    assert f"go on with: oneshot train {place / 'data'} --out {out} --resume" in told.err
+    assert f"resume with: oneshot train {place / 'data'} --out {out} --resume" in told.err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     # A second one in the evaluation: the run is as it was left by the first.
     with monkeypatch.context() as patch:

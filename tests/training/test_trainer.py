@@ -237,7 +237,9 @@ def test_memory_too_small_for_one_query_is_told(monkeypatch: pytest.MonkeyPatch)
     reasoner = make(data)
     before = parameters(reasoner)
     monkeypatch.setattr(reasoner.predictor, "forward", failing)
-    with pytest.raises(OneshotError, match=r"for 1 queries at once: lower sampler\.entity_ratio"):
+    with pytest.raises(
+        OneshotError, match=r"micro-batch of 1 queries: lower sampler\.entity_ratio"
+    ):
         fit(reasoner, data, SMALL)
     assert torch.equal(parameters(reasoner), before)
 

@@ -27,17 +27,18 @@ from oneshot.system.process import prepare_process
 
 app = typer.Typer(
     name="oneshot",
-    help="Link prediction on large knowledge graphs: one small subgraph per question.",
+    help="Link prediction on large knowledge graphs: one small subgraph per query.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-benches = typer.Typer(no_args_is_help=True, help="Time our code against plain formulations.")
+benches = typer.Typer(
+    no_args_is_help=True, help="Benchmark this package against reference implementations."
+)
 
 _NO_MEMORY = (
-    "the memory of this machine is too small for this; take a smaller graph, budget "
-    "(sampler.entity_ratio), batch or predictor.dim"
+    "out of memory; use a smaller graph, budget (sampler.entity_ratio), batch size or predictor.dim"
 )
 COMMANDS = (
     demo,
@@ -68,7 +69,7 @@ def main() -> NoReturn:
     prepare_process()
     console.accept_all_letters()
     try:
-        # Not standalone: the messages and exit codes are ours, not those of a version of typer.
+        # Not standalone: messages and exit codes must not depend on the version of typer.
         sys.exit(app(prog_name="oneshot", standalone_mode=False))
     except WrongUse as error:
         if is_call_for_help(error):
@@ -76,7 +77,7 @@ def main() -> NoReturn:
                 console.stdout.file.write(f"{error}\n")
             sys.exit(2)
         _fail(describe(error, app, sys.argv[1:]))
-    except (KeyboardInterrupt, typer.Abort):  # which of both depends on the version of typer
+    except (KeyboardInterrupt, typer.Abort):  # which of the two depends on the version of typer
         sys.exit(130)
     except OneshotError as error:
         _fail(str(error))
@@ -93,8 +94,8 @@ def _fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         console.stdout.print(__version__)
         raise typer.Exit
 

@@ -24,47 +24,53 @@ if TYPE_CHECKING:
     from oneshot.config import Config
 
 ConfigOption = Annotated[
-    Path | None, typer.Option(metavar="FILE.toml", help="The configuration to measure.")
+    Path | None, typer.Option(metavar="FILE.toml", help="Configuration to measure, in TOML.")
 ]
 
 
 def sampler(
     source: DataArgument = "world",
-    ratio: Annotated[float | None, typer.Option(help="Share of the entities. [0.1]")] = None,
-    max_entities: Annotated[
-        int | None, typer.Option(min=1, help="Count of entities instead of a share.")
+    ratio: Annotated[
+        float | None, typer.Option(help="Share of the entities in a subgraph. [0.1]")
     ] = None,
-    queries: Annotated[str, typer.Option(help="How many entities to ask about, or 'all'.")] = "512",
-    method: Annotated[str, typer.Option(help="auto, chebyshev, power or push.")] = "auto",
+    max_entities: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of entities in a subgraph, instead of --ratio."),
+    ] = None,
+    queries: Annotated[str, typer.Option(help="Number of query entities, or 'all'.")] = "512",
+    method: Annotated[
+        str, typer.Option(help="PPR method: auto, chebyshev, power or push.")
+    ] = "auto",
     baselines: Annotated[
-        str, typer.Option("--with", help="networkx, scipy, pyg; comma-separated, or 'none'.")
+        str,
+        typer.Option("--with", help="Baselines: networkx, scipy, pyg; comma-separated, or 'none'."),
     ] = "networkx,scipy,pyg",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the result as JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the result to FILE as JSON.")
     ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Time PPR and the choice of entities against networkx, scipy and PyTorch Geometric."""
+    """Compare the speed of PPR and entity selection with networkx, scipy and PyTorch Geometric."""
     import torch
 
     from oneshot.experiments.bench import sampler as sampler_bench
     from oneshot.samplers import PPRSampler
     from oneshot.system.devices import find_device
 
-    place = find_device(device)
+    torch_device = find_device(device)
     if out is not None:
         check_output(out, source)
     dataset = load_data(source, seed)
-    graph = dataset.graph.to(place)
+    graph = dataset.graph.to(torch_device)
     size = graph.num_entities if queries == "all" else count(queries, "--queries")
-    entities = drawn(graph.num_entities, size, seed).to(place)
-    asked = torch.stack([entities, torch.zeros_like(entities)], dim=1)
+    entities = drawn(graph.num_entities, size, seed).to(torch_device)
+    query_pairs = torch.stack([entities, torch.zeros_like(entities)], dim=1)
     chosen = PPRSampler(ratio, max_entities=max_entities, method=method)  # type: ignore[arg-type]
     names = [] if baselines == "none" else parts(baselines, "--with")
     with console.status("measuring"):
-        result = sampler_bench.bench_sampler(graph, chosen, asked, names, note=console.note)
+        result = sampler_bench.bench_sampler(graph, chosen, query_pairs, names, note=console.note)
     result = {"data": dataset.name, **result}
     _finish(result, out, json)
     if json:
@@ -73,7 +79,7 @@ def sampler(
     console.print_table(
         f"The {result['chosen_entities']:,} entities of highest PPR on {dataset.name} "
         f"({result['method']})",
-        ("", "queries/s", "recall", "peak MB", "ours is faster by"),
+        ("", "queries/s", "recall", "peak MB", "speedup of ours"),
         [
             (
                 name,
@@ -90,21 +96,21 @@ def sampler(
 
 def predictor(
     source: DataArgument = "world",
-    queries: Annotated[int, typer.Option(min=1, help="Queries of a step.")] = 16,
+    queries: Annotated[int, typer.Option(min=1, help="Number of queries per step.")] = 16,
     config: ConfigOption = None,
     settings: SetOption = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the result as JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the result to FILE as JSON.")
     ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Time a training step against the same network written edge by edge."""
+    """Compare a training step with an edge-by-edge implementation of the same network."""
     from oneshot.experiments.bench.predictor import bench_predictor
     from oneshot.system.devices import find_device
 
-    place = find_device(device)
+    torch_device = find_device(device)
     if out is not None:
         check_output(out, source)
     dataset = load_data(source, seed)
@@ -112,7 +118,7 @@ def predictor(
     chosen = drawn(len(asked), queries, seed)
     with console.status("measuring"):
         result = bench_predictor(
-            dataset, _configuration(config, settings), asked[chosen], answers[chosen], place
+            dataset, _configuration(config, settings), asked[chosen], answers[chosen], torch_device
         )
     result = {"data": dataset.name, **result}
     _finish(result, out, json)
@@ -137,27 +143,29 @@ def predictor(
 
 def end_to_end(
     source: DataArgument = "world",
-    steps: Annotated[int, typer.Option(min=1, help="Steps to train.")] = 20,
-    limit: Annotated[int, typer.Option(min=1, help="Validation queries to answer.")] = 256,
+    steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of validation queries.")] = 256,
     config: ConfigOption = None,
     settings: SetOption = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the result as JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the result to FILE as JSON.")
     ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Time training and evaluation, sampling included, against the usual way of writing it."""
+    """Compare training and evaluation, including sampling, with a conventional implementation."""
     from oneshot.experiments.bench.predictor import bench_end_to_end
     from oneshot.system.devices import find_device
 
-    place = find_device(device)
+    torch_device = find_device(device)
     if out is not None:
         check_output(out, source)
     dataset = load_data(source, seed)
     with console.status("measuring"):
-        result = bench_end_to_end(dataset, _configuration(config, settings), place, steps, limit)
+        result = bench_end_to_end(
+            dataset, _configuration(config, settings), torch_device, steps, limit
+        )
     result = {"data": dataset.name, **result}
     _finish(result, out, json)
     if json:
@@ -172,34 +180,38 @@ def end_to_end(
 
 def scale(
     facts: Annotated[
-        str, typer.Option(help="Sizes of the graphs, comma-separated, 1e4 to 1.5e8.")
+        str, typer.Option(help="Numbers of facts, comma-separated, 1e4 to 1.5e8.")
     ] = "1e5,1e6",
     graphs: Annotated[
-        str, typer.Option(help="family (no hubs), power-law (many hubs); comma-separated.")
+        str, typer.Option(help="Graphs: family (no hubs), power-law (many hubs); comma-separated.")
     ] = "family,power-law",
-    max_entities: Annotated[int, typer.Option(min=1, help="Entities of a subgraph.")] = 2000,
-    questions: Annotated[int, typer.Option(min=1, help="Questions to ask, one by one.")] = 100,
+    max_entities: Annotated[
+        int, typer.Option(min=1, help="Number of entities per subgraph.")
+    ] = 2000,
+    questions: Annotated[
+        int, typer.Option(min=1, help="Number of queries, answered one by one.")
+    ] = 100,
     directory: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the graphs lie meanwhile; 17 GB for 1e8 facts."),
+        typer.Option(metavar="DIR", help="Directory for temporary graphs; 17 GB for 1e8 facts."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw cost against size.")
+        Path | None, typer.Option(metavar="FILE", help="Plot cost against size to FILE.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the result as JSON.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the result to FILE as JSON.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the rows that --out holds already.")
+        bool, typer.Option("--resume", help="Keep the rows that --out already contains.")
     ] = False,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Measure how building, opening, sampling and predicting grow with the size of the graph.
+    """Measure how the cost of building, opening, sampling and prediction grows with graph size.
 
-    Graphs are built on the disk from text and asked on a processor, each step in a process of its
-    own, the files untouched before.
+    Graphs are built on disk from text and queried on the CPU. Each step runs in its own process,
+    with a cold file cache.
     """
     from oneshot.experiments.bench.scale import Row, bench_scale, check, parse_size, read_result
     from oneshot.system.devices import find_device
@@ -207,7 +219,7 @@ def scale(
 
     find_device(device)
     if resume and out is None:
-        raise InputError("--resume goes on with the file that --out names; give both")
+        raise InputError("--resume continues the file named by --out; give both")
     before = read_result(out) if resume and out is not None and out.exists() else None
     sizes = [parse_size(text) for text in parts(facts, "--facts")]
     names = parts(graphs, "--graphs")
@@ -260,7 +272,7 @@ def scale(
         "recall": ("recall", "{:.3f}"),
     }
     console.print_table(
-        f"Cost against size, {max_entities:,} entities a question",
+        f"Cost against size, {max_entities:,} entities per query",
         ("", *(title for title, _ in columns.values())),
         [
             (
@@ -275,7 +287,7 @@ def scale(
     )
     for graph, growth in result["growth"].items():
         shown = ", ".join(f"{key.replace('_', ' ')} {value:.2f}" for key, value in growth.items())
-        console.note(f"growth exponents on {graph}: {shown or 'need two sizes'}")
+        console.note(f"growth exponents on {graph}: {shown or 'need at least two sizes'}")
 
 
 def _configuration(path: Path | None, settings: list[str] | None) -> "Config":
@@ -285,7 +297,7 @@ def _configuration(path: Path | None, settings: list[str] | None) -> "Config":
 
 
 def _finish(result: dict[str, Any], out: Path | None, json: bool) -> None:
-    """Write and print a result as JSON, where wanted."""
+    """Write and print a result as JSON, if requested."""
     from oneshot.system.files import write_json
 
     if out is not None:

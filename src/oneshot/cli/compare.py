@@ -1,4 +1,4 @@
-"""The command that sets our predictor beside its peers."""
+"""The command that compares the predictor with other methods."""
 
 import tempfile
 from contextlib import ExitStack
@@ -28,41 +28,43 @@ def compare(
         typer.Option(
             "--with",
             metavar="NAME,...",
-            help="frequency, nbfnet, redgnn, drum, transe, distmult, complex, rotate, quate, "
-            "conve, pairre, triplere, autosf, compgcn, rgcn, nodepiece.",
+            help="Methods to compare with: frequency, nbfnet, redgnn, drum, transe, distmult, "
+            "complex, rotate, quate, conve, pairre, triplere, autosf, compgcn, rgcn, nodepiece.",
         ),
     ] = "distmult,complex,rotate",
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Our configuration in TOML.")
+        Path | None, typer.Option(metavar="FILE", help="Configuration of our predictor, in TOML.")
     ] = None,
     settings: SetOption = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="At most so many epochs for each.")
+        int | None, typer.Option(min=1, help="Maximum number of epochs per method.")
     ] = None,
     dim: Annotated[
         int | None,
-        typer.Option(min=4, max=2**16, help="Numbers an entity has in the embedding models. [128]"),
+        typer.Option(min=4, max=2**16, help="Embedding dimension of the embedding models. [128]"),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Begin none after so many minutes.")
+        float | None, typer.Option(min=0, help="Start no further method after this many minutes.")
     ] = None,
     minutes_each: Annotated[
         float | None,
         typer.Option(
             metavar="M",
-            help="Time budget in minutes of each for training and evaluation; without --config "
-            "ours is planned for it.",
+            help="Time budget per method in minutes, for training and evaluation; without "
+            "--config, our configuration is planned for it.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep finished rows and runs here, and go on with them."),
+        typer.Option(
+            metavar="DIR", help="Keep finished rows and runs in DIR, and resume from them."
+        ),
     ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train our predictor and its peers on your data; all are ranked the same way."""
+    """Train our predictor and other methods on the same data, with the same ranking protocol."""
     from oneshot.config import from_table, read_config
     from oneshot.experiments.baselines.recipes import DIM
     from oneshot.experiments.baselines.registry import check_packages, find_peer, has_pykeen
@@ -72,10 +74,10 @@ def compare(
     from oneshot.training.interrupt import StopTraining, ended_by_sigterm
     from oneshot.training.plan import check_minutes
 
-    place = find_device(device)
+    torch_device = find_device(device)
     check_minutes(minutes_each)
     names = [find_peer(name) for name in parts(peers, "--with")]
-    if not has_pykeen():  # importing it takes longer than finding out what else is wrong
+    if not has_pykeen():  # importing it is slow, so other errors are reported first
         check_packages(names)
     changes = [*(settings or []), f"training.seed={seed}"]
     ours = from_table({}, changes) if config is None else read_config(config, changes)
@@ -89,7 +91,7 @@ def compare(
             out = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oneshot-")))
         bench = Comparison(
             out,
-            place,
+            torch_device,
             seed,
             minutes=minutes,
             data=dataset,
@@ -106,7 +108,9 @@ def compare(
             with ended_by_sigterm():
                 result = measure_all(bench, console.note)
         except (KeyboardInterrupt, StopTraining) as stop:
-            kept = "nothing is kept without --out" if is_temporary else f"go on with --out {out}"
+            kept = (
+                "nothing is kept without --out" if is_temporary else f"to resume, use --out {out}"
+            )
             console.note(f"stopped; {kept}")
             raise typer.Exit(143 if isinstance(stop, StopTraining) else 130) from None
     if json:

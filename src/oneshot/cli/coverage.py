@@ -31,30 +31,31 @@ _SHARES = ("coverage", "reachable")
 def coverage(
     source: DataArgument,
     sampler: Annotated[
-        str, typer.Option(help="ppr, bfs, random_walk, pagerank, random; comma-separated.")
+        str,
+        typer.Option(help="Samplers: ppr, bfs, random_walk, pagerank, random; comma-separated."),
     ] = "ppr",
     ratio: Annotated[
         str | None, typer.Option(help="Shares of the entities, comma-separated. [0.1,0.2,0.5]")
     ] = None,
     max_entities: Annotated[
-        str | None, typer.Option(help="Counts of entities instead of shares, comma-separated.")
+        str | None, typer.Option(help="Numbers of entities instead of shares, comma-separated.")
     ] = None,
     split: SplitOption = "test",
     limit: LimitOption = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw coverage against budget.")
+        Path | None, typer.Option(metavar="FILE", help="Plot coverage against budget to FILE.")
     ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Measure how often the answer is in a sampler's subgraph, in both query directions."""
+    """Measure how often the subgraph contains the answer, in both query directions."""
     from oneshot.evaluation.coverage import budget_label
     from oneshot.evaluation.coverage import coverage as measure
     from oneshot.samplers import SAMPLERS
     from oneshot.system.devices import find_device
 
-    place = find_device(device)
+    torch_device = find_device(device)
     names = _names(sampler)
     if ratio is not None and max_entities is not None:
         raise InputError("give either --ratio or --max-entities, not both")
@@ -75,14 +76,14 @@ def coverage(
     if not len(queries):
         raise InputError(
             f"the {split} split of {dataset.name} is empty: there are too few facts to hold any "
-            "out; take a larger file, or --split train"
+            "out; use a larger file, or --split train"
         )
     for remark in dataset.notes:
         console.note(remark)
     if limit is not None:
         chosen = drawn(len(queries), limit, seed)
         queries, answers = queries[chosen], answers[chosen]
-    graph = dataset.graph.to(place)
+    graph = dataset.graph.to(torch_device)
     largest = max(budgets)
     size: Any = {"max_entities" if isinstance(largest, int) else "entity_ratio": largest}
     rows = []
@@ -123,7 +124,7 @@ def coverage(
         ],
     )
     if plot is not None:
-        console.note(f"picture: {plot}")
+        console.note(f"plot: {plot}")
 
 
 def _names(text: str) -> list[str]:

@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 def data(
     source: DataArgument,
     save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Save as a memory-mapped graph.")
+        Path | None, typer.Option(metavar="DIR", help="Save as a memory-mapped graph in DIR.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check every file of a saved graph.")
+        bool, typer.Option("--verify", help="Verify the checksum of every file of a saved graph.")
     ] = False,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Show what is in a data set, or save it in a form that opens in milliseconds.
+    """Show the contents of a data set, or save it as a graph that opens in milliseconds.
 
-    Large text and Parquet files are saved without ever being in memory as a whole; if that is
-    interrupted, the same command goes on.
+    Large text and Parquet files are converted on disk and never loaded as a whole; after an
+    interruption, the same command resumes the conversion.
     """
     from oneshot.graph.saved import MARKER, check_place
     from oneshot.system.devices import find_device
@@ -74,30 +74,30 @@ def data(
     )
     for pair, shared in summary["overlaps"].items():
         if shared:
-            console.note(f"{shared:,} facts stand in both splits of {pair}")
+            console.note(f"{shared:,} facts occur in both splits of {pair}")
     for remark in dataset.notes:
         console.note(remark)
     if verify:
-        console.note("every file has the checksum that it was saved with")
+        console.note("the checksums of all files are correct")
     if save is not None:
         console.note(f"saved: {save}")
 
 
 def _verify(source: str) -> None:
-    """Check the files of a saved graph, with a bar."""
+    """Verify the files of a saved graph, with a progress bar."""
     from oneshot.data.locate import look_for
     from oneshot.graph.saved import is_saved_graph, verify_graph
 
     path = look_for(source)
     if path is None or not is_saved_graph(path):
-        raise InputError(f"{source}: --verify is for saved graphs, and this is none")
+        raise InputError(f"{source}: not a saved graph; --verify checks only saved graphs")
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"checking {source}", total=None)
         verify_graph(path, lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _build(source: str, save: Path, seed: int) -> bool:
-    """Build a saved graph from large files on the disk; false if it fits into memory."""
+    """Build a saved graph on disk from large files; false if they fit into memory."""
     from oneshot.data.large.build import build_graph
     from oneshot.data.large.state import Options, building_place
     from oneshot.data.load import large_files
@@ -107,9 +107,9 @@ def _build(source: str, save: Path, seed: int) -> bool:
     files = large_files(source)
     if files is None:
         return False
-    place = building_place(save)
-    if place.exists():
-        console.note(f"going on with what an interrupted build left in {place}")
+    partial = building_place(save)
+    if partial.exists():
+        console.note(f"resuming the interrupted build in {partial}")
     try:
         with console.progress_bar(with_counts=False) as bar:
             tasks: dict[str, Any] = {}
@@ -121,9 +121,9 @@ def _build(source: str, save: Path, seed: int) -> bool:
 
             build_graph(files, save, Options(seed=seed), progress)
     except KeyboardInterrupt:
-        console.note(f"the same command goes on from here; what is done lies in {place}")
+        console.note(f"run the same command again to resume; finished parts are in {partial}")
         raise
-    return_freed_memory()  # else it would stand beside the pages of the graph
+    return_freed_memory()  # otherwise it adds to the mapped pages of the graph
     return True
 
 

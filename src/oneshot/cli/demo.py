@@ -1,4 +1,4 @@
-"""The command that shows everything at once."""
+"""The command that runs the demonstration."""
 
 import time
 from pathlib import Path
@@ -12,14 +12,14 @@ from oneshot.system import console
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run and picture go.")] = Path(
-        "demo"
-    ),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory for the run and the plot.")
+    ] = Path("demo"),
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train on the bundled graph of the world, evaluate, and answer a question with reasons."""
+    """Train on the bundled graph of the world, evaluate, and explain an answer."""
     from oneshot.experiments.demo import run_demo
     from oneshot.plots.coverage import check_picture
     from oneshot.ranking import SCORES
@@ -50,7 +50,7 @@ def demo(
         [
             ("oneshot", f"{test['mrr']:.3f}", f"{test['hits@1']:.3f}", f"{test['hits@10']:.3f}"),
             (
-                "how often it occurs with the relation",
+                "frequency baseline",
                 f"{baseline.mrr:.3f}",
                 f"{baseline.hits_at_1:.3f}",
                 f"{baseline.hits_at_10:.3f}",
@@ -59,7 +59,7 @@ def demo(
     )
     found = shown.prediction
     console.print_table(
-        f"What else {found.relation} {found.entity}? (facts of the graph left out)",
+        f"What else {found.relation} {found.entity}? (known facts excluded)",
         ("answer", "score", "probability"),
         [
             (
@@ -72,4 +72,4 @@ def demo(
     )
     console.stdout.print(f"Why {found[0].entity}?")
     console.stdout.print(str(shown.explanation), soft_wrap=True)
-    console.note(f"picture: {shown.picture}    run: {shown.result['run']}    {seconds:.0f} s")
+    console.note(f"plot: {shown.picture}    run: {shown.result['run']}    {seconds:.0f} s")

@@ -21,38 +21,38 @@ def evaluate(
     run: RunArgument,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DATA", help="Another data set than the run's own."),
+        typer.Option("--data", metavar="DATA", help="Data set to evaluate on. [the run's own]"),
     ] = None,
     split: SplitOption = "test",
     limit: LimitOption = None,
     settings: SetOption = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Queries answered at once; on a GPU as many as it is good for."),
+        typer.Option(min=1, help="Batch size in queries. [16; on a GPU chosen to fill it]"),
     ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Filtered ranking of held-out facts, in both directions."""
+    """Evaluate a run: filtered ranking of held-out facts, in both directions."""
     import torch
 
     from oneshot.evaluation.evaluate import evaluate as evaluated
     from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
 
-    place = find_device(device)
+    torch_device = find_device(device)
     opened = Run.open(run, settings or ())
     dataset = opened.data if data is None else load_data(data, seed)
     reasoner = opened.reasoner if data is None else opened.reasoner_on(dataset.graph)
-    reasoner.to(place)
+    reasoner.to(torch_device)
     facts = reasoner.renumbered(dataset.graph, dataset.facts(split))
     known = reasoner.renumbered(dataset.graph, dataset.known)
     if data is None and opened.graph is not opened.base_graph:  # facts were added or removed
         known = torch.cat([known, reasoner.graph.facts.long().cpu()])
-    asked = min(2 * len(facts), limit or 2 * len(facts))
+    total = min(2 * len(facts), limit or 2 * len(facts))
     with console.progress_bar() as progress:
-        task = progress.add_task("evaluating", total=asked)
+        task = progress.add_task("evaluating", total=total)
         report = evaluated(
             reasoner,
             facts,

@@ -18,9 +18,10 @@ _ACTIONS = ("add", "remove", "export")
 
 def facts(
     run: RunArgument,
-    action: Annotated[str, typer.Argument(metavar="add|remove|export", help="What to do.")],
+    action: Annotated[str, typer.Argument(metavar="add|remove|export", help="Action.")],
     fact: Annotated[
-        list[str] | None, typer.Argument(metavar="[HEAD RELATION TAIL]", help="One fact.")
+        list[str] | None,
+        typer.Argument(metavar="[HEAD RELATION TAIL]", help="Fact to add or remove."),
     ] = None,
     file: Annotated[
         Path | None,
@@ -29,16 +30,18 @@ def facts(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where exported facts go, as .tsv.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File for the exported facts, .tsv. [stdout]"),
     ] = None,
     changes: Annotated[
-        bool, typer.Option("--changes", help="Export only what was added and removed.")
+        bool,
+        typer.Option("--changes", help="Export only the added and removed facts."),
     ] = False,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Change the graph of a run, durably, or write its facts out."""
+    """Add or remove facts of a run's graph permanently, or export its facts."""
     from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
 
@@ -71,31 +74,33 @@ def facts(
 def _check_facts(
     action: str, fact: list[str] | None, file: Path | None, out: Path | None, changes: bool
 ) -> "list[NamedFact]":
-    """The facts that the arguments name; raises if the arguments contradict each other."""
+    """The facts named by the arguments; raises if the arguments contradict each other."""
     from oneshot.data.formats import read_facts
 
     if action not in _ACTIONS:
         raise UnknownNameError.among("action", action, _ACTIONS)
     if action == "export":
         if fact or file is not None:
-            raise InputError("export takes no fact and no --file; it writes what is there")
+            raise InputError(
+                "export takes neither a fact nor --file; it writes all facts of the graph"
+            )
         return []
     if out is not None or changes:
-        raise InputError(f"{'--changes' if out is None else '--out'} is for export")
+        raise InputError(f"{'--changes' if out is None else '--out'} works only with export")
     if bool(fact) == (file is not None) or (fact and len(fact) != 3):
-        raise InputError("name a fact as HEAD RELATION TAIL, or a file of facts with --file")
+        raise InputError("give a fact as HEAD RELATION TAIL, or a file of facts with --file")
     if fact:
         return [(fact[0], fact[1], fact[2])]
     assert file is not None
     raw = read_facts(file)
     if raw.are_ids:
-        raise InputError(f"{file}: holds ids; facts are changed by names")
+        raise InputError(f"{file}: contains ids; give facts by name")
     columns = [column.to_pylist() for column in raw.columns]
     return list(zip(*columns, strict=True))
 
 
 def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:
-    """All facts, or those that were changed with a word about each, to a file or to stdout."""
+    """Write all facts, or the changed facts with their change, to a file or to stdout."""
     from oneshot.data.formats import write_facts
     from oneshot.data.formats.text import as_line
 

@@ -1,4 +1,4 @@
-"""The command that turns an official checkpoint into a run."""
+"""The command that converts a checkpoint of the official code into a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +17,9 @@ from oneshot.system import console
 
 
 def import_official(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A checkpoint of the official code.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Checkpoint of the official code.")],
     data: Annotated[
-        str, typer.Option("--data", metavar="DATA", help="The data set it was trained on.")
+        str, typer.Option("--data", metavar="DATA", help="Data set that it was trained on.")
     ],
     out: RunOption,
     settings: SetOption = None,
@@ -29,10 +27,10 @@ def import_official(
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Turn a checkpoint of the official code into a run.
+    """Convert a checkpoint of the official code into a run.
 
-    What the file cannot tell comes from --set: predictor.activation (relu), predictor.shortcut
-    (false) and the sampler.
+    The checkpoint lacks some options; set them with --set: predictor.activation (default relu),
+    predictor.shortcut (default false) and the sampler.
     """
     from oneshot.config import from_table
     from oneshot.runs.official import import_official as read_checkpoint

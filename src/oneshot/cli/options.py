@@ -1,4 +1,4 @@
-"""What the commands share: arguments, options, and how they are read."""
+"""Arguments and options shared by the commands, and their parsing."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,32 +17,38 @@ DataArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A bundled name (world, umls), family:PEOPLE, random:ENTITIES:FACTS, "
+        help="A bundled data set (world, umls), family:PEOPLE, random:ENTITIES:FACTS, "
         "power-law:ENTITIES:FACTS, a directory with train, valid and test files, a saved graph, "
-        "one file of triples, a name in $ONESHOT_DATA, or a public data set to download (WN18RR, "
+        "a file of triples, a name in $ONESHOT_DATA, or a public data set to download (WN18RR, "
         "FB15k-237, NELL-995, YAGO3-10, ogbl-biokg, ogbl-wikikg2, Hetionet, Wikidata5M, "
         "pykeen:NAME).",
     ),
 ]
 RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="A run directory, as `oneshot train` writes it.")
+    Path, typer.Argument(metavar="RUN", help="Run directory, as written by `oneshot train`.")
 ]
-RunOption = Annotated[Path, typer.Option(metavar="RUN", help="The run directory to write.")]
-SplitOption = Annotated[str, typer.Option(help="train, valid or test.")]
+RunOption = Annotated[Path, typer.Option(metavar="RUN", help="Run directory to write.")]
+SplitOption = Annotated[str, typer.Option(help="Split: train, valid or test.")]
 LimitOption = Annotated[
-    int | None, typer.Option(min=1, help="Ask only so many queries, drawn with the seed.")
+    int | None, typer.Option(min=1, help="Maximum number of queries, sampled with --seed. [all]")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout.")]
-SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of everything random.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON value on stdout.")
+]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Random seed.")]
+DeviceOption = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change an option; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Override a configuration option; may be repeated.",
+    ),
 ]
 
 
 def load_data(source: str, seed: int) -> "Dataset":
-    """The data set of a name, with a sign while it is read."""
+    """Load a data set, with a spinner on stderr."""
     from oneshot.data.load import load
 
     download(source)
@@ -51,7 +57,7 @@ def load_data(source: str, seed: int) -> "Dataset":
 
 
 def download(source: str) -> None:
-    """Have a public data set in the cache, with a bar while it is downloaded."""
+    """Download a public data set into the cache if necessary, with a progress bar."""
     from oneshot.data.locate import bundled_names, look_for
     from oneshot.data.public.catalogue import fetch, is_named
 
@@ -63,7 +69,7 @@ def download(source: str) -> None:
 
 
 def check_output(path: Path, source: str, *others: Path) -> None:
-    """Raise if writing to `path` would replace a file of the data set, or one of others read."""
+    """Raise if writing to `path` would overwrite a file of the data set or one of `others`."""
     from oneshot.data.load import source_files
     from oneshot.system import files
 
@@ -71,18 +77,18 @@ def check_output(path: Path, source: str, *others: Path) -> None:
 
 
 def parts(text: str, option: str) -> list[str]:
-    """The values of a comma-separated list, of which there must be one."""
+    """The values of a comma-separated list; raises if it is empty."""
     values = [part.strip() for part in text.split(",") if part.strip()]
     if not values:
-        raise InputError(f"{option} is empty; give one value or several, separated by commas")
+        raise InputError(f"{option} is empty; give one or more values, separated by commas")
     return values
 
 
 def count(text: str, option: str) -> int:
-    """A whole number of at least 1."""
+    """An integer of at least 1."""
     # Longer numbers do not fit 64 bits; no graph has as many entities.
     if not text.isdecimal() or len(text) > 18 or int(text) < 1:
-        raise InputError(f"{option}: {text!r} is not a whole number from 1 to 10^18")
+        raise InputError(f"{option}: {text!r} is not an integer from 1 to 10^18")
     return int(text)
 
 

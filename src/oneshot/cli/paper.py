@@ -1,4 +1,4 @@
-"""The command that measures the tables of the paper."""
+"""The command that reproduces the tables of the paper."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,37 +15,39 @@ if TYPE_CHECKING:
     from oneshot.experiments.paper import Table, Workbench
 
 ALL = "all"
-PLACE, QUICK_PLACE = Path("reports"), Path("reports") / "quick"
+REPORTS, QUICK_REPORTS = Path("reports"), Path("reports") / "quick"
 
 
 def paper(
     name: Annotated[
-        str, typer.Argument(metavar="TABLE", help="The table's name, `all`, or `list`.")
+        str, typer.Argument(metavar="TABLE", help="Name of a table, `all`, or `list`.")
     ],
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DATA,...", help="Other data than the table's own."),
+        typer.Option(
+            "--data", metavar="DATA,...", help="Data sets, comma-separated. [those of the table]"
+        ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where reports and trained runs are kept.",
-            show_default=f"{PLACE}, {QUICK_PLACE} with --quick",
+            help="Directory for reports and trained runs.",
+            show_default=f"{REPORTS}, {QUICK_REPORTS} with --quick",
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="On a small generated world, to see that it works.")
+        bool, typer.Option("--quick", help="Use a small generated graph, as a smoke test.")
     ] = False,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Begin no row after so many minutes.")
+        float | None, typer.Option(min=0, help="Start no further row after this many minutes.")
     ] = None,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Measure a table or figure of the paper; run again, it goes on where it stopped."""
+    """Reproduce a table or figure of the paper; a second call resumes where the first stopped."""
     from oneshot.config import from_table
     from oneshot.errors import require
     from oneshot.experiments.paper import TABLES, Workbench
@@ -60,15 +62,15 @@ def paper(
     else:
         raise UnknownNameError.among("table", name, [*TABLES, ALL, "list"])
     if quick and data is not None:
-        raise InputError("--quick has data of its own; leave out --quick or --data")
-    from_table({}, settings or ())  # a wrong name is told before the work begins
-    require("matplotlib", "plot", "drawing the pictures of the tables")
+        raise InputError("--quick uses its own data; omit --quick or --data")
+    from_table({}, settings or ())  # report wrong names before the work starts
+    require("matplotlib", "plot", "plotting the tables")
     if out is None:
-        out = QUICK_PLACE if quick else PLACE
+        out = QUICK_REPORTS if quick else REPORTS
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; choose a directory")
     names = []
-    if data is not None:  # a path may have commas in it
+    if data is not None:  # a path may contain commas
         names = [data] if Path(data).exists() else list(dict.fromkeys(parts(data, "--data")))
     for source in names:
         download(source)
@@ -88,7 +90,7 @@ def paper(
         with ended_by_sigterm():
             reports, left_out = _measure(list(TABLES) if name == ALL else [name], bench, json)
     except (KeyboardInterrupt, StopTraining) as stop:
-        console.note(f"stopped; the same command goes on where it was ({out})")
+        console.note(f"stopped; run the same command again to resume ({out})")
         raise typer.Exit(143 if isinstance(stop, StopTraining) else 130) from None
     if json:
         console.print_json({"tables": reports, "left_out": left_out} if name == ALL else reports[0])
@@ -97,9 +99,9 @@ def paper(
 def _measure(
     names: list[str], bench: "Workbench", json: bool
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Measure tables, and print them unless JSON is wanted. → the reports, and why others are none
+    """Measure tables, and print them unless `json`. → the reports, and why others were skipped
 
-    Of several, those that cannot be measured are left out; if it is all of them, that is an error.
+    With several tables, those that cannot be measured are skipped; raises if all are skipped.
     """
     from oneshot.experiments.paper import TABLES, make_report
 
@@ -107,13 +109,13 @@ def _measure(
     left_out: dict[str, str] = {}
     for table in (TABLES[name] for name in names):
         if table.name == "claims" and left_out and not reports:
-            break  # the verdicts are made of the other tables
+            break  # the verdicts are computed from the other tables
         try:
             report = make_report(table, bench, console.note)
         except OneshotError as error:
             if len(names) == 1:
                 raise
-            console.note(f"{table.name}: left out: {error}")
+            console.note(f"{table.name}: skipped: {error}")
             left_out[table.name] = str(error)
             continue
         reports.append(report)

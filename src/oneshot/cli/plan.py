@@ -1,4 +1,4 @@
-"""The command that shows what `oneshot train` would choose, and how a plan is displayed."""
+"""The command that shows the configuration `oneshot train` would choose; display of plans."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,11 +42,11 @@ def plan(
     from oneshot.training.plan import check_minutes, make_plan
 
     check_minutes(minutes)
-    place = find_device(device)
-    from_table({}, list(settings or []))  # wrong settings, before anything is read
+    torch_device = find_device(device)
+    from_table({}, list(settings or []))  # report wrong settings before the data are read
     dataset = load_data(source, seed)
     with console.status("planning"):
-        found = make_plan(dataset, minutes, place, list(settings or []), seed)
+        found = make_plan(dataset, minutes, torch_device, list(settings or []), seed)
     if json:
         console.print_json(as_json(found))
         return
@@ -67,17 +67,17 @@ def as_json(plan: "Plan") -> dict[str, Any]:
 
 
 def print_plan(name: str, plan: "Plan") -> None:
-    """What was chosen and why, as a table on stdout."""
+    """Print the chosen options with reasons, as a table on stdout."""
     rows = [
         (choice.option, _shown(choice.value), choice.reason)
         for choice in plan.choices
         if choice.reason
     ]
-    console.print_table(f"{name}: what was chosen", ("option", "value", "why"), rows)
+    console.print_table(f"{name}: chosen configuration", ("option", "value", "why"), rows)
 
 
 def expectation(plan: "Plan") -> str:
-    """What is expected of a plan, in one line."""
+    """Expected time, coverage and memory of a plan, in one line."""
     return (
         f"expected: {plan.seconds / 60:.1f} minutes, coverage {plan.coverage:.3f}, "
         f"{max(plan.memory / 2**20, 1):,.0f} MB per step, {plan.queries:,} training queries"

@@ -1,4 +1,4 @@
-"""The command that asks: predict, one question or a file of them."""
+"""The command that answers one query, or a file of queries."""
 
 import time
 from collections.abc import Sequence
@@ -29,72 +29,80 @@ if TYPE_CHECKING:
 
 def predict(
     run: RunArgument,
-    entity: Annotated[str | None, typer.Argument(help="The entity that is asked about.")] = None,
-    relation: Annotated[str | None, typer.Argument(help="The relation.")] = None,
+    entity: Annotated[str | None, typer.Argument(help="Query entity.")] = None,
+    relation: Annotated[str | None, typer.Argument(help="Query relation.")] = None,
     inverse: Annotated[
-        bool, typer.Option("--inverse", help="Ask (?, RELATION, ENTITY) instead.")
+        bool, typer.Option("--inverse", help="Answer (?, RELATION, ENTITY) instead.")
     ] = False,
     top: Annotated[
-        int | None, typer.Option(help="How many answers, at least 1.", show_default="10")
+        int | None, typer.Option(help="Number of answers, at least 1.", show_default="10")
     ] = None,
     exclude_known: Annotated[
-        bool | None, typer.Option("--exclude-known", help="Leave out facts of the graph.")
+        bool | None,
+        typer.Option("--exclude-known", help="Exclude answers that are facts of the graph."),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the paths that carry each answer's score.")
+        bool,
+        typer.Option(
+            "--explain", help="Show the paths that contribute most to each answer's score."
+        ),
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the best answer's reasons: .png, .svg or .html."),
+        typer.Option(
+            metavar="FILE", help="Plot the explanation of the best answer: .png, .svg or .html."
+        ),
     ] = None,
     queries: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Questions: two columns, in .tsv, .csv or .parquet."),
+        typer.Option(metavar="FILE", help="File of queries: two columns, .tsv, .csv or .parquet."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="Where their answers go: a .jsonl, .tsv, .csv or .parquet file, or a directory of "
-            "Parquet parts, which goes on where it was interrupted.",
+            help="Output for the answers to --queries: a .jsonl, .tsv, .csv or .parquet file, or a "
+            "directory of Parquet parts, which can be resumed.",
         ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, max=256, help="Processes that answer into a directory, through Dask."),
+        typer.Option(
+            min=1,
+            max=256,
+            help="Number of processes (through Dask); needs a directory as --out. [1]",
+        ),
     ] = None,
     dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers to use.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler whose workers to use."),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Questions that a part of a directory answers.", show_default="about 1000"
-        ),
+        typer.Option(min=1, help="Number of queries per Parquet part.", show_default="about 1000"),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on with the directory --out, with the options it was begun with."
-        ),
+        typer.Option("--resume", help="Resume the directory --out, with its original options."),
     ] = False,
     batch_size: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Questions answered at once.",
-            show_default="16, on a GPU as many as keep it busy",
+            help="Batch size in queries.",
+            show_default="16; on a GPU chosen to fill it",
         ),
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", metavar="DATA", help="Another graph than the run's own.")
+        str | None,
+        typer.Option("--data", metavar="DATA", help="Data set whose graph to use. [the run's own]"),
     ] = None,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Answer one question, or a file of them."""
+    """Answer one query, or a file of queries."""
     from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions
     from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
@@ -104,17 +112,17 @@ def predict(
         wanted["top"] = top
     if exclude_known is not None:
         wanted["exclude_known"] = exclude_known
-    if explain or plot is not None:  # a picture is of the best answer
+    if explain or plot is not None:  # a plot shows only the best answer
         wanted["explain"] = True if explain else 1
     options = AnswerOptions(**wanted)
     _check_use(entity, relation, inverse, explain, plot, queries, out)
     several = {"--workers": workers, "--dask": dask, "--partition": partition, "--resume": resume}
     given = [name for name, value in several.items() if value]
     if queries is None and given:
-        raise InputError(f"{given[0]} is for many questions: name a file of them with --queries")
+        raise InputError(f"{given[0]} needs a file of queries; name it with --queries")
     is_parts = out is not None and is_directory_of_parts(out, given)
-    # The workers of a cluster have devices of their own.
-    place = find_device("cpu" if dask is not None else device)
+    # The workers of a cluster choose their own devices.
+    torch_device = find_device("cpu" if dask is not None else device)
     opened = Run.open(run, settings or ())
     for target in (plot, out):
         if target is not None:
@@ -142,7 +150,7 @@ def predict(
         return
     graph = None if data is None else load_data(data, seed).graph
     reasoner = opened.reasoner if graph is None else opened.reasoner_on(graph)
-    reasoner.to(place)
+    reasoner.to(torch_device)
     if queries is not None and out is not None:
         answer_into_file(reasoner, queries, out, options, batch_size, json)
         return
@@ -150,7 +158,7 @@ def predict(
     found = reasoner.predict(entity or "", relation or "", inverse=inverse, options=options)
     if plot is not None:
         _draw(found, plot)
-    if not explain:  # then they are for the picture alone
+    if not explain:  # then they are only for the plot
         found = replace(found, explanations=())
     value: dict[str, Any] = {**found.as_dict(), "seconds": time.perf_counter() - started}
     if plot is not None:
@@ -175,7 +183,7 @@ def predict(
         console.stdout.print(str(explanation), soft_wrap=True)
     console.note(f"from {found.num_entities:,} entities and {found.num_edges:,} edges")
     if plot is not None:
-        console.note(f"picture: {plot}")
+        console.note(f"plot: {plot}")
 
 
 def _check_use(
@@ -187,12 +195,12 @@ def _check_use(
     queries: Path | None,
     out: Path | None,
 ) -> None:
-    """Raise if the arguments contradict each other, or a picture cannot be drawn."""
+    """Raise if the arguments contradict each other, or a plot cannot be drawn."""
     if queries is None:
         if entity is None or relation is None:
-            raise InputError("name an ENTITY and a RELATION, or a file of questions with --queries")
+            raise InputError("give an ENTITY and a RELATION, or a file of queries with --queries")
         if out is not None:
-            raise InputError("--out is for the answers to --queries; to keep one answer use --json")
+            raise InputError("--out works only with --queries; to save one answer, use --json")
     else:
         one_only = {
             "ENTITY and RELATION": entity is not None,
@@ -203,66 +211,68 @@ def _check_use(
         for name, given in one_only.items():
             if given:
                 more = "; write RELATION⁻¹ in the file instead" if name == "--inverse" else ""
-                raise InputError(f"{name} cannot stand beside --queries{more}")
+                raise InputError(f"{name} cannot be combined with --queries{more}")
         if out is None:
-            raise InputError("--queries needs --out: where the answers go")
+            raise InputError("--queries needs --out, the output for the answers")
     if plot is not None:
         _check_plot(plot)
 
 
 def _draw(found: "Prediction", plot: Path) -> None:
-    """Write a picture of the explanation of the best answer."""
+    """Plot the explanation of the best answer."""
     if not found.explanations:
-        raise InputError("there is no answer to draw")
+        raise InputError("there is no answer to plot")
     getattr(found.explanations[0], f"to_{plot.suffix[1:].lower()}")(plot)
 
 
 def _check_plot(path: Path) -> None:
-    """Raise if no picture can be written there; before the long work starts."""
+    """Raise if no plot can be written to the path; called before the long work starts."""
     from oneshot.errors import require
 
     if path.suffix.lower() not in (".png", ".svg", ".html"):
-        raise InputError(f"{path}: a picture of reasons ends in .png, .svg or .html")
+        raise InputError(f"{path}: the plot of an explanation must end in .png, .svg or .html")
     if path.is_dir():
         raise InputError(f"{path}: is a directory")
     if path.suffix.lower() == ".png":
-        require("matplotlib", "plot", "drawing a picture")
+        require("matplotlib", "plot", "plotting")
 
 
 def is_directory_of_parts(out: Path, given: Sequence[str]) -> bool:
-    """Whether the answers go to a directory. `given`: the options in use that only make sense so.
+    """Whether the answers go to a directory. `given`: the options in use that need a directory.
 
-    A name without ending, or with the ending that engines give such directories, may be one.
+    A name without suffix, or with the suffix .parquet, may be a directory.
     """
     from oneshot.batch.answers import ENDINGS
 
     ending = out.suffix.lower()
     if given and ending in ENDINGS and ending != ".parquet":
         raise InputError(
-            f"{out}: with {given[0]} the answers are a directory of Parquet parts; choose a name "
+            f"{out}: with {given[0]} the output is a directory of Parquet parts; choose a name "
             f"without {ending}"
         )
     return bool(given) or not ending or out.is_dir()
 
 
 def answer_into_parts(job: "Job", workers: int | None, dask: str | None, json: bool) -> None:
-    """Answer a file of questions into a directory, by several processes."""
+    """Answer a file of queries into a directory, with several processes."""
     from oneshot.batch.job import run_job
 
     if workers is not None and dask is not None:
-        raise InputError("--workers starts processes here, --dask takes those of a cluster: one")
+        raise InputError(
+            "--workers starts local processes, --dask uses those of a cluster; give one"
+        )
     try:
         value = run_job(job, workers or 1, dask)
     except KeyboardInterrupt:
-        console.note("stopped; the finished parts are kept: go on with the same command")
+        console.note("stopped; the finished parts are kept; run the same command again to resume")
         raise typer.Exit(130) from None
     if json:
         console.print_json(value)
         return
     if value["already_finished"]:
-        console.note(f"{value['out']}: all {value['queries']:,} questions are answered already")
+        console.note(f"{value['out']}: all {value['queries']:,} queries are already answered")
     else:
-        _tell(value["out"], value["queries"], value["seconds"], value["unanswered"])
+        _report(value["out"], value["queries"], value["seconds"], value["unanswered"])
 
 
 def answer_into_file(
@@ -273,7 +283,7 @@ def answer_into_file(
     batch_size: int | None,
     json: bool,
 ) -> None:
-    """Answer a file of questions into another file."""
+    """Answer a file of queries into another file."""
     from oneshot.batch.answers import answer_questions, check_answers_place
     from oneshot.batch.questions import check_questions
 
@@ -296,10 +306,12 @@ def answer_into_file(
         value = {"out": str(out), "queries": count, "unanswered": unanswered, "seconds": seconds}
         console.print_json(value)
         return
-    _tell(str(out), count, seconds, unanswered)
+    _report(str(out), count, seconds, unanswered)
 
 
-def _tell(out: str, count: int, seconds: float, unanswered: int) -> None:
-    console.note(f"{out}: answers to {count:,} questions in {seconds:.1f} s")
+def _report(out: str, count: int, seconds: float, unanswered: int) -> None:
+    console.note(f"{out}: answers to {count:,} queries in {seconds:.1f} s")
     if unanswered:
-        console.note(f"{unanswered:,} have none: their entity has no fact, or all are known")
+        console.note(
+            f"{unanswered:,} without answers: the entity has no facts, or all answers are known"
+        )

@@ -22,48 +22,47 @@ if TYPE_CHECKING:
     from oneshot.search.settings import Effort, SearchSettings
     from oneshot.search.summary import Summary
 
-# How many times the training queries of a trial the best gets in full.
+# Training queries of the full training, as a multiple of those of a trial.
 _FULL = 8
-# More queries than there is time for.
+# More queries than any time budget allows: the time decides.
 _ANY = 10**9
 
 SearchDataArgument = Annotated[
-    str | None, typer.Argument(metavar="DATA", help="The data set, as in `oneshot train`.")
+    str | None, typer.Argument(metavar="DATA", help="Data set, as in `oneshot train`.")
 ]
-SearchOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The directory of the search.")
-]
+SearchOption = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the search.")]
 TrialsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Trials of phase 1, at most with --minutes.",
+        help="Number of trials of phase 1 (with --minutes: maximum).",
         show_default="30; with --minutes as many as fit",
     ),
 ]
 SamplerTrialsOption = Annotated[
-    int | None, typer.Option(min=1, help="Trials of phase 2.", show_default="as many as --trials")
+    int | None,
+    typer.Option(min=1, help="Number of trials of phase 2.", show_default="as many as --trials"),
 ]
 ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on with the search in --out; --trials may be more.")
+    bool, typer.Option("--resume", help="Resume the search in --out; --trials may be higher.")
 ]
 MinutesOption = Annotated[
     float | None,
     typer.Option(
         min=0,
         max=10**6,
-        help="Time for the whole search in minutes: both phases, the training in full and all "
-        "evaluations. With --resume: time for this session. A search begun without it, or with "
-        "0, then begins nothing new after this time.",
+        help="Time budget of the whole search in minutes: both phases, full training and all "
+        "evaluations. With --resume: budget of this session; if the search was started without a "
+        "budget, no further trial starts after it.",
         show_default="no limit",
     ),
 ]
 ShowOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Show a search instead of running one.")
+    Path | None, typer.Option(metavar="DIR", help="Show the search in DIR instead of running one.")
 ]
 TargetOption = Annotated[
     str | None,
-    typer.Option(help="Metric to raise, such as mrr or hits@10.", show_default="mrr"),
+    typer.Option(help="Metric to maximize, such as mrr or hits@10.", show_default="mrr"),
 ]
 GoalOption = Annotated[
     str | None,
@@ -74,13 +73,15 @@ GoalOption = Annotated[
 ]
 ToleranceOption = Annotated[
     float | None,
-    typer.Option(min=0, help="What of the target 'smaller' may cost.", show_default="0.001"),
+    typer.Option(
+        min=0, help="Loss of the target metric that 'smaller' may cost.", show_default="0.001"
+    ),
 ]
 BaseOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="How the best is trained, and all that is not searched; its own values are the "
+        help="Base configuration in TOML: full training, options that are not searched, and the "
         "first trial.",
     ),
 ]
@@ -89,17 +90,17 @@ FixedOption = Annotated[
     typer.Option(
         "--set",
         metavar="SECTION.KEY=VALUE",
-        help="Set an option, which is then not searched; may be repeated.",
+        help="Fix an option, so that it is not searched; may be repeated.",
     ),
 ]
 SpaceOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Ranges of the space, in TOML.")
+    Path | None, typer.Option(metavar="FILE", help="Ranges of the search space, in TOML.")
 ]
 QueriesOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Training queries of a whole trial.",
+        help="Number of training queries of a full trial.",
         show_default="8192; with --minutes no limit",
     ),
 ]
@@ -107,23 +108,22 @@ FinalQueriesOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Training queries of the best, in full.",
-        show_default="8 times --queries; with training.epochs set, those; with --minutes as "
-        "many as fit",
+        help="Number of training queries for the full training of the best trial.",
+        show_default="8 times --queries; training.epochs if set; with --minutes as many as fit",
     ),
 ]
 ValidQueriesOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Validation queries that judge a trial.",
+        help="Number of validation queries per trial of phase 1.",
         show_default="500; with --minutes 100 to 500",
     ),
 ]
 SamplerQueriesOption = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Validation queries that a trial of phase 2 answers.", show_default="4000"
+        min=1, help="Number of validation queries per trial of phase 2.", show_default="4000"
     ),
 ]
 SecondsOption = Annotated[
@@ -131,7 +131,7 @@ SecondsOption = Annotated[
     typer.Option(
         min=0,
         help="Time limit per trial in seconds (0 = none).",
-        show_default="60; with --minutes chosen to suit it",
+        show_default="60; with --minutes chosen to fit",
     ),
 ]
 KeepOption = Annotated[
@@ -139,30 +139,31 @@ KeepOption = Annotated[
     typer.Option(
         min=0.0,
         max=1.0,
-        help="Share of the trials that go on at each halving; 1 stops none early.",
+        help="Share of the trials kept at each halving (1 = no early stopping).",
         show_default="0.5",
     ),
 ]
 SurrogateOption = Annotated[
     str | None,
     typer.Option(
-        help="What predicts trials: a random 'forest', a 'gaussian' process, or an ensemble of "
+        help="Surrogate of the search: random 'forest', 'gaussian' process, or ensemble of "
         "perceptrons ('mlp').",
         show_default="forest",
     ),
 ]
 WorkersOption = Annotated[
-    int, typer.Option(min=1, max=256, help="Processes that run trials, through Dask.")
+    int, typer.Option(min=1, max=256, help="Number of processes for trials (through Dask).")
 ]
 DaskOption = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers to use.")
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler whose workers to use."),
 ]
 RandomOption = Annotated[
     int | None,
     typer.Option(
         "--random",
         min=0,
-        help="Random searches of as many trials to compare with; slow.",
+        help="Number of random searches with as many trials, for comparison; slow.",
         show_default="0",
     ),
 ]
@@ -170,12 +171,12 @@ FinalOption = Annotated[
     bool | None,
     typer.Option(
         "--final/--no-final",
-        help="Train the best in full, and phase 2 with it.",
+        help="Train the best configuration in full, and run phase 2 on it.",
         show_default="final",
     ),
 ]
 SearchSeedOption = Annotated[
-    int | None, typer.Option(min=0, max=2**63 - 1, help="Seed.", show_default="0")
+    int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed.", show_default="0")
 ]
 
 
@@ -209,20 +210,20 @@ def search(
     seed: SearchSeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Search for the predictor's configuration, then for subgraph budgets by relation.
+    """Search for the configuration of the predictor, then for subgraph budgets per relation.
 
-    Phase 1 trains configurations for a short while, guided by a surrogate. The best is
-    trained in full; phase 2 then looks for the smallest subgraphs that answer as well, by
-    evaluation alone. A search that is resumed keeps the options that it was begun with.
+    Phase 1 trains configurations briefly, guided by a surrogate. The best one is trained in full.
+    Phase 2 then searches for the smallest subgraphs with the same metric, by evaluation alone. A
+    resumed search keeps its original options.
 
-    With --minutes everything ends in that time. The first trial is then the configuration that
-    `oneshot plan` chooses, and trials are compared after equal times.
+    With --minutes, the whole search fits that time. The first trial is then the configuration that
+    `oneshot plan` chooses, and trials are compared after equal training times.
     """
-    started = time.perf_counter()  # what is read and planned counts, too
+    started = time.perf_counter()  # loading and planning count towards the time budget
     if show is not None:
         used = {name for name, value in context.params.items() if value}
         if used - {"show", "json", "device", "workers"}:
-            raise InputError("--show takes --json and nothing else: it only shows")
+            raise InputError("--show cannot be combined with options other than --json")
         show_search(show, json)
         return
     from oneshot.search.search import search as run_search
@@ -232,7 +233,7 @@ def search(
         raise InputError("give a data set and --out DIR, or --show DIR")
     if source is None:
         source = _stored_source(out, resume)
-    place = find_device(device)
+    torch_device = find_device(device)
     before = _settings_before(out, resume)
     given = {
         "target": target,
@@ -251,9 +252,13 @@ def search(
     request.check()
     is_timed = bool(minutes) if before is None else before.minutes > 0
     if is_timed and random_searches:
-        raise InputError("--random takes as long again for each search: leave out --minutes")
+        raise InputError(
+            "--random multiplies the time of the search; it cannot be combined with --minutes"
+        )
     data = load_data(source, request.seed if before is None or seed is not None else before.seed)
-    chosen = request.settings(data, place) if before is None else request.resumed(out, before)
+    chosen = (
+        request.settings(data, torch_device) if before is None else request.resumed(out, before)
+    )
     wanted = {"trials": trials, "sampler_trials": sampler_trials or trials}
     wanted |= {"random_searches": random_searches, "final": final}
     effort = dataclasses.replace(_effort_before(out, before, minutes), **_set(wanted))
@@ -263,7 +268,7 @@ def search(
             out,
             chosen,
             effort,
-            place,
+            torch_device,
             workers=workers,
             dask=dask,
             minutes=minutes,
@@ -273,41 +278,41 @@ def search(
             messages=console.note,
         )
     except KeyboardInterrupt:
-        console.note(f"stopped; go on with: oneshot search {source} --out {out} --resume")
+        console.note(f"stopped; resume with: oneshot search {source} --out {out} --resume")
         raise typer.Exit(130) from None
     report(out, json)
 
 
 def _stored_source(out: Path, resume: bool) -> str:
-    """The data set of the search in `out`, for who resumes it without naming the data."""
+    """The data set of the search in `out`, for --resume without DATA."""
     from oneshot.search.search import stored_source
 
     if not resume:
-        raise InputError("give a data set, or --resume to go on with the search in --out")
+        raise InputError("give a data set, or --resume to continue the search in --out")
     source = stored_source(out)
     if source is None:
-        raise InputError(f"{out}: there is no search that names its data; give the data set")
+        raise InputError(f"{out}: no search with a recorded data set; give the data set")
     return source
 
 
 def _settings_before(out: Path, resume: bool) -> "SearchSettings | None":
-    """The settings of the search in `out`, None for a new one; raise if it may not be there."""
+    """The settings of the search in `out`, None for a new one; raises if `out` is unusable."""
     from oneshot.errors import require
     from oneshot.search.search import may_begin, stored_settings
 
     require("smac", "search", "the search")
     before = stored_settings(out)
     if before is not None and not resume:
-        raise InputError(f"{out}: holds a search; go on with --resume, or choose another place")
+        raise InputError(f"{out}: contains a search; use --resume or another directory")
     if before is None and not may_begin(out):
-        raise InputError(f"{out}: exists and holds no search; choose another place")
+        raise InputError(f"{out}: exists and contains no search; choose another directory")
     if before is None and resume:
-        console.note(f"{out}: there is no search to go on with; it starts afresh")
+        console.note(f"{out}: there is no search to resume; starting a new one")
     return before
 
 
 def _effort_before(out: Path, before: "SearchSettings | None", minutes: float | None) -> "Effort":
-    """How much is done unless options say otherwise: as much as before, or the default."""
+    """The default effort: that of the resumed search, or of a new one."""
     from oneshot.search.search import stored_effort
     from oneshot.search.settings import Effort
 
@@ -323,7 +328,7 @@ def _set(options: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Request:
-    """What the user asks of a search; None where nothing was said.
+    """The options of the user for a search; None if not given.
 
     `given`: settings of the search by their names. `config`, `changes`, `space`: --config, --set
     and --space. `is_final`: whether the best is trained in full.
@@ -342,23 +347,23 @@ class _Request:
         return self.given["seed"] or 0
 
     def check(self) -> None:
-        """Raise if a setting is wrong: before the data are read, which may take minutes."""
+        """Raise if a setting is wrong; called before the data are read."""
         from oneshot.search.settings import SearchSettings
 
         SearchSettings(**_set(self.given))
 
     def resumed(self, out: Path, before: "SearchSettings") -> "SearchSettings":
-        """The settings that the search in `out` was begun with; raise if others are asked for."""
+        """The original settings of the search in `out`; raises if other settings are given."""
         if self.config is not None or self.changes or self.space is not None:
             raise InputError(
-                f"{out}: was begun with settings of its own; resume it without --config, --set "
+                f"{out}: was started with its own settings; resume it without --config, --set "
                 "and --space"
             )
         for name, value in _set(self.given).items():
             if value != getattr(before, name):
                 raise InputError(
-                    f"{out}: was begun with {name} {getattr(before, name)}, not {value}; resume it "
-                    "without that option, or search elsewhere"
+                    f"{out}: was started with {name} {getattr(before, name)}, not {value}; resume "
+                    "it without that option, or choose another directory"
                 )
         return before
 
@@ -379,7 +384,7 @@ class _Request:
     def _timed_settings(
         self, data: "Dataset", device: "torch.device", minutes: float
     ) -> "SearchSettings":
-        """The settings of a new search with a time: its first trial is the plan, or --config."""
+        """The settings of a new search with a time budget; trial 1 is the plan or --config."""
         from oneshot.search.allotment import RUNGS, Allotment
         from oneshot.search.settings import affordable_validation, planned_base
 
@@ -406,12 +411,12 @@ class _Request:
 
     @property
     def _has_default_length(self) -> bool:
-        """Whether nothing says how long the best is trained in full."""
+        """Whether no option sets the length of the full training."""
         sets_epochs = any(_name(change) == "training.epochs" for change in self.changes)
         return self.given["final_queries"] is None and self.config is None and not sets_epochs
 
     def _base(self, data: "Dataset", device: "torch.device") -> "Config":
-        """The configuration of --config, or the default; with a budget that covers enough."""
+        """The configuration of --config or the default, with a sufficient subgraph budget."""
         from oneshot.config import from_table, read_config
         from oneshot.search.settings import fitted_sampler
 
@@ -424,7 +429,7 @@ class _Request:
     def _searched(
         self, base: "Config", given: dict[str, Any], trials: int, tries_base: bool
     ) -> "SearchSettings":
-        """The settings of a search around a configuration: what is set is not searched."""
+        """The settings of a search around a configuration; fixed options are not searched."""
         from oneshot.search.settings import SearchSettings
         from oneshot.search.space import PHASE_1, Space, phase_1_space, widened
         from oneshot.search.space_file import read_space
@@ -432,10 +437,8 @@ class _Request:
         dimensions, fixed = ({}, {}) if self.space is None else read_space(self.space)
         for name in map(_name, self._all_changes):
             if name in dimensions or name in fixed:
-                raise InputError(
-                    f"{name}: is given both by --set and in {self.space}; leave one out"
-                )
-            if name in PHASE_1:  # what is set is not searched
+                raise InputError(f"{name}: is given both by --set and in {self.space}; remove one")
+            if name in PHASE_1:  # fixed options are not searched
                 section, _, option = name.partition(".")
                 fixed[name] = getattr(getattr(base, section), option)
         if given.get("is_planned"):
@@ -457,28 +460,30 @@ def _name(change: str) -> str:
     return change.partition("=")[0].strip()
 
 
-PICTURE, RESULT = "search.png", "search.json"
+PLOT, RESULT = "search.png", "search.json"
 
 
 def show_search(path: Path, json: bool) -> None:
-    """Print a search that has been run, or runs elsewhere."""
+    """Print a finished search, or one that another process runs."""
     from oneshot.search.store import LOCK, Store
     from oneshot.system.files import locked
 
-    Store(path).close()  # else there is nothing to show
+    Store(path).close()  # raises if there is no search
     try:
         with locked(path / LOCK, wait=False):
             report(path, json)
     except BlockingIOError:
-        console.note(f"{path}: another process is searching there; this is what it has so far")
+        console.note(
+            f"{path}: another process is running this search; these are its results so far"
+        )
         report(path, json, writes=False)
     except OSError as error:
-        console.note(f"{path}: nothing can be written there ({error.strerror})")
+        console.note(f"{path}: cannot write results to it ({error.strerror})")
         report(path, json, writes=False)
 
 
 def report(path: Path, json: bool, writes: bool = True) -> None:
-    """Print a search; if it `writes`, with its picture, figures and best configuration beside."""
+    """Print a search; with `writes`, also save its plot, results and best configuration."""
     from oneshot.search.summary import summarise
 
     summary = summarise(path)
@@ -492,22 +497,24 @@ def report(path: Path, json: bool, writes: bool = True) -> None:
 
 
 def _write(path: Path, summary: "Summary", value: dict[str, Any]) -> None:
-    """Write what a search has found beside it, and add to `value` where it is."""
+    """Write the results of a search to its directory, and add their paths to `value`."""
     from oneshot.config import to_toml
     from oneshot.errors import InputError, MissingPackageError
     from oneshot.plots.search import plot_search
     from oneshot.runs.layout import CONFIG
     from oneshot.system.files import write_json, write_text
 
-    for name in (CONFIG, PICTURE, RESULT):
+    for name in (CONFIG, PLOT, RESULT):
         if (path / name).is_symlink():
-            raise InputError(f"{path / name}: is a link, and nothing is written to where one leads")
+            raise InputError(
+                f"{path / name}: is a symbolic link; results are not written through links"
+            )
     if summary.best_config is not None:
         write_text(path / CONFIG, to_toml(summary.best_config))
         value["config"] = str(path / CONFIG)
         try:
-            plot_search(summary, path / PICTURE)
-            value["picture"] = str(path / PICTURE)
+            plot_search(summary, path / PLOT)
+            value["picture"] = str(path / PLOT)
         except MissingPackageError as error:
             console.note(str(error))
     write_json(path / RESULT, value)
@@ -516,7 +523,7 @@ def _write(path: Path, summary: "Summary", value: dict[str, Any]) -> None:
 def _print(summary: "Summary", value: dict[str, Any]) -> None:
     target = value["target"]
     valued = [trial for trial in summary.trials if trial.value is not None]
-    slow = f", {value['infeasible']} too slow to be tried" if value["infeasible"] else ""
+    slow = f", {value['infeasible']} too slow to run" if value["infeasible"] else ""
     console.print_table(
         f"The best of {value['trials']} trials on {value['data']} ({value['stopped']} stopped "
         f"early, {value['failed']} failed{slow})",
@@ -535,7 +542,7 @@ def _print(summary: "Summary", value: dict[str, Any]) -> None:
     if "random_median" in value:
         console.stdout.print(
             f"best {target} {value['best_value']:.4f}; the median of {value['random_searches']} "
-            f"random searches of as many trials: {value['random_median']:.4f}"
+            f"random searches with as many trials: {value['random_median']:.4f}"
         )
     if "phase_2" in value:
         _print_phase_2(value)
@@ -544,12 +551,12 @@ def _print(summary: "Summary", value: dict[str, Any]) -> None:
     trained = value.get("trained")
     if trained is not None and trained["trial"] != value["best_trial"]:
         console.note(
-            f"trained in full is trial {trained['trial']}, not yet the best one; --resume does that"
+            f"trial {trained['trial']} is trained in full, not yet the best one; use --resume"
         )
     if not value["finished"]:
-        console.note("the search is not finished; go on with --resume")
+        console.note("the search is not finished; continue it with --resume")
     if "picture" in value:
-        console.note(f"picture: {value['picture']}")
+        console.note(f"plot: {value['picture']}")
     if "best_run" in value:
         console.note(f"reasoner: {value['best_run']}")
 
@@ -561,7 +568,7 @@ def _print_phase_2(value: dict[str, Any]) -> None:
         key=lambda item: item[1]["queries"] * (item[1]["entities"] - item[1]["entities_before"]),
     )
     console.print_table(
-        "Budgets by relation, on validation (at most ten, those that saved most first)",
+        "Budgets per relation, on validation (at most ten, largest savings first)",
         ("relation", "queries", "entities before", "after", f"{target} before", "after"),
         [
             (
@@ -578,13 +585,13 @@ def _print_phase_2(value: dict[str, Any]) -> None:
     before, after = phase["before"], phase["after"]
     smaller = 1 - after["entities"] / max(before["entities"], 1e-9)
     console.stdout.print(
-        f"phase 2: {before['entities']:,.0f} → {after['entities']:,.0f} entities a query "
+        f"phase 2: {before['entities']:,.0f} → {after['entities']:,.0f} entities per query "
         f"({smaller:.0%} fewer), {target} on validation {before['value']:.4f} → "
         f"{after['value']:.4f}"
     )
     if value["test"] is not None:
         for name in dict.fromkeys((target, "mrr")):
             console.stdout.print(
-                f"test {name} {value['test'][name]:.4f} (with the sampler of the training "
+                f"test {name} {value['test'][name]:.4f} (with the training sampler: "
                 f"{value['test_before'][name]:.4f})"
             )

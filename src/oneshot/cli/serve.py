@@ -16,30 +16,36 @@ _TOKEN = "ONESHOT_TOKEN"
 def serve(
     run: RunArgument,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on (0 = any free port).")
+    ] = 8000,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=f"Bearer token that every request must carry; or ${_TOKEN}."
+            metavar="FILE",
+            help=f"File with the bearer token that every request must send. [${_TOKEN}]",
         ),
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Let nobody change the facts.")
+        bool, typer.Option("--read-only", help="Reject requests that change facts.")
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Questions answered at once.")] = 16,
+    batch_size: Annotated[int, typer.Option(min=1, help="Maximum batch size in queries.")] = 16,
     batch_wait: Annotated[
-        float, typer.Option(min=0, max=1000, help="Milliseconds to wait for more of them.")
+        float,
+        typer.Option(
+            min=0, max=1000, help="Maximum wait for further queries of a batch, in milliseconds."
+        ),
     ] = 5.0,
-    queue: Annotated[int, typer.Option(min=1, help="Questions that may wait.")] = 128,
+    queue: Annotated[int, typer.Option(min=1, help="Maximum number of queued queries.")] = 128,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds that a request may take in all.")
+        float, typer.Option(min=0.1, help="Time limit per request in seconds.")
     ] = 30.0,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Answer questions over HTTP: a REST API, and a page to ask on."""
+    """Serve a run over HTTP: a REST API and a web page."""
     from oneshot.errors import require
     from oneshot.system.devices import find_device
 
@@ -48,7 +54,7 @@ def serve(
     from oneshot.serve.server import run_server
     from oneshot.serve.settings import ServeSettings
 
-    place = find_device(device)
+    torch_device = find_device(device)
     chosen = ServeSettings(
         token=_token(token_file),
         read_only=read_only,
@@ -58,19 +64,19 @@ def serve(
         timeout=timeout,
     )
     if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        console.note(f"everybody who reaches {host} can ask and change facts; see --token-file")
+        console.note(f"anyone who can reach {host} can query and change facts; see --token-file")
 
-    def tell(address: str) -> None:
+    def announce(address: str) -> None:
         if json:
             console.print_json({"url": address, "run": str(run)})
         else:
             console.note(f"{run} is served on {address} (stop with Ctrl+C)")
 
-    run_server(run, host, port, chosen, place, settings or (), tell)
+    run_server(run, host, port, chosen, torch_device, settings or (), announce)
 
 
 def _token(file: Path | None) -> str | None:
-    """The bearer token from a file or the environment; not from an option, which all can see."""
+    """The bearer token from a file or the environment; other users could see an option."""
     if file is None:
         token = os.environ.get(_TOKEN, "").strip()
         if not token:
@@ -81,6 +87,6 @@ def _token(file: Path | None) -> str | None:
         except UnicodeDecodeError:
             token = ""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        place = f"${_TOKEN}" if file is None else str(file)
-        raise InputError(f"{place}: must hold one token of letters, digits and signs")
+        origin = f"${_TOKEN}" if file is None else str(file)
+        raise InputError(f"{origin}: must contain one token of printable ASCII characters")
     return token

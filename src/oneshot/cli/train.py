@@ -31,28 +31,31 @@ if TYPE_CHECKING:
 
 _MINUTES = "training.minutes"
 
-ConfigOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Configuration in TOML.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Configuration file in TOML.")
+]
 PlanOption = Annotated[
     bool,
     typer.Option(
         "--plan/--no-plan",
-        help="Choose what is not set from data and machine, or take the fixed defaults. A "
-        "configuration file is taken as it is.",
+        help="Choose unset options to suit data and machine, or use the fixed defaults. A "
+        "configuration file is used as it is.",
     ),
 ]
 ResumeOption = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on where the run in --out left off, with its own configuration if neither "
-        "--config nor --set is given; --minutes may be others than before.",
+        help="Resume the run in --out, with its own configuration unless --config or --set is "
+        "given; --minutes may differ.",
     ),
 ]
 TensorBoardOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Also write curves that TensorBoard shows.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Also write training curves for TensorBoard to DIR."),
 ]
 TrainingSeedOption = Annotated[
-    int | None, typer.Option(min=0, max=2**63 - 1, help="Seed; the configuration's if not given.")
+    int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed. [that of the configuration]")
 ]
 
 
@@ -69,13 +72,13 @@ def train(
     seed: TrainingSeedOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train a reasoner, keep the best epoch by validation MRR, evaluate it once on test.
+    """Train a reasoner, keep the best epoch by validation MRR, and evaluate it on the test split.
 
-    What is not set is chosen first, so that training and evaluation fit the time (`oneshot plan`
-    shows the choice alone). With training.epochs set and no --minutes, the epochs decide. Ctrl-C
-    ends the training and evaluates what was learnt so far; a second one ends it at once.
+    Unset options are chosen first, so that training and evaluation fit the time budget (`oneshot
+    plan` only shows the choice). With training.epochs set and no --minutes, there is no time limit.
+    Ctrl-C stops training and evaluates the best epoch so far; a second Ctrl-C exits at once.
     """
-    started = time.perf_counter()  # what is read and built before training counts, too
+    started = time.perf_counter()  # loading data counts towards the time budget
     from oneshot.config import from_table
     from oneshot.runs.layout import CONFIG
     from oneshot.runs.run import Run
@@ -85,17 +88,17 @@ def train(
     from oneshot.training.observer import Observer
     from oneshot.training.tensorboard import TensorBoard
 
-    place = find_device(device)
+    torch_device = find_device(device)
     changes = _changes(settings, seed, minutes)
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
-        raise InputError(f"{tensorboard}: lies in the run; choose a place outside of {out}")
+        raise InputError(f"{tensorboard}: is inside the run; choose a directory outside of {out}")
     is_resumed = resume and (out / CONFIG).is_file()
     found = None
     if config is None and not is_resumed and plan and not _has_company():
-        given = from_table({}, changes)  # wrong settings, before anything is read
+        given = from_table({}, changes)  # report wrong settings before the data are read
         dataset = load_data(source, given.training.seed)
         Run(out).check_place(dataset.graph)
-        found = _planned(dataset, place, changes, given.training.seed, is_shown=not json)
+        found = _planned(dataset, torch_device, changes, given.training.seed, is_shown=not json)
         chosen = found.config
     else:
         chosen = _configuration(config, changes, out if is_resumed else None)
@@ -108,7 +111,7 @@ def train(
             dataset,
             out,
             chosen,
-            place,
+            torch_device,
             resume,
             observers=observers,
             should_stop=should_stop,
@@ -124,12 +127,14 @@ def train(
         _print_result(dataset.name, out, result)
     if result.get("stopped"):
         if not result["saved"]:
-            raise typer.Exit(1)  # so that nobody takes an older run in its place for this one
-        console.note(f"go on with: oneshot train {source} --out {out} --resume")
+            raise typer.Exit(
+                1
+            )  # so that an older run in this directory is not mistaken for this one
+        console.note(f"resume with: oneshot train {source} --out {out} --resume")
 
 
 def _changes(settings: list[str] | None, seed: int | None, minutes: float | None) -> list[str]:
-    """All that options set, as SECTION.KEY=VALUE."""
+    """All options set on the command line, as SECTION.KEY=VALUE."""
     if minutes is not None and not 0 < minutes <= 10**6:
         raise InputError(f"--minutes must be above 0 and at most 1,000,000, not {minutes:g}")
     changes = list(settings or [])
@@ -141,7 +146,7 @@ def _changes(settings: list[str] | None, seed: int | None, minutes: float | None
 def _planned(
     data: "Dataset", device: "torch.device", changes: list[str], seed: int, is_shown: bool
 ) -> "Plan":
-    """The plan for what is not set; `is_shown`: as a table on stdout, too."""
+    """The plan for unset options; `is_shown`: also print it as a table on stdout."""
     from oneshot.training.plan import make_plan
 
     try:
@@ -157,29 +162,29 @@ def _planned(
 
 
 def _print_result(name: str, out: Path, result: dict[str, Any]) -> None:
-    """Print the figures of a training on a data set, if it came to any."""
+    """Print the metrics of a training, if there are any."""
     if result["valid"] is None:
         return
     if result["already_finished"]:
-        console.note(f"{out}: this run is finished; nothing was left to do")
+        console.note(f"{out}: this run is already finished")
     split = "valid" if result["test"] is None else "test"
     print_report(f"{name}, {split} split", result[split], result.get("baseline_mrr"))
     console.note(f"run: {out}")
 
 
 def _has_company() -> bool:
-    """Whether this is one of several processes, which could not agree on what they measure."""
+    """Whether this is one of several processes, whose measurements for a plan would differ."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return False
     if os.environ.get("RANK", "0") == "0":
-        console.note("several processes train together: what is not set is as by default")
+        console.note("distributed training: unset options have their defaults")
     return True
 
 
 def _configuration(file: Path | None, changes: list[str], resumed: Path | None) -> "Config":
-    """What to train with: a file and changes, or what the run that is resumed has been begun with.
+    """The configuration to train with: of a file with changes, or of the resumed run.
 
-    The time of a resumed run stays as it was unless another one is given.
+    A resumed run keeps its time budget unless another one is given.
     """
     from oneshot.config import from_table, read_config
     from oneshot.runs.run import Run

@@ -1,8 +1,8 @@
-"""What the command line says about wrong use: a line of our own, whichever typer is installed.
+"""One-line messages for wrong use of the command line, the same for all versions of typer.
 
-Typer draws such messages in a box as wide as the terminal, and words them anew from version to
-version. Its errors are those of click, which newer versions carry inside under a private name; so
-the classes are found by way of `typer.BadParameter`, which all versions have.
+Typer draws such messages in a box as wide as the terminal, and their wording changes between
+versions. Its errors are those of click, which newer versions include under a private name.
+Therefore the classes are found through `typer.BadParameter`, which all versions have.
 """
 
 import difflib
@@ -17,21 +17,21 @@ import typer.main
 from oneshot.errors import OneshotError, UnknownNameError
 
 WrongUse: type[Exception] = typer.BadParameter.__mro__[2]  # click's ClickException
-"""Base of all that typer raises about what was typed."""
+"""Base class of all errors that typer raises for wrong arguments."""
 
 _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<name>.*?)\1", re.DOTALL)
 
 
 def is_call_for_help(error: Exception) -> bool:
-    """Whether the error is none: a command that was given nothing shows its help."""
+    """Whether the error only means that a command without arguments shows its help."""
     return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def describe(error: Any, app: typer.Typer, words: Sequence[str]) -> str:
-    """What is wrong and where to look it up, in one line.
+    """What is wrong and which help to read, in one line.
 
-    `error`: a `WrongUse`; `words`: what was typed after the name of the program. Not all errors
-    know the command they come from, so it is found by its words.
+    `error`: a `WrongUse`; `words`: the arguments of the program. Not all errors contain the
+    command that raised them, so it is found from the words.
     """
     command: Any = typer.main.get_command(app)
     path = [str(command.name)]
@@ -45,7 +45,7 @@ def describe(error: Any, app: typer.Typer, words: Sequence[str]) -> str:
 
 
 def _what(error: Any, command: Any) -> str:
-    """The error without the hint; names that are nearly right come with those of the command."""
+    """The error without the hint; for misspelled names, with similar names of the command."""
     message = str(error.format_message())
     if hasattr(error, "possibilities") and hasattr(error, "option_name"):
         known = [name for param in command.params for name in param.opts]
@@ -66,18 +66,18 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def _name(param: Any) -> str:
-    """How a parameter stands in the help: the longest name of an option, or DATA."""
+    """The name of a parameter in the help: the longest name of an option, or DATA."""
     if param.param_type_name == "option":
         return str(max(param.opts, key=len))
     return str(param.metavar or param.name.upper())
 
 
 def _as_clause(message: str) -> str:
-    """A sentence as it stands after `error:`."""
+    """A sentence as a clause after `error:`."""
     return message[:1].lower() + message[1:].rstrip(".")
 
 
-def _visible(letter: str) -> str:
-    """A letter; control characters, which could move the cursor, are spelled out."""
-    is_control = unicodedata.category(letter) == "Cc"
-    return letter.encode("unicode_escape").decode() if is_control else letter
+def _visible(character: str) -> str:
+    """A character; control characters, which could move the cursor, are escaped."""
+    is_control = unicodedata.category(character) == "Cc"
+    return character.encode("unicode_escape").decode() if is_control else character

@@ -43,7 +43,7 @@ class AnswerOptions:
 
     def __post_init__(self) -> None:
         if isinstance(self.top, bool) or not hasattr(self.top, "__index__"):
-            raise InputError(f"top must be a whole number, not {self.top!r}")
+            raise InputError(f"top must be an integer, not {self.top!r}")
         if self.top < 1:
             raise InputError(f"top must be at least 1, not {self.top}")
         if isinstance(self.candidates, str) and self.candidates != "seen":

@@ -1,1 +1,1 @@
-"""What the command line displays while the library works: observers that draw on stderr."""
+"""Progress displays of the command line: observers that write to stderr."""

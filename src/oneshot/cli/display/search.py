@@ -1,4 +1,4 @@
-"""The best trials of a search on the terminal, while it runs."""
+"""Live display of the best trials of a search."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ _ROWS = 8
 
 
 class SearchDisplay(SearchObserver):
-    """A table of the best trials where stderr is a terminal; else a line a trial."""
+    """A table of the best trials if stderr is a terminal, otherwise a line per trial."""
 
     _live: Live | None = None
     _status: Status | None = None

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class TrainingDisplay(Observer):
-    """A line an epoch, and a bar for the epoch that runs; all on stderr.
+    """A line per epoch, and a progress bar for the current epoch; all on stderr.
 
-    One display may follow several trainings, one after the other. Of several processes that train
-    together, the first one displays.
+    One display may follow several trainings, one after the other. In distributed training, only
+    the first process displays.
     """
 
     _bar: Progress | None = None
@@ -27,7 +27,7 @@ class TrainingDisplay(Observer):
         minutes = trainer.config.minutes
         console.note(
             f"{trainer.predictor.num_parameters:,} parameters, "
-            f"{trainer.queries_per_epoch:,} queries an epoch, on {trainer.reasoner.device}"
+            f"{trainer.queries_per_epoch:,} queries per epoch, on {trainer.reasoner.device}"
             + (f", {minutes:g} minutes at most" if minutes else "")
         )
         self._bar = bar = Progress(
@@ -71,8 +71,8 @@ class TrainingDisplay(Observer):
         )
         if state.out_of_time:
             console.note(
-                f"the time is used up, in epoch {state.epoch} of {epochs} after "
-                f"{record['queries']:,} of {trainer.queries_per_epoch:,} queries; to go on, use "
+                f"the time budget is used up in epoch {state.epoch} of {epochs} after "
+                f"{record['queries']:,} of {trainer.queries_per_epoch:,} queries; to continue, use "
                 "--resume with more --minutes"
             )
         self._bar.reset(
@@ -99,7 +99,7 @@ class TrainingDisplay(Observer):
 
 
 def _quality(trainer: "Trainer", record: dict[str, Any], is_best: bool) -> str:
-    """What a validation found, beside the frequency baseline on the same queries."""
+    """The validation MRR, next to that of the frequency baseline on the same queries."""
     if "valid" not in record:
         return ""
     return (
