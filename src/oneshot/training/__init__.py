@@ -1,1 +1,1 @@
-"""From facts to a predictor: plan, trainer, steps, losses, schedule and time budget, observers."""
+"""Training of the predictor: plan, trainer, steps, losses, schedule, time budget and observers."""

@@ -1,4 +1,4 @@
-"""`log Σ exp` of each query's scores on the GPU, in a fixed order; imported only where it runs."""
+"""`log Σ exp` of each query's scores on the GPU, in a fixed order; imported only if used."""
 
 from typing import Any
 
@@ -46,15 +46,15 @@ def _forward(score_at, end_at, out_at, BLOCK: tl.constexpr):
     end = tl.load(end_at + query + 1)
     highest = tl.full((BLOCK,), float("-inf"), tl.float32)
     for start in range(begin, end, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        s = tl.load(score_at + place, mask=place < end, other=float("-inf"))
+        index = start + tl.arange(0, BLOCK)
+        s = tl.load(score_at + index, mask=index < end, other=float("-inf"))
         highest = tl.maximum(highest, s)
     top = tl.max(highest, axis=0)
     top = tl.where(top == float("-inf"), 0.0, top)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(begin, end, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        s = tl.load(score_at + place, mask=place < end, other=float("-inf"))
+        index = start + tl.arange(0, BLOCK)
+        s = tl.load(score_at + index, mask=index < end, other=float("-inf"))
         total += tl.exp(s - top)
     whole = tl.sum(total, axis=0)
     tl.store(out_at + query, tl.where(whole > 0, top + tl.log(whole), 0.0))
@@ -68,7 +68,7 @@ def _backward(score_at, end_at, total_at, gradient_at, out_at, BLOCK: tl.constex
     total = tl.load(total_at + query)
     g = tl.load(gradient_at + query)
     for start in range(begin, end, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        inside = place < end
-        s = tl.load(score_at + place, mask=inside, other=float("-inf"))
-        tl.store(out_at + place, g * tl.exp(s - total), mask=inside)
+        index = start + tl.arange(0, BLOCK)
+        inside = index < end
+        s = tl.load(score_at + index, mask=inside, other=float("-inf"))
+        tl.store(out_at + index, g * tl.exp(s - total), mask=inside)

@@ -1,9 +1,9 @@
-"""Recorded steps: forward and backward of a step as one CUDA graph, played for each batch.
+"""Captured steps: forward and backward pass of a step as one CUDA graph, replayed per batch.
 
-A step launches a thousand small kernels, which take the processor longer to launch than the GPU
-to run. So the step is recorded once, on buffers of a fixed capacity, and then played by a single
-launch. Several steps' queries are sampled at once, on a stream of their own, while the GPU is
-still busy with the steps before.
+A step launches about a thousand small kernels. Launching them takes the CPU longer than running
+them takes the GPU. Therefore the step is captured on buffers of a fixed capacity and then replayed
+with a single launch. The queries of several steps are sampled together, on a separate stream, while
+the GPU computes the previous steps.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from oneshot.training.padding import Capacity, PaddedBatch
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch with the targets of its loss, and the size it takes."""
+    """A batch with the targets of its loss and its size."""
 
     batch: SubgraphBatch
     targets: Targets
@@ -30,7 +30,7 @@ class Prepared:
 
 
 def can_record(predictor: Predictor, config: TrainingConfig, device: torch.device) -> bool:
-    """Whether steps can be recorded: on a GPU, with the kernels, whole batches, softmax."""
+    """Whether steps can be captured: on a GPU with fused kernels, whole batches and softmax."""
     some = next(predictor.parameters())
     return (
         device.type == "cuda"
@@ -42,7 +42,7 @@ def can_record(predictor: Predictor, config: TrainingConfig, device: torch.devic
 
 
 class RecordedStep:
-    """Losses and gradients of batches of `num_queries` queries, computed by a recorded graph."""
+    """Losses and gradients of batches of `num_queries` queries, by a captured CUDA graph."""
 
     def __init__(
         self, predictor: Predictor, config: TrainingConfig, num_queries: int, half: bool
@@ -54,13 +54,13 @@ class RecordedStep:
         self._gradients: list[Tensor | None] = []
 
     def reserve(self, block: list[Prepared]) -> None:
-        """Record the step anew if one of these batches does not fit."""
+        """Capture the step again if one of these batches does not fit."""
         sizes = [prepared.size for prepared in block]
         if not all(map(self.capacity.holds, sizes)):
             self._record(self.capacity.grown(sizes), block[0])
 
     def play(self, prepared: Prepared) -> Tensor:
-        """Set the parameters' gradients of the mean loss. → the sum of the losses, float []
+        """Set the gradients of the parameters for the mean loss. → the sum of the losses, float []
 
         The result is overwritten by the next step.
         """
@@ -73,14 +73,14 @@ class RecordedStep:
         return self._loss
 
     def _record(self, capacity: Capacity, example: Prepared) -> None:
-        """Record the step anew, for batches up to a capacity."""
-        # The buffers and the memory of an earlier recording are not needed any more.
+        """Capture the step for batches up to a capacity."""
+        # Release the buffers and the memory of an earlier capture.
         self.capacity = self._nothing()
         self._gradients = []
         for parameter in self.predictor.parameters():
             parameter.grad = None
         self._graph = torch.cuda.CUDAGraph()
-        torch.cuda.empty_cache()  # a recording's memory is a pool that no other one uses
+        torch.cuda.empty_cache()  # each capture has its own memory pool
         self._padded = PaddedBatch(capacity, self.num_queries, self.device)
         zeros = torch.zeros(capacity.entities, dtype=torch.bool, device=self.device)
         self._targets = Targets(
@@ -89,7 +89,7 @@ class RecordedStep:
             torch.zeros(self.num_queries, dtype=torch.long, device=self.device),
         )
         self._fill(example)
-        # Once as usual, on another stream: kernels are compiled, libraries get their workspaces.
+        # Warm-up on another stream: kernels are compiled, libraries allocate their workspaces.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -101,7 +101,7 @@ class RecordedStep:
             with torch.cuda.graph(self._graph):
                 self._loss = self._compute(capacity)
         except RuntimeError as error:
-            # The end of a recording that had too little memory may fail in its own way.
+            # After an out-of-memory error, ending the capture may fail with another error.
             if isinstance(error.__context__, torch.OutOfMemoryError):
                 raise error.__context__ from error
             raise
@@ -132,7 +132,7 @@ class RecordedStep:
 def sizes_of(
     predictor: Predictor, whole: SubgraphBatch, parts: list[SubgraphBatch]
 ) -> list[Capacity]:
-    """The sizes that the parts of a batch take."""
+    """The sizes of the parts of a batch."""
     layers = predictor.config.num_layers
     if not can_prune(predictor.config):
         return [
@@ -157,9 +157,9 @@ def sizes_of(
 
 
 def ahead(blocks: Iterator[list[Prepared]], device: torch.device) -> Iterator[list[Prepared]]:
-    """The blocks, each made on a stream of its own while the one before is worked on.
+    """The blocks, each prepared on a separate stream while the previous one is processed.
 
-    When a block is handed out, the work on the one before it is done.
+    When a block is yielded, the previous one has been processed.
     """
     stream = torch.cuda.Stream(device, priority=-1)
     stream.wait_stream(torch.cuda.current_stream(device))
@@ -170,6 +170,6 @@ def ahead(blocks: Iterator[list[Prepared]], device: torch.device) -> Iterator[li
         yield block
         with torch.cuda.stream(stream):
             following = next(blocks, None)
-        # The memory of a block goes back to its own stream: not before the work on it is done.
+        # The memory of a block returns to its own stream, so the work on it must be finished.
         torch.cuda.current_stream(device).synchronize()
         block = following

@@ -1,4 +1,4 @@
-"""Diagnosis: tells when a training goes wrong, and what to do about it."""
+"""Diagnosis: warnings about problems of a training, with advice."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from oneshot.training.trainer import Trainer
 
 _LEAST_COVERED = 0.5
-_ENOUGH_QUERIES = 1000  # to judge the coverage by within an epoch
-_LEAST_GAIN = 0.01  # what the loss must have fallen by, as a share of what it was
-# After so many epochs, or that share of the time, the loss must have moved, and after half of the
-# time it must have been worth it.
+_ENOUGH_QUERIES = 1000  # minimum to judge the coverage within an epoch
+_LEAST_GAIN = 0.01  # minimum relative decrease of the loss
+# The loss must have decreased after this many epochs or this share of the time. After half of the
+# time, the predictor must beat the baseline.
 _EARLY_EPOCHS, _EARLY_SHARE, _HALF = 3, 1 / 4, 1 / 2
-_PARTS = 12  # of the time budget, for which losses are compared
-_LEAST_STEPS = 200  # before the loss has to have moved
+_PARTS = 12  # parts of the time budget, whose losses are compared
+_LEAST_STEPS = 200  # minimum before the loss is checked
 _LARGE_GRAPH = 20_000  # entities
 
 
 class Diagnosis(Observer):
-    """An observer that reports each thing once, in one line, through `trainer.messages`."""
+    """An observer that reports each problem once, in one line, through `trainer.messages`."""
 
     def __init__(self) -> None:
         self._reported: set[str] = set()
@@ -47,7 +47,7 @@ class Diagnosis(Observer):
             return
         state = trainer.state
         if state.asked >= _ENOUGH_QUERIES:
-            # Of several processes each knows the coverage of its own share.
+            # In distributed training, each process counts the coverage of its own share.
             covered = state.covered * trainer.team.size / state.asked
             self._check_coverage("training", covered)
         if trainer.budget.is_limited:
@@ -71,20 +71,20 @@ class Diagnosis(Observer):
             self._trainer.messages(message)
 
     def _check_size(self) -> None:
-        """Subgraphs as large as a large graph."""
+        """Report subgraphs that contain all of a large graph."""
         trainer = self._trainer
         entities, budget = trainer.graph.num_entities, trainer.stepper.sampler.budget
         if entities <= _LARGE_GRAPH or budget.mass is not None or self._can_grow["training"]:
             return
         self._report(
             "size",
-            f"the subgraphs hold all {entities:,} entities of the graph, which is slow without "
-            "need: set sampler.entity_ratio, for example to 0.1 (`oneshot coverage` shows how many "
-            "answers are then left out)",
+            f"the subgraphs contain all {entities:,} entities of the graph, which is unnecessarily "
+            "slow: set sampler.entity_ratio, for example to 0.1 (`oneshot coverage` shows how many "
+            "answers are then not covered)",
         )
 
     def _check_coverage(self, phase: str, covered: float) -> None:
-        """Answers that cannot be found, as they are not in the subgraph."""
+        """Report answers that cannot be predicted because they are not in the subgraph."""
         if covered >= _LEAST_COVERED or not self._can_grow[phase]:
             return
         budget = self._samplers[phase].budget
@@ -94,13 +94,13 @@ class Diagnosis(Observer):
         )
         if phase == "training" and self._trainer.config.entity_ratio is not None:
             section, option = "training", "entity_ratio"
-        advice = f"raise {section}.{option} (`oneshot coverage` shows how far)"
+        advice = f"raise {section}.{option} (`oneshot coverage` shows the coverage of budgets)"
         if not covered and phase == "training":
-            problem = "no answer was among the sampled entities, so that nothing could be learnt"
+            problem = "no answer was among the sampled entities, so nothing could be learnt"
         else:
             problem = (
-                f"only {covered:.0%} of the answers in {phase} are among the sampled entities, and "
-                "no others can be found"
+                f"only {covered:.0%} of the answers in {phase} are among the sampled entities; "
+                "the others cannot be predicted"
             )
         self._report("coverage", f"{problem}: {advice}")
 
@@ -111,7 +111,7 @@ class Diagnosis(Observer):
         return int(sampler.budget.entity_counts(graph, relations).min()) < graph.num_entities
 
     def _check_loss_in_time(self, queries: int, loss: float) -> None:
-        """The loss after a quarter of the time, which may be less than an epoch."""
+        """Check the loss after a quarter of the time, which may be less than an epoch."""
         if self._is_loss_checked:
             return
         part = int(_PARTS * self._trainer.schedule.time_share)
@@ -126,18 +126,18 @@ class Diagnosis(Observer):
             self._is_loss_checked = True
 
     def _check_loss(self, first: float, now: float) -> None:
-        """A loss that does not move."""
+        """Report a loss that does not decrease."""
         if now <= (1 - _LEAST_GAIN) * first:
             return
         config = self._trainer.config
         self._report(
             "loss",
-            f"the loss does not move ({first:.4f} at first, {now:.4f} now): set another "
-            f"training.learning_rate than {config.learning_rate:g}, or a larger predictor.dim",
+            f"the loss does not decrease ({first:.4f} at first, {now:.4f} now): change "
+            f"training.learning_rate ({config.learning_rate:g}), or raise predictor.dim",
         )
 
     def _check_baseline(self) -> None:
-        """Worse than what needs no training."""
+        """Report a validation MRR below the frequency baseline."""
         trainer = self._trainer
         state, baseline = trainer.state, self._baseline
         is_early = state.epoch < _EARLY_EPOCHS and trainer.schedule.time_share < _HALF
@@ -147,11 +147,11 @@ class Diagnosis(Observer):
             "baseline",
             f"valid MRR {state.best_mrr:.4f} is below {baseline:.4f}, that of the frequency "
             "baseline, which ranks entities by how often they occur with the relation: train "
-            "longer, or set another training.learning_rate or a larger sampler.entity_ratio",
+            "longer, change training.learning_rate, or raise sampler.entity_ratio",
         )
 
     def _check_time(self) -> None:
-        """More epochs than there is time for."""
+        """Report more epochs than fit the time budget."""
         trainer = self._trainer
         budget, epochs = trainer.budget, trainer.config.epochs
         state = trainer.state
@@ -164,7 +164,7 @@ class Diagnosis(Observer):
             possible = int((budget.limit - others) / an_epoch)
             self._report(
                 "time",
-                f"{epochs} epochs would take about {needed / 60:.1f} minutes, longer than the "
-                f"{budget.minutes:g} there are: training ends after about {max(possible, 1)} "
-                "(the learning rate follows the time); for more, raise training.minutes",
+                f"{epochs} epochs would take about {needed / 60:.1f} minutes, more than the "
+                f"budget of {budget.minutes:g}: training ends after about {max(possible, 1)} "
+                "(the learning rate follows the clock); for more, raise training.minutes",
             )

@@ -1,4 +1,4 @@
-"""Epoch: which training facts are seen and which are asked, drawn afresh each time."""
+"""Epoch: the random split of the training facts into observation facts and query facts."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class QueryBatch(NamedTuple):
     answers: Tensor
 
     def share(self, rank: int, size: int) -> "QueryBatch":
-        """What falls to process `rank` of `size` processes."""
+        """The share of process `rank` of `size` processes."""
         return QueryBatch(self.step, self.queries[rank::size], self.answers[rank::size])
 
 
@@ -33,7 +33,7 @@ class QueryBatch(NamedTuple):
 class Epoch:
     """The observation facts as a graph, and the query facts as queries in both directions.
 
-    `number`: counted from 1; `observed`: the graph that may be looked at, with all entities;
+    `number`: counted from 1; `observed`: the graph of the observation facts, with all entities;
     `queries` int64 [m, 2]; `answers` int64 [m], in random order.
     """
 
@@ -43,13 +43,13 @@ class Epoch:
     answers: Tensor
 
     def batches(self, size: int, start: int = 0) -> Iterator[QueryBatch]:
-        """The queries from `start` on, `size` at a time; of the last batch there may be fewer."""
+        """The queries from `start` on, `size` at a time; the last batch may be smaller."""
         for begin in range(start, len(self.queries), size):
             part = slice(begin, begin + size)
             yield QueryBatch(begin // size, self.queries[part], self.answers[part])
 
     def first(self, count: int) -> "Epoch":
-        """The epoch with its first queries alone."""
+        """The epoch with only its first queries."""
         return dataclasses.replace(self, queries=self.queries[:count], answers=self.answers[:count])
 
 
@@ -68,10 +68,10 @@ def draw_epoch(graph: KnowledgeGraph, config: TrainingConfig, number: int) -> Ep
 
 
 def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) -> SubgraphBatch:
-    """The batch without the edges between each query's entity and its answer, `answers` [n].
+    """The batch without the edges between each query entity and its answer, `answers` [n].
 
-    Where pairs of the test split have no direct facts, as in FB15k-237, one that only training
-    queries have would teach the wrong thing. Identity edges stay.
+    In data such as FB15k-237, entity pairs of the test split have no direct facts. Direct facts
+    that only training queries have would then mislead training. Identity edges stay.
     """
     source, relation, target = batch.edges
     asked = batch.source[batch.edge_query]
@@ -82,13 +82,13 @@ def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) ->
 
 
 def queries_per_epoch(config: TrainingConfig, num_facts: int) -> int:
-    """How many questions are asked in an epoch, both directions counted."""
+    """Number of queries per epoch, in both directions."""
     facts = num_facts - _num_observed(config, num_facts)
     return 2 * max(1, int(config.query_share * facts))
 
 
 def mixed_seed(*parts: int) -> int:
-    """One 63-bit seed from several numbers, so that (1, 2) and (2, 1) differ."""
+    """One 63-bit seed from several numbers, such that (1, 2) and (2, 1) give different seeds."""
     value = 0x9E3779B97F4A7C15
     for part in parts:
         value = (value ^ (part + 0x2545F4914F6CDD1D)) * 0xBF58476D1CE4E5B9 % (1 << 64)

@@ -1,4 +1,4 @@
-"""Final evaluation: how good a reasoner has become, found out in the time that is left."""
+"""Final evaluation of a trained reasoner on both splits, within the remaining time."""
 
 import math
 from collections.abc import Callable
@@ -16,26 +16,26 @@ SPLITS = ("valid", "test")
 
 _CALIBRATION_QUERIES = 1000
 _LEAST_CALIBRATION = 16
-# What of the time left is kept at most for all that comes after a split.
+# Maximum share of the remaining time that is reserved for the steps after a split.
 _KEPT = {"valid": 0.7, "test": 0.15}
 _MARGIN = 1.1
-# What of a budget there is at least, if training has used it all, and what is kept for writing.
+# Shares of the budget: minimum if training has used it all, and reserve for writing files.
 _LEAST_LEFT = 0.05
 _SAVING = 0.01
 
 
 def final_queries(data: Dataset) -> int:
-    """How many queries are asked after a training: both splits, and for the calibration."""
+    """Number of queries after training: both splits, and the calibration."""
     valid = 2 * len(data.valid)
     return valid + 2 * len(data.test) + min(valid, _CALIBRATION_QUERIES)
 
 
 class FinalEvaluation:
-    """Evaluates what a trainer has trained on both splits, and calibrates it.
+    """Evaluates the reasoner of a trainer on both splits, and calibrates it.
 
-    `budget`: its time; with little left, a sample of the queries is asked, drawn with the seed.
-    `should_stop` is asked after each batch; if it says so, `StopTraining` is raised. The observers
-    of the training follow this, too.
+    `budget`: the time budget; if little is left, only a seeded sample of the queries is evaluated.
+    `should_stop` is called after each batch; if it returns true, `StopTraining` is raised. The
+    observers of the training are notified, too.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FinalEvaluation:
 
     @property
     def cut(self) -> str:
-        """Which splits were not asked in full, in words; empty if all were."""
+        """A text that names the splits that were not fully evaluated; empty if all were."""
         short = [
             f"{report['queries']:,} of {report['of']:,} {split} queries"
             for split, report in self.reports.items()
@@ -64,7 +64,7 @@ class FinalEvaluation:
         return " and ".join(short)
 
     def baseline_mrr(self) -> float | None:
-        """MRR of the frequency baseline on the test queries that were asked; else on valid."""
+        """MRR of the frequency baseline on the evaluated test queries, else on valid."""
         split = next((name for name in reversed(SPLITS) if self.reports.get(name)), None)
         report = self.reports[split] if split else None
         if split is None or report is None:
@@ -75,17 +75,17 @@ class FinalEvaluation:
         return trainer.frequency.metrics(*asked, trainer.known).mrr
 
     def calibrated(self) -> Calibration:
-        """From scores to probabilities, by the questions there is time for."""
+        """The calibration of scores to probabilities, on as many queries as the time allows."""
         limit, trainer = _CALIBRATION_QUERIES, self.trainer
         if self.budget.is_limited and self.budget.seconds_per_query:
-            # One process calibrates; the rate is that of all of them together.
+            # Only one process calibrates; the rate is that of all processes together.
             rate = self.budget.seconds_per_query * trainer.team.size
             limit = min(limit, max(int(self._left / _MARGIN / rate), _LEAST_CALIBRATION))
         return calibrate(trainer.reasoner, trainer.data, limit, trainer.config.seed)
 
     @property
     def _left(self) -> float:
-        """Seconds that may still be used."""
+        """Remaining time in seconds."""
         limit = self.budget.limit
         return max(self.budget.left - _SAVING * limit, _LEAST_LEFT * limit)
 
@@ -101,7 +101,7 @@ class FinalEvaluation:
             expected = min(count, max(int(seconds / (budget.seconds_per_query or math.inf)), 1))
             if team.size == 1:
                 until = _Deadline(budget, seconds)
-            else:  # who would have to stop together
+            else:  # all processes must stop at the same query
                 limit = expected = int(team.from_first(expected))
         for observer in trainer.observers:
             observer.on_evaluation(split, len(team.dealt(expected)))
@@ -127,7 +127,7 @@ class FinalEvaluation:
         return report.as_dict()
 
     def _seconds(self, split: str) -> float:
-        """How long the evaluation of a split may take, so that there is time for what follows."""
+        """Time limit of the evaluation of a split in seconds; leaves time for later steps."""
         data, left = self.trainer.data, self._left
         following = min(2 * len(data.valid), _CALIBRATION_QUERIES)
         following += 2 * len(data.test) if split == "valid" else 0
@@ -139,7 +139,7 @@ class FinalEvaluation:
 
 
 class _Deadline:
-    """Says, asked after each batch, whether there is no time for another one of its length."""
+    """Called after each batch: whether there is no time for another batch of the same length."""
 
     def __init__(self, budget: TimeBudget, seconds: float) -> None:
         self._budget, self._asked = budget, budget.used

@@ -1,4 +1,4 @@
-"""Stopping: a training that is asked to end (SIGTERM, Ctrl-C) ends well instead of dying."""
+"""Interruption: clean end of a training on SIGTERM or Ctrl-C."""
 
 import signal
 import threading
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 class StopTraining(BaseException):
-    """Ends a training because somebody asked for it; as KeyboardInterrupt, it is no fault."""
+    """Ends a training on request; like KeyboardInterrupt, it is not an error."""
 
 
 def check_stop(should_stop: Callable[[], bool], team: "Team") -> None:
-    """Raise `StopTraining` within an evaluation if `should_stop` says so.
+    """Raise `StopTraining` within an evaluation if `should_stop` returns true.
 
-    Not with several processes: they wait for each other at its end, and none may leave alone.
+    Not in distributed training: the processes wait for each other at the end of the evaluation, so
+    none may leave alone.
     """
     if team.size == 1 and should_stop():
         raise StopTraining
@@ -26,9 +27,9 @@ def check_stop(should_stop: Callable[[], bool], team: "Team") -> None:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise `StopTraining` in the block, which so cleans up behind itself.
+    """Let SIGTERM raise `StopTraining` in the block, so that the block can clean up.
 
-    Outside of the main thread, which alone can listen to signals, nothing is changed.
+    Has no effect outside of the main thread, as only the main thread can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -46,10 +47,10 @@ def ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def told_to_stop() -> Iterator[Callable[[], bool]]:
-    """Take note of SIGTERM, as cluster schedulers and `kill` send it. → whether it came
+    """Record SIGTERM, as sent by cluster schedulers and `kill`. → whether it was received
 
-    A second one ends the process at once. Outside of the main thread, which alone can listen to
-    signals, nothing is changed.
+    A second SIGTERM ends the process at once. Has no effect outside of the main thread, as only
+    the main thread can handle signals.
     """
     with _noted(signal.SIGTERM, signal.SIG_DFL) as came:
         yield lambda: bool(came)
@@ -57,10 +58,10 @@ def told_to_stop() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def interrupted() -> Iterator[Callable[[], bool]]:
-    """Take note of Ctrl-C (SIGINT). → whether it came
+    """Record Ctrl-C (SIGINT). → whether it was received
 
-    A second one raises KeyboardInterrupt, as the first does elsewhere. Where it is ignored, as in
-    a job that a shell has put into the background, it stays so.
+    A second Ctrl-C raises KeyboardInterrupt. If SIGINT is ignored, as in a background job of a
+    shell, it stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield lambda: False
@@ -71,7 +72,7 @@ def interrupted() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _noted(number: signal.Signals, later: Any) -> Iterator[list[int]]:
-    """Take note of a signal; `later` handles it when it comes again. → grows when it comes"""
+    """Record a signal; `later` handles its second occurrence. → the received signals"""
     came: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield came

@@ -1,4 +1,4 @@
-"""Losses: how far the scores of a subgraph are from singling out the answer."""
+"""Losses on the scores of the sampled entities."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ from oneshot.system.devices import kernels_work
 
 @dataclass(frozen=True)
 class Targets:
-    """What the loss of a batch needs to know of its answers.
+    """The answers of a batch, as the loss needs them.
 
-    `place` int64 [n]: the answers' places in the batch, -1 where not sampled. `skip` bool [N] or
-    None: entities that are no rivals, being answers too. `unsampled` int64 [n]: the number of
-    rivals outside the subgraph.
+    `place` int64 [n]: row of each answer in the batch, -1 if not sampled. `skip` bool [N] or None:
+    other known answers, masked in the loss. `unsampled` int64 [n]: number of negatives outside the
+    subgraph.
     """
 
     place: Tensor
@@ -32,8 +32,8 @@ def find_targets(
     seen: KnownFacts,
     num_entities: int,
 ) -> Targets:
-    """The targets of `answers` [n]; `seen`: the training facts, whose other answers are no rivals
-    if the configuration says so."""
+    """The targets of `answers` [n]; `seen`: the training facts, whose other answers are masked
+    if `mask_known` is set."""
     place = batch.find(answers)
     unsampled = num_entities - torch.bincount(batch.entity_query, minlength=batch.num_queries)
     skip = None
@@ -67,32 +67,32 @@ def softmax_loss(
     unsampled: Tensor | None,
     push_down: bool = False,
 ) -> Tensor:
-    """Cross-entropy of each query's answer against its other entities, [n].
+    """Cross-entropy of each query's answer against the other entities, [n].
 
-    `scores` [N]; `place` int64 [n]: the answers' places, -1 where not sampled; `skip` bool [N]:
-    entities that are no rivals, being answers too; `unsampled` [n]: number of entities outside the
-    subgraph that count as rivals of score 0. `push_down`: an answer that was not sampled counts as
-    score 0, which pushes the sampled scores down; otherwise its query has loss 0.
+    `scores` [N]; `place` int64 [n]: row of each answer, -1 if not sampled; `skip` bool [N]: other
+    known answers, which are masked; `unsampled` [n]: number of entities outside the subgraph, which
+    are negatives of score 0. `push_down`: an answer that was not sampled has score 0, which pushes
+    the sampled scores down; otherwise its query has loss 0.
     """
     rivals = scores if skip is None else scores.masked_fill(skip, -torch.inf)
     total = _logsumexp(rivals, batch)
     if unsampled is not None:
-        # log(eˢ + m e⁰); the logarithm of no rivals is -∞.
+        # log(eˢ + m e⁰); without negatives the logarithm is -∞.
         total = torch.logaddexp(total, unsampled.to(total.dtype).log())
     answer = scores.index_select(0, place.clamp(min=0))
-    # The answer is one of the entities outside, and at score 0 of its own if these do not count.
+    # The answer is one of the entities outside, or an extra one of score 0 if these do not count.
     missed = total if unsampled is not None else nn.functional.softplus(total)
     return torch.where(place >= 0, total - answer, missed if push_down else 0.0)
 
 
 def _logsumexp(scores: Tensor, batch: SubgraphBatch) -> Tensor:
-    """`log Σ exp` of each query's scores [N], [n]; very low where no score is above -∞."""
+    """`log Σ exp` of each query's scores [N], [n]; very low if no score is above -∞."""
     if scores.dtype == torch.float32 and kernels_work(scores.device):
         from oneshot.training._triton import query_logsumexp
 
         queries = torch.arange(batch.num_queries + 1, device=scores.device)
         return query_logsumexp(scores, torch.searchsorted(batch.entity_query, queries))
-    # One maximum a query keeps exp from overflowing, and the sum from vanishing; it cancels out.
+    # Subtracting the maximum of each query avoids overflow and underflow of exp; it cancels out.
     highest = scores.new_full((batch.num_queries,), -torch.inf)
     highest = highest.scatter_reduce(0, batch.entity_query, scores.detach(), "amax")
     highest = highest.masked_fill(highest == -torch.inf, 0)
@@ -110,7 +110,7 @@ def bce_loss(
 ) -> Tensor:
     """Binary cross-entropy as in the paper: `−log σ(s_answer) − Σ log(1 − σ(s_other))`, [n].
 
-    `push_down`: of a query whose answer was not sampled the sum remains; otherwise nothing.
+    `push_down`: a query whose answer was not sampled keeps the sum; otherwise its loss is 0.
     """
     covered = place >= 0
     target = torch.zeros_like(scores)

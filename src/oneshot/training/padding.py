@@ -1,7 +1,7 @@
-"""Padding: batches of one fixed size, so that a step can be recorded once and played again.
+"""Padding: batches of a fixed size, for capture and replay of a step as a CUDA graph.
 
-A recorded step reads and writes at fixed addresses and has fixed sizes. Batches are copied into
-buffers of a capacity that some batches beyond the largest one seen fit into.
+A captured step reads and writes at fixed addresses and has fixed sizes. Batches are copied into
+buffers whose capacity is slightly larger than the largest batch so far.
 """
 
 import itertools
@@ -12,28 +12,28 @@ import torch
 
 from oneshot.subgraph import SubgraphBatch
 
-_SLACK = 1.04  # more than the largest batch so far
+_SLACK = 1.04  # factor on the largest batch so far
 _ROUND = 512
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The most entities and edges of a batch, and rows with a state after 0, 1, … layers."""
+    """Maximum numbers of entities and edges of a batch, and of rows reached after each layer."""
 
     entities: int
     edges: int
     reach: tuple[int, ...]
 
     def grown(self, sizes: Sequence["Capacity"]) -> "Capacity":
-        """At least this, and with some slack above each of `sizes` that does not fit."""
+        """A capacity of at least this one, with slack for those of `sizes` that do not fit."""
         entities = _grown(self.entities, [size.entities for size in sizes])
         columns = zip(*(size.reach for size in sizes), strict=True)
         reach = [
             _grown(have, need) for have, need in zip(self.reach, map(list, columns), strict=True)
         ]
-        # The queries' own entities are as many as the queries, always.
+        # There is always exactly one query entity per query.
         reach[0] = max(size.reach[0] for size in sizes)
-        # What is reached stays reached, in spite of different slack.
+        # Reach must not decrease from layer to layer, in spite of different slack.
         rising = itertools.accumulate((min(rows, entities) for rows in reach), max)
         edges = _grown(self.edges, [size.edges for size in sizes])
         return Capacity(entities, edges, tuple(rising))
@@ -44,10 +44,10 @@ class Capacity:
 
 
 class PaddedBatch:
-    """Buffers of a capacity that batches of `num_queries` queries are copied into.
+    """Buffers of a given capacity, into which batches of `num_queries` queries are copied.
 
-    Entities of the padding belong to a query beyond the last one, edges of the padding point
-    beyond the last entity; all other numbers of the padding mean nothing.
+    Padding entities belong to a query after the last one; padding edges point to an entity after
+    the last one. All other values of the padding are ignored.
     """
 
     def __init__(self, capacity: Capacity, num_queries: int, device: torch.device) -> None:
@@ -67,7 +67,7 @@ class PaddedBatch:
         )
 
     def fill(self, batch: SubgraphBatch) -> None:
-        """Copy a batch in; it must fit."""
+        """Copy a batch into the buffers; it must fit."""
         ours, entities, edges = self.batch, batch.num_entities, batch.num_edges
         ours.queries.copy_(batch.queries)
         ours.source.copy_(batch.source)

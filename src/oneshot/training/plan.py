@@ -1,9 +1,9 @@
-"""Plan: a configuration that suits a data set and a machine, from a look at both.
+"""Plan: automatic choice of a configuration for a data set and a machine.
 
-In seconds: how many entities a subgraph needs is read off the coverage of held-out facts, the
-number of layers off the distances of their answers, and what the machine can do in the time off a
-few timed steps. Among budgets, dimensions and depths the one is chosen that promises most: it
-covers the answers, and leaves time for enough training queries.
+Planning takes seconds. The number of entities of a subgraph follows from the coverage of held-out
+facts, the number of layers from the distances of their answers, and the speed of the machine from a
+few timed steps. Among budgets, dimensions and depths, the most promising combination is chosen: it
+covers the answers and leaves time for enough training queries.
 """
 
 import dataclasses
@@ -31,27 +31,27 @@ from oneshot.training.epoch import draw_epoch
 from oneshot.training.steps import Stepper
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
-"""The time that a training takes if none is given."""
+"""Default time budget of a training in minutes."""
 
-# Held-out queries that coverage and distances are read off, and the seconds that all but the least
-# number of them may take.
+# Held-out queries for coverage and distances: maximum and minimum number, and the time limit in
+# seconds for those beyond the minimum.
 _QUERIES, _LEAST_QUERIES, _FEW_QUERIES = 1024, 256, 128
 _LOOK_SECONDS = 6.0
-# The part of the time that validations and the final evaluation may take.
+# Share of the time for validations and the final evaluation.
 _EVALUATION_SHARE = 1 / 5
-# Validations in a training, about.
+# Approximate number of validations in a training.
 _VALIDATIONS = 12
 _BATCH, _BATCH_GPU = 32, 64
-# About the seconds that one edge, layer and channel takes, forward and backward pass together, and
-# one row, layer and pair of channels.
+# Approximate seconds per edge, layer and channel for forward and backward pass together, and per
+# row, layer and pair of channels.
 _EDGE_SECONDS, _ROW_SECONDS = 1e-9, 1e-9
 _GPU_EDGE_SECONDS = 3e-11
 _GUESS_QUERIES = 4
 _PROBES, _GPU_PROBES, _PROBE_SECONDS = 5, 2, 1.0  # on a GPU each width compiles its own kernels
-# What `_Planner._worth` weighs: shares of the reachable answers that may be lost, and how much that
-# counts; queries for each relation after which half is learnt, and how many times as many are
-# enough; the share that is not learnt at first; what dimension 16 lacks, and what remains with a
-# layer less. They follow trainings on FB15k-237, NELL-995, WN18RR, UMLS and part of CoDEx-M.
+# Constants of `_Planner._worth`: shares of the reachable answers that may be lost, and their
+# weight; queries per relation after which half is learnt, and the multiple that is enough; the
+# share that is not learnt at first; the deficit of dimension 16, and the factor for one layer
+# less. They were fitted to trainings on FB15k-237, NELL-995, WN18RR, UMLS and part of CoDEx-M.
 _LOST = (0.002, 0.01, 0.03, 0.06, 0.1, 0.15, 0.25, 0.35)
 _LOSS_POWER, _SMALL, _SMALL_LOSS_POWER = 0.3, 1000, 1.0
 _HALF_QUERIES, _ENOUGH = 85, 25
@@ -61,7 +61,7 @@ _NARROW, _FLAT = 0.06, 0.98
 
 
 class Choice(NamedTuple):
-    """One thing that was chosen: the option, its value, and why."""
+    """A chosen option: its name, value and reason."""
 
     option: str
     value: Any
@@ -70,13 +70,13 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration with what is expected of it.
+    """A configuration with its expected time, coverage and memory.
 
-    `choices`: what was chosen and why, in the order in which it was; an empty reason means that it
-    is so on every graph. Options that were given are not among them. `seconds`: of the whole
-    training, evaluation included. `coverage`: share of the validation queries whose answer is
-    sampled. `memory`: bytes that a training step takes, about. `queries`: training queries that the
-    time is enough for.
+    `choices`: the chosen options with reasons, in order of choice; an empty reason means that the
+    choice is the same for all graphs. Options set by the user are not included. `seconds`: time of
+    the whole training including evaluation. `coverage`: share of the validation queries whose
+    answer is sampled. `memory`: approximate bytes per training step. `queries`: number of training
+    queries that fit the time.
     """
 
     config: Config
@@ -97,8 +97,8 @@ def plan(
 ) -> Config:
     """The configuration that `oneshot train` would choose for a data set.
 
-    `minutes`: the time of the whole training; 10 on a CPU, 5 on a GPU if not given. `settings`,
-    such as `predictor.dim=32`, stay as they are, and the rest is chosen to go with them.
+    `minutes`: time budget of the whole training; default 10 on a CPU, 5 on a GPU. `settings`, such
+    as `predictor.dim=32`, are kept, and the other options are chosen to suit them.
     """
     return make_plan(data, minutes, find_device(device), settings, seed).config
 
@@ -106,7 +106,7 @@ def plan(
 def plan_training(
     reasoner: Reasoner, data: Dataset, minutes: float | None = None, seed: int = 0
 ) -> TrainingConfig:
-    """How to train a reasoner whose sampler and predictor are chosen already."""
+    """The training configuration for a reasoner whose sampler and predictor are already chosen."""
     parts: dict[str, Any] = {
         "sampler": sampler_config(reasoner.sampler),
         "predictor": reasoner.predictor.config,
@@ -127,18 +127,18 @@ def make_plan(
     settings: Sequence[str] = (),
     seed: int = 0,
 ) -> Plan:
-    """See `plan`; → with reasons and expectations."""
+    """As `plan`, but with reasons for the choices and expected costs."""
     return _Planner(data, minutes, torch.device(device), settings, seed).run()
 
 
 def check_minutes(minutes: float | None) -> None:
-    """Raise unless a time budget is one, or not given."""
+    """Raise if a time budget is given and out of range."""
     if minutes is not None and not 0 < minutes <= 10**6:
         raise InputError(f"minutes must be above 0 and at most 1,000,000, not {minutes:g}")
 
 
 class _Size(NamedTuple):
-    """How large everything is: width and depth of the predictor, entities of a subgraph."""
+    """Dimension and number of layers of the predictor, and number of entities of a subgraph."""
 
     dim: int
     layers: int
@@ -146,7 +146,7 @@ class _Size(NamedTuple):
 
 
 class _Pace(NamedTuple):
-    """What a probe of some steps found: seconds per query in training and in evaluation, edges and
+    """Result of a probe of a few steps: seconds per query in training and in evaluation, edges and
     entities of a subgraph."""
 
     training: float
@@ -156,7 +156,7 @@ class _Pace(NamedTuple):
 
 
 class _Planner:
-    """Looks at data and machine, and chooses; one instance makes one plan."""
+    """Measures data and machine and chooses a configuration; an instance makes one plan."""
 
     def __init__(
         self,
@@ -171,8 +171,8 @@ class _Planner:
             raise InputError("training needs at least two facts")
         if not len(data.valid):
             raise InputError(
-                "training needs a validation split, to choose the best epoch by: add a file of "
-                "valid facts, or give more facts, of which some are held out"
+                "training needs a validation split to choose the best epoch: add a file of valid "
+                "facts, or use more facts, so that some can be held out"
             )
         self.started = time.perf_counter()
         self.data, self.device, self.seed = data, device, seed
@@ -188,8 +188,8 @@ class _Planner:
 
     def run(self) -> Plan:
         graph = self.data.graph
-        if "training.epochs" not in self.given:  # else these decide how long it takes
-            reason = "time for everything, evaluation included"
+        if "training.epochs" not in self.given:  # otherwise the epochs determine the time
+            reason = "time budget, including evaluation"
             self._choose("training.minutes", self.minutes, reason)
         queries, answers = self._held_out()
         self._choose_shape()
@@ -204,10 +204,10 @@ class _Planner:
         seconds, asked = self._expected(config, pace)
         return Plan(config, tuple(self.choices), seconds, coverage, _memory(config, pace), asked)
 
-    # what is looked at --------------------------------------------------------------------------
+    # analysis of the data -----------------------------------------------------------------------
 
     def _held_out(self) -> tuple[Tensor, Tensor]:
-        """Validation queries [n, 2] and answers [n], some of them in random order."""
+        """A random sample of validation queries [n, 2] and their answers [n]."""
         graph = self.data.graph
         queries, answers = both_directions(self.data.valid, graph.num_relations)
         generator = torch.Generator().manual_seed(self.seed)
@@ -215,7 +215,7 @@ class _Planner:
         return queries[order], answers[order]
 
     def _layers(self, graph: KnowledgeGraph, queries: Tensor, answers: Tensor) -> int:
-        """Layers that reach the answers, and see longer paths to them, too."""
+        """Number of layers that reach the answers, also along longer paths."""
         if "predictor.num_layers" in self.given:
             return int(self.given["predictor.num_layers"])
         few = max(min(_FEW_QUERIES, 2 * 10**8 // max(graph.num_entities, 1) // 4), 1)
@@ -225,14 +225,14 @@ class _Planner:
         hops = hops[hops > 0]
         far = float(hops.quantile(0.9)) if len(hops) else 1.0
         layers = int(min(max(far + 2, 3), 8 if self.is_gpu else 6))
-        reason = f"nine of ten answers are within {far:.0f} hops, and longer paths tell more"
+        reason = f"nine of ten answers are within {far:.0f} hops; longer paths add evidence"
         self._choose("predictor.num_layers", layers, reason)
         return layers
 
     def _places(self, graph: KnowledgeGraph, queries: Tensor, answers: Tensor) -> Tensor:
-        """Place of the answers in the sampler's order of entities, as many as the time allows.
+        """Rank of the answers in the sampler's order of entities, for as many as the time allows.
 
-        The number of entities where no path leads to the answer: no budget is good for those.
+        Unreachable answers have the number of entities as rank: no budget covers them.
         """
         sampler, found = self._sampler(graph.num_entities), []
         begun, done = time.perf_counter(), 0
@@ -243,7 +243,7 @@ class _Planner:
             if done >= _LEAST_QUERIES and time.perf_counter() - begun > _LOOK_SECONDS:
                 break
         places = torch.cat(found)
-        if sampler.scores_answers:  # also those that no path leads to
+        if sampler.scores_answers:  # including unreachable ones
             return places
         part_of = components(graph)
         count = len(places)
@@ -251,7 +251,7 @@ class _Planner:
         return places.masked_fill(apart, graph.num_entities)
 
     def _sampler(self, entities: int) -> Sampler:
-        """The sampler as it is chosen so far, with a budget of entities."""
+        """The sampler chosen so far, with a budget of entities."""
         options = dict(self.table.get("sampler", {}), max_entities=entities)
         budgets = ("sampler.entity_ratio", "sampler.max_entities")
         settings = [s for s in self.settings if s.partition("=")[0].strip() not in budgets]
@@ -260,7 +260,7 @@ class _Planner:
         sampler.fit(self.graph, self.seed)
         return sampler
 
-    # what is chosen -----------------------------------------------------------------------------
+    # choices -----------------------------------------------------------------------------
 
     def _choose(self, option: str, value: Any, reason: str) -> None:
         if option in self.given:
@@ -271,13 +271,13 @@ class _Planner:
         self.choices.append(Choice(option, value, reason))
 
     def _choose_shape(self) -> None:
-        """What turned out well on graphs of all kinds."""
-        aggregate = "mean, extremes and deviation of the messages: best on graphs of all kinds"
+        """Choose the architecture that works well on all graphs."""
+        aggregate = "mean, extremes and deviation of the messages: best on all graphs tested"
         self._choose("predictor.aggregate", "pna", aggregate)
         for option, value in (("norm", True), ("shortcut", True), ("gate", False)):
             self._choose(f"predictor.{option}", value, "")
         if self.given.get("training.sample_from", "observation") == "observation":
-            reason = "half by PPR, half by how likely they are the answer"
+            reason = "half of the entities by PPR, half by likelihood of being the answer"
             self._choose("sampler.name", FittedSampler.name, reason)
         sampler = SAMPLERS.get(self.given.get("sampler.name", FittedSampler.name))
         if sampler is not None and sampler.scores_answers:
@@ -300,10 +300,10 @@ class _Planner:
         self._choose("training.fact_ratio", ratio, f"{facts:,} facts")
 
     def _size(self, deepest: int, places: Tensor) -> tuple[_Size, _Pace]:
-        """The most promising size: what it covers, and how many queries it can learn from.
+        """The most promising size by coverage and number of training queries.
 
-        How long a query takes is guessed from the size of some subgraphs; the best by the guess is
-        timed, which corrects the guess, until the best is one that was timed.
+        The time per query is estimated from the size of a few subgraphs. The best size by the
+        estimate is timed, which corrects the estimate, until the best size is one that was timed.
         """
         sizes = self._sizes(deepest, places)
         paces: dict[_Size, _Pace] = {}
@@ -327,10 +327,10 @@ class _Planner:
         best = max(paces, key=lambda s: self._worth(s, deepest, places, paces[s], correction))
         pace = paces[best]
         asked = self._asked(pace)
-        reason = f"the best of {len(sizes)} sizes for the time: {asked:,} training queries"
+        reason = f"best of {len(sizes)} sizes for the time: {asked:,} training queries"
         self._choose("predictor.dim", best.dim, reason)
         if best.layers < deepest:
-            self._choose("predictor.num_layers", best.layers, "fewer than wanted, as time is short")
+            self._choose("predictor.num_layers", best.layers, "fewer than ideal, as time is short")
         return best, pace
 
     def _sizes(self, deepest: int, places: Tensor) -> list[_Size]:
@@ -351,10 +351,10 @@ class _Planner:
     def _worth(
         self, size: _Size, deepest: int, places: Tensor, pace: _Pace | None, correction: float
     ) -> float:
-        """How promising a size is, from 0 to 1.
+        """Expected quality of a size, from 0 to 1.
 
-        An answer that is not covered is lost. What a predictor has learnt grows with its queries,
-        of which more relations need more. A narrow or flat predictor ends lower.
+        An answer that is not covered is lost. Quality grows with the number of training queries;
+        more relations need more queries. A narrow or shallow predictor has a lower limit.
         """
         reachable = max(float((places < self.data.graph.num_entities).sum()), 1.0)
         covered = float((places < size.entities).sum()) / reachable
@@ -370,22 +370,22 @@ class _Planner:
 
     @property
     def _loss_power(self) -> float:
-        """How much it counts that an answer is not covered.
+        """Weight of answers that are not covered.
 
-        In a small graph nearly every answer can be found; in a large one those that the sampler
-        leaves out would rarely be.
+        In a small graph, nearly every answer can be predicted. In a large one, those outside the
+        subgraph would rarely be predicted anyway.
         """
         decades = math.log10(max(self.data.graph.num_entities / _SMALL, 1))
         return max(_SMALL_LOSS_POWER - 0.7 * decades, _LOSS_POWER)
 
     @property
     def _most_queries(self) -> int:
-        """Training queries beyond which nothing more is learnt from the facts."""
+        """Number of training queries beyond which training does not improve."""
         most = 2_000_000 if self.is_gpu else 400_000
         return max(min(30 * 2 * self.data.graph.num_facts, most), 40_000)
 
     def _entities(self, places: Tensor, lost: float) -> int:
-        """The fewest entities whose coverage is `lost` below that of the whole graph at most."""
+        """Minimum number of entities that lose at most `lost` of the reachable coverage."""
         count = self.data.graph.num_entities
         for option in ("entity_ratio", "max_entities"):
             value = self.given.get(f"sampler.{option}")
@@ -396,7 +396,7 @@ class _Planner:
             return count
         kept = min(int((1 - lost) * len(reachable)), len(reachable) - 1)
         wanted = int(reachable[kept]) + 1
-        # Nearly all of a small graph is all of it.
+        # If nearly all entities of a small graph are needed, take all.
         return count if wanted > 0.7 * count else wanted
 
     def _choose_budget(self, size: _Size, places: Tensor) -> None:
@@ -405,12 +405,12 @@ class _Planner:
             return
         covered = float((places < size.entities).double().mean())
         reachable = float((places < count).double().mean())
-        reason = f"{covered:.1%} of the answers are covered, {reachable:.1%} can be reached"
+        reason = f"{covered:.1%} of the answers are covered, {reachable:.1%} are reachable"
         ratio = 1.0 if size.entities >= count else round(size.entities / count, 4)
         self._choose("sampler.entity_ratio", max(ratio, 1 / count), reason)
 
     def _choose_course(self, pace: _Pace) -> None:
-        """Epochs, and what is asked and validated in each."""
+        """Choose the epochs, and the training and validation queries per epoch."""
         facts = self.data.graph.num_facts
         config = from_table(self.table, self.settings)
         fit_in = self._asked(pace)
@@ -418,19 +418,21 @@ class _Planner:
         asked = max(min(fit_in, most), 2 * _BATCH)
         per_split = 2 * max(int((1 - config.training.fact_ratio) * facts), 1)
         share = min(asked / _VALIDATIONS / per_split, 1.0)
-        if "training.epochs" in self.given:  # which are whole ones, then
+        if "training.epochs" in self.given:  # then they are complete epochs
             share = 1.0
         share = min(max(round(share, 4), 2 / per_split), 1.0)
         each = max(int(share * per_split), 2)
         epochs = max(round(asked / each), 1)
-        if fit_in < most:  # the clock decides
-            reason = "more than the time is likely to be enough for"
+        if fit_in < most:  # the time budget ends the training
+            reason = "upper limit; the time budget ends training earlier"
             epochs = max(int(1.3 * epochs), epochs + 1)
         else:
             reason = f"{asked:,} training queries are enough for {facts:,} facts"
         self._choose("training.epochs", epochs, reason)
         self._choose(
-            "training.query_share", share, f"an epoch, with a fresh split, asks {each:,} queries"
+            "training.query_share",
+            share,
+            f"{each:,} queries per epoch, each epoch with a new split",
         )
         every = max(round(epochs / (2 * _VALIDATIONS)), 1)
         self._choose("training.valid_every", every, f"about {epochs // every} validations")
@@ -441,10 +443,10 @@ class _Planner:
         rate = 0.003 if config.predictor.dim >= 64 else 0.005
         self._choose("training.learning_rate", rate, f"suits dimension {config.predictor.dim}")
 
-    # what is measured ---------------------------------------------------------------------------
+    # measurements ---------------------------------------------------------------------------
 
     def _probe(self, size: _Size) -> _Pace:
-        """Time a few steps of training and evaluation with predictors and subgraphs of a size."""
+        """Time a few steps of training and evaluation at a given size."""
         table = {section: dict(values) for section, values in self.table.items()}
         table.setdefault("predictor", {}).update(dim=size.dim, num_layers=size.layers)
         if not any(f"sampler.{o}" in self.given for o in ("entity_ratio", "max_entities")):
@@ -459,7 +461,7 @@ class _Planner:
         stepper = Stepper(reasoner, self.data, training)
         epoch = draw_epoch(stepper.graph, training, 1)
         steps = stepper.steps(epoch)
-        next(steps, None)  # compiles, allocates
+        next(steps, None)  # warm-up: compilation, allocation
         self._wait()
         begun, asked = time.perf_counter(), 0
         for done in itertools.islice(steps, 12):
@@ -487,7 +489,7 @@ class _Planner:
             torch.cuda.synchronize(self.device)
 
     def _asked(self, pace: _Pace) -> int:
-        """Training queries that the time is enough for."""
+        """Number of training queries that fit the time."""
         return int(self._training_seconds(pace) / pace.training)
 
     def _training_seconds(self, pace: _Pace) -> float:
@@ -496,13 +498,13 @@ class _Planner:
         return max(0.97 * budget - spent - self._evaluation_seconds(pace), 0.1 * budget)
 
     def _evaluation_seconds(self, pace: _Pace) -> float:
-        """Validations, and the evaluation of both splits at the end, cut to their share."""
+        """Seconds for validations and the final evaluation, limited to their share."""
         budget = 60 * self.minutes
         final = 2 * (len(self.data.valid) + len(self.data.test)) * pace.evaluation
         return min(final, _EVALUATION_SHARE * budget) + 0.12 * budget
 
     def _guess(self, size: _Size) -> float:
-        """Seconds of a training query, from the size of some subgraphs alone."""
+        """Estimated seconds per training query, from the size of a few subgraphs alone."""
         edges, rows = self._subgraph(size.entities)
         if self.is_gpu:
             return edges * size.layers * size.dim * _GPU_EDGE_SECONDS
@@ -511,7 +513,7 @@ class _Planner:
         return work / torch.get_num_threads()
 
     def _subgraph(self, entities: int) -> tuple[float, float]:
-        """Edges and entities of a subgraph with a budget, from a few of them."""
+        """Mean edges and entities of a subgraph with a budget, from a small sample."""
         if entities not in self._subgraphs:
             graph = self.data.graph
             queries, _ = both_directions(graph.facts[:_GUESS_QUERIES].long(), graph.num_relations)
@@ -536,7 +538,7 @@ class _Planner:
 
 
 def _given(settings: Sequence[str]) -> dict[str, Any]:
-    """What settings `section.key=value` set, by "section.key"; wrong ones are errors."""
+    """The values of settings `section.key=value` by "section.key"; raises for wrong settings."""
     whole = from_table({}, settings)
     found = {}
     for setting in settings:
@@ -547,7 +549,7 @@ def _given(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _direct_shares(data: Dataset, seed: int, most: int = 5000) -> tuple[float, float]:
-    """The share of facts between whose entities the graph has other facts: validation, training."""
+    """Shares of validation and training facts whose entities are also connected by other facts."""
     graph = data.graph
     generator = torch.Generator().manual_seed(seed)
 
@@ -567,7 +569,7 @@ def _direct_shares(data: Dataset, seed: int, most: int = 5000) -> tuple[float, f
 
 
 def _memory(config: Config, pace: _Pace) -> int:
-    """Bytes that a training step takes, about: states and aggregates of all layers, and edges."""
+    """Approximate bytes per training step: states and aggregates of all layers, and edges."""
     width = 5 + AGGREGATES[config.predictor.aggregate].training_rows
     rows = pace.entities * config.predictor.dim * width * config.predictor.num_layers
     return int(config.training.batch_size * 4 * (rows + 20 * pace.edges))

@@ -10,14 +10,14 @@ _PLATEAU_FLOOR = 1 / 20
 
 @dataclass
 class Schedule:
-    """The factor on the learning rate, and what it depends on.
+    """The factor on the learning rate.
 
-    "cosine" falls from 1 to 0 over all epochs; "plateau" is halved at the third epoch in a row
-    without a better validation MRR (`plateau_patience`), down to 1/20; "constant" stays. Before
-    any of them the factor may rise from 0 over `warmup_epochs`.
+    "cosine" decreases from 1 to 0 over all epochs. "plateau" is halved after `plateau_patience`
+    validations in a row without a better MRR, down to 1/20. "constant" stays 1. With any of them,
+    the factor may first increase from 0 over `warmup_epochs`.
 
-    `time_share`: share of the time budget that is used. The epochs count as done to that share at
-    least, so that a training with less time than its epochs take goes through the whole schedule.
+    `time_share`: used share of the time budget. At least this share of the epochs counts as done,
+    so that a training that runs out of time still completes the schedule.
     """
 
     config: TrainingConfig
@@ -26,7 +26,7 @@ class Schedule:
     time_share: float = 0.0
 
     def factor(self, epochs_done: float) -> float:
-        """The factor after so many epochs, of which the last may be a fraction."""
+        """The factor after `epochs_done` epochs, which may be fractional."""
         config = self.config
         epochs_done = max(epochs_done, self.time_share * config.epochs)
         warm = min(1.0, epochs_done / config.warmup_epochs) if config.warmup_epochs else 1.0
@@ -37,7 +37,7 @@ class Schedule:
         return warm * (self.plateau_factor if config.schedule == "plateau" else 1.0)
 
     def validated(self, is_better: bool) -> None:
-        """Take note of a validation."""
+        """Record the outcome of a validation."""
         self.bad_epochs = 0 if is_better else self.bad_epochs + 1
         if self.bad_epochs >= self.config.plateau_patience and self.config.schedule == "plateau":
             self.plateau_factor = max(self.plateau_factor / 2, _PLATEAU_FLOOR)

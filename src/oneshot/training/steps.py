@@ -1,7 +1,7 @@
 """Steps of an epoch: plain ones or, on a GPU, replayed as a CUDA graph.
 
-A step samples the subgraphs of some queries, lets the predictor score them, and moves the
-parameters down the gradient of the loss.
+A step samples the subgraphs of a batch of queries, computes scores and losses with the predictor,
+and updates the parameters.
 """
 
 import logging
@@ -27,19 +27,19 @@ from oneshot.training.epoch import Epoch, QueryBatch, mixed_seed, queries_per_ep
 from oneshot.training.losses import Targets, find_targets, query_losses
 from oneshot.training.schedule import Schedule
 
-# What is sampled at once for several recorded steps: enough to keep a GPU busy.
+# Queries sampled together for several captured steps: enough to keep a GPU busy.
 _SAMPLED_QUERIES = 1024
 _SAMPLED_EDGES = 40_000_000
 
 warn = logging.getLogger(__name__).warning
-"""Where the messages of a training go unless somebody takes them."""
+"""Default receiver of the messages of a training."""
 
 
 class StepResult(NamedTuple):
-    """What came of a step, or of some that were launched together.
+    """The result of a step, or of several steps that were launched together.
 
-    `queries`: asked by all processes; the rest is of this process: `own_queries`, the sum of their
-    losses, and how many of their answers were sampled.
+    `queries`: number of queries of all processes. The rest is of this process: `own_queries`, the
+    sum of their losses, and the number of sampled answers.
     """
 
     queries: int
@@ -53,15 +53,15 @@ class StepResult(NamedTuple):
 
 
 class Stepper:
-    """Makes the steps of a training.
+    """Performs the steps of a training.
 
-    `schedule`: where the learning rate is read from, before each step. `messages`: called when the
-    memory runs out, with how the training goes on. `network`: what computes the scores instead of
-    the predictor whose parameters are trained, for comparison; then nothing is recorded.
+    `schedule`: gives the learning rate before each step. `messages`: called with a line when memory
+    runs out. `network`: computes the scores instead of the predictor whose parameters are trained,
+    for comparison; then no step is captured.
 
-    `sampler`: that of the reasoner, with the budget for training. `recorder`: what replays steps
-    on whole batches as a CUDA graph, None where that cannot be. `micro_batch`: the queries that are
-    computed at once in a plain step; halved when the memory runs out.
+    `sampler`: that of the reasoner, with the training budget. `recorder`: replays steps on whole
+    batches as a CUDA graph; None if that is not possible. `micro_batch`: number of queries
+    computed together in a plain step; halved when memory runs out.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Stepper:
             self.sampler.fit(self.graph, config.seed)
         if config.sample_from == "train" and self.sampler.parameters():
             raise InputError(
-                'training.sample_from = "train" would show the fitted sampler what is asked; '
-                'leave it at "observation"'
+                'training.sample_from = "train" would reveal the answers to the fitted sampler; '
+                'use "observation"'
             )
         if config.entity_ratio is not None:
             self.sampler = self.sampler.with_entity_ratio(config.entity_ratio)
@@ -110,7 +110,7 @@ class Stepper:
 
     @property
     def step_size(self) -> int:
-        """Queries of a step, over all processes."""
+        """Number of queries per step, over all processes."""
         return self.config.batch_size * self.team.size
 
     @property
@@ -122,25 +122,25 @@ class Stepper:
         return queries_per_epoch(self.config, self.graph.num_facts)
 
     def steps(self, epoch: Epoch, asked: int = 0) -> Iterator[StepResult]:
-        """Make the steps of an epoch, but for its first `asked` queries, one or some at a time."""
+        """Perform the steps of an epoch after its first `asked` queries, one or more at a time."""
         if self.recorder is not None:
             for result in self._replayed_steps(epoch, asked):
                 asked += result.queries
                 yield result
-            # The recorded gradients stay where they are; the steps below have their own.
+            # The captured gradients keep their memory; the steps below have their own.
             self.optimizer.zero_grad(set_to_none=True)
         for batch in epoch.batches(self.step_size, asked):
             yield self._step(epoch, batch)
 
     def set_learning_rate(self, epoch: int, step: int) -> None:
         """Set the optimizer to the learning rate of a step; epochs count from 1, steps from 0."""
-        # In the middle of the step, so that no step is wasted with a factor of 0.
+        # At the middle of the step, so that no step has a factor of 0.
         factor = self.schedule.factor(epoch - 1 + (step + 0.5) / self.steps_per_epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * factor
 
     def check_parameters(self, epoch: int) -> None:
-        """Raise if a parameter is no number any more: such must not be kept."""
+        """Raise if a parameter is NaN or infinite, so that such parameters are never saved."""
         finite = [parameter.isfinite().all() for parameter in self.predictor.parameters()]
         if not bool(torch.stack(finite).all()):
             raise _diverged(epoch, None)
@@ -148,11 +148,11 @@ class Stepper:
     # A plain step --------------------------------------------------------------------------------
 
     def _step(self, epoch: Epoch, batch: QueryBatch) -> StepResult:
-        """One step of the optimizer on a batch, of which each process has its share."""
+        """One step of the optimizer on a batch, which is split among the processes."""
         self.set_learning_rate(epoch.number, batch.step)
         seed = self._seed(epoch, batch.step)
         _, queries, answers = batch.share(self.team.rank, self.team.size)
-        scale = self.team.size / len(batch.queries)  # DDP takes the mean over the processes
+        scale = self.team.size / len(batch.queries)  # DDP averages over the processes
         loss = covered = 0.0
         start = 0
         torch.manual_seed(seed)
@@ -181,7 +181,7 @@ class Stepper:
     ) -> tuple[float, float]:
         """Gradients of `scale` times the sum of the losses of some queries.
 
-        `more`: the step goes on with further queries. → (sum of the losses, how many are covered)
+        `more`: further queries of the same step follow. → (sum of the losses, covered queries)
         """
         batch = self._sample(epoch, queries, answers)
         targets = self._targets(batch, answers)
@@ -196,18 +196,18 @@ class Stepper:
         return float(losses.detach().sum()), float((targets.place >= 0).sum())
 
     def _shrink(self, error: RuntimeError) -> None:
-        """After running out of memory: half as many queries at once, for the rest of the run."""
+        """Halve the micro-batch after running out of memory, for the rest of the run."""
         if not is_out_of_memory(error):
             raise error
         if self.micro_batch == 1 or self.team.size > 1:
             more = ", set training.accumulate" if self.micro_batch > 1 else ""
             raise OneshotError(
-                f"the memory is too small for {self.micro_batch} queries at once: lower "
+                f"out of memory with a micro-batch of {self.micro_batch} queries: lower "
                 f"sampler.entity_ratio or predictor.dim{more}"
             ) from error
         self.messages(
-            f"the memory ran out with {self.micro_batch} queries at once; training goes on with "
-            f"{-(-self.micro_batch // 2)} at once, to the same result"
+            f"out of memory with a micro-batch of {self.micro_batch} queries; training continues "
+            f"with {-(-self.micro_batch // 2)}, with the same result"
         )
         self.micro_batch = -(-self.micro_batch // 2)
         if self.device.type == "cuda":
@@ -216,7 +216,7 @@ class Stepper:
     # Replayed steps ------------------------------------------------------------------------------
 
     def _replayed_steps(self, epoch: Epoch, asked: int) -> Iterator[StepResult]:
-        """The steps on whole batches, by the recorder; fewer if the memory runs out."""
+        """The steps on whole batches, replayed by the recorder; fewer if memory runs out."""
         launched: list[tuple[Tensor, Tensor]] = []
         step = asked // self.config.batch_size
         blocks = ahead(self._blocks(epoch, asked), self.device)
@@ -248,7 +248,7 @@ class Stepper:
     def _results(
         self, launched: list[tuple[Tensor, Tensor]], epoch: Epoch, step: int
     ) -> StepResult:
-        """What came of some steps, `step` being the one after them."""
+        """The result of several steps; `step`: the step after them."""
         losses, covered = (torch.stack(column).double() for column in zip(*launched, strict=True))
         loss, hits = torch.stack([losses.sum(), covered.sum()]).tolist()
         if not math.isfinite(loss):
@@ -258,13 +258,13 @@ class Stepper:
         return StepResult(queries, queries, loss, hits)
 
     def _stop_recording(self) -> None:
-        """After running out of memory: go on with steps that can be made smaller."""
+        """After running out of memory, continue with plain steps, which can be split."""
         self.recorder = None
         torch.cuda.empty_cache()
-        self.messages("the memory of the GPU ran out; training goes on with steps one by one")
+        self.messages("out of GPU memory; training continues without CUDA graphs")
 
     def _blocks(self, epoch: Epoch, asked: int) -> Iterator[list[Prepared]]:
-        """The whole batches of an epoch, some sampled at once, as many as memory is good for."""
+        """The whole batches of an epoch, several sampled together, as many as fit into memory."""
         size = self.config.batch_size
         steps = (len(epoch.queries) - asked) // size
         at_once, done = 1, 0
@@ -283,7 +283,7 @@ class Stepper:
             most = max(_SAMPLED_EDGES * len(parts) // max(whole.num_edges, 1), 1)
             at_once = min(most, max(_SAMPLED_QUERIES // size, 1))
 
-    # What both kinds of steps are made of --------------------------------------------------------
+    # Parts of both types of steps --------------------------------------------------------
 
     def _seed(self, epoch: Epoch, step: int) -> int:
         return mixed_seed(self.config.seed, epoch.number, step, self.team.rank)
@@ -305,10 +305,10 @@ class Stepper:
 
 
 def _diverged(epoch: int, step: int | None) -> DivergedError:
-    """What is said of a training whose loss is no number any more; steps are counted from 0."""
-    place = f"epoch {epoch}" + ("" if step is None else f", step {step + 1}")
+    """The error of a training whose loss becomes NaN or infinite; steps are counted from 0."""
+    position = f"epoch {epoch}" + ("" if step is None else f", step {step + 1}")
     what = "the predictor" if step is None else "the loss"
     return DivergedError(
-        f"{what} is not finite any more ({place}): lower training.learning_rate, or set "
+        f"{what} is not finite ({position}): lower training.learning_rate, or set "
         "training.clip (for example 1.0)"
     )

@@ -1,4 +1,4 @@
-"""TensorBoard: the curves of a training, for those who watch them there."""
+"""TensorBoard: an observer that writes training curves."""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ class TensorBoard(Observer):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        # Before the long work starts, not at its first epoch.
+        # Fails before the long work starts, not at the first epoch.
         self._package = require("torch.utils.tensorboard", "tensorboard", "writing to TensorBoard")
         self._writer: Any = None
 
     def on_start(self, trainer: Trainer) -> None:
         if trainer.team.is_first:
-            # What a killed process wrote beyond its checkpoint is drawn again.
+            # Records that a killed process wrote after its checkpoint are written again.
             self._writer = self._package.SummaryWriter(
                 str(self.path), purge_step=trainer.state.epoch + 1
             )

@@ -1,4 +1,4 @@
-"""Time budget: how much of its time a training has used, and how much its end will need."""
+"""Time budget: time used by a training, and time needed for its end."""
 
 import math
 import time
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Clock = Callable[[], float]
-"""Seconds from any moment on; never set back."""
+"""A monotonic clock in seconds."""
 
-# Shares of the whole budget: the most that the last validation and the final evaluation get, that
-# one validation gets, and the measurement of what a query costs.
+# Maximum shares of the whole budget: last validation and final evaluation, one validation, and
+# the measurement of the cost per query.
 _EVALUATION = 1 / 5
 _VALIDATION = 1 / 20
 _PROBE = 1 / 50
-# The most that all validations get of the time used so far.
+# Maximum share of all validations in the time used so far.
 _VALIDATIONS = 1 / 4
-# What the end of a training takes longer than expected, and beyond its queries, in seconds.
+# Safety factor for the end of a training, and its time beyond the queries in seconds.
 _MARGIN = 1.1
 _SAVING = 1.0
 _LEAST_QUERIES = 16
@@ -25,15 +25,15 @@ _LEAST_QUERIES = 16
 class TimeBudget:
     """The time that a training may take, from `started` to its last file; all in seconds.
 
-    Training has to end `reserve` seconds before the limit: the last state is validated, the best
-    one is evaluated on both splits and calibrated. At most a fifth of the budget goes there.
+    Training must end `reserve` seconds before the limit: the last state is validated, and the best
+    one is evaluated on both splits and calibrated. The reserve is at most a fifth of the budget.
 
-    `minutes`: the budget; 0 for none. `clock`: what time is read from. `started`: when the command
-    began by that clock, the reading of the data included; now if not given.
-    `final_queries`: queries that are asked after the last validation.
-    `spent_before`: time that earlier sessions of the same training have trained.
-    `validation_queries`: queries of one validation. `seconds_per_query`: as measured last.
-    `saving`: what writing the last files takes.
+    `minutes`: the budget; 0 for none. `clock`: the clock. `started`: start of the command by that
+    clock, including the reading of the data; default now.
+    `final_queries`: number of queries after the last validation.
+    `spent_before`: training time of earlier sessions of the same training.
+    `validation_queries`: number of queries per validation. `seconds_per_query`: last measurement.
+    `saving`: time for writing the last files.
     """
 
     minutes: float = 0.0
@@ -68,32 +68,32 @@ class TimeBudget:
 
     @property
     def reserve(self) -> float:
-        """What the end of the training will need."""
+        """Expected time for the end of the training."""
         queries = self.validation_queries + self.final_queries
         wanted = _MARGIN * self.seconds_per_query * queries + self.saving
         return min(wanted, _EVALUATION * self.limit)
 
     @property
     def share(self) -> float:
-        """Share of the time for training that is used, from 0 to 1; 0 without a limit."""
+        """Used share of the time for training, from 0 to 1; 0 without a limit."""
         return min(self.used / (self.limit - self.reserve), 1.0) if self.is_limited else 0.0
 
     def is_over(self, step: float = 0.0) -> bool:
-        """Whether a further step of that length would end rather after the time than within it."""
+        """Whether most of a further step of that length would be after the limit."""
         return self.used + step / 2 >= self.limit - self.reserve
 
     @property
     def probe_seconds(self) -> float:
-        """How long it may take to measure what a query costs."""
+        """Time limit for measuring the cost per query."""
         return _PROBE * self.limit
 
     def learn(self, queries: int, seconds: float) -> None:
-        """Take note of how long a validation took."""
+        """Record the duration of a validation."""
         self.seconds_per_query = seconds / queries
         self._validated += seconds
 
     def valid_limit(self, queries: int) -> int:
-        """How many of the queries that a validation could ask it should ask."""
+        """How many of the validation queries to use, given the time."""
         if not (self.is_limited and self.seconds_per_query):
             return queries
         affordable = int(_VALIDATION * self.limit / self.seconds_per_query)
@@ -101,10 +101,10 @@ class TimeBudget:
 
     @property
     def affords_validation(self) -> bool:
-        """Whether a validation now leaves most of the time to training."""
+        """Whether a validation now leaves most of the time for training."""
         expected = self.seconds_per_query * self.validation_queries
         return self._validated + expected <= _VALIDATIONS * (self.used - self.spent_before)
 
     def is_validation_due(self, is_first: bool) -> bool:
-        """Whether an epoch that has ended is to be validated; the first validation always is."""
+        """Whether to validate after the finished epoch; always true for the first validation."""
         return is_first or self.affords_validation

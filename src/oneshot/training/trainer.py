@@ -1,13 +1,13 @@
-"""Training: the loop that makes a predictor out of facts.
+"""Trainer: the training loop.
 
-Each epoch splits the training facts afresh into observation facts, which are seen, and query
-facts, which are asked in both directions on the graph of the former. Everything random is drawn
-from generators seeded by (seed, epoch, step), so that a run which was killed and resumed ends with
-the same parameters as one that was not.
+Each epoch splits the training facts at random into observation facts, which form the graph, and
+query facts, which are queries in both directions on that graph. All random numbers come from
+generators seeded with (seed, epoch, step). A run that was killed and resumed therefore ends with
+the same parameters as an uninterrupted one.
 
-With a time budget (`TrainingConfig.minutes`) a training ends when its time is used up, within an
-epoch if need be, and the learning rate follows the clock. A resumed training then makes the same
-random draws, and with a constant learning rate also the same steps.
+With a time budget (`TrainingConfig.minutes`), a training ends when its time is used up, possibly
+within an epoch, and the learning rate follows the clock. A resumed training then uses the same
+random numbers, and with a constant learning rate also makes the same steps.
 """
 
 import itertools
@@ -37,20 +37,20 @@ from oneshot.training.steps import Stepper, warn
 from oneshot.training.time_budget import TimeBudget
 
 CHECKPOINT_SECONDS = 60.0
-"""Time between two checkpoints within an epoch."""
+"""Time between two checkpoints within an epoch, in seconds."""
 
 _PROBED_QUERIES = 48
 
 
 @dataclass
 class TrainingState:
-    """Where a training stands; what a checkpoint holds beside tensors.
+    """The progress of a training: the contents of a checkpoint except tensors.
 
-    `asked`, `loss`, `covered`: of the epoch that has begun, the queries so far, the sum of their
-    losses, and how many answers were sampled; 0 between two epochs. `out_of_time`: the time
-    budget in minutes that was used up, if that is why the training has finished. `valid_limit`:
-    queries of a validation if there is no time for all of them; it stays the same throughout a
-    training, as the best epoch is chosen by them.
+    `asked`, `loss`, `covered`: number of queries so far in the current epoch, the sum of their
+    losses, and the number of sampled answers; 0 between two epochs. `out_of_time`: the time budget
+    in minutes, if the training has finished because it was used up. `valid_limit`: number of
+    validation queries if there is no time for all; it is constant throughout a training, because
+    the best epoch is chosen by them.
     """
 
     epoch: int = 0
@@ -76,16 +76,16 @@ def fit(
     should_stop: Callable[[], bool] = lambda: False,
     messages: Callable[[str], None] = warn,
 ) -> TrainingState:
-    """Train the reasoner's predictor on `data.train`; it ends with the best epoch's parameters.
+    """Train the reasoner's predictor on `data.train`, and keep the parameters of the best epoch.
 
-    Without a configuration one is planned for the reasoner, the data and the machine: 10 minutes on
-    a CPU, 5 on a GPU (see `oneshot.plan`). The best epoch is chosen by MRR on `data.valid`; the
-    test split is never looked at. The history has one record an epoch. `restore` puts the trainer
-    where an earlier training stood. `should_stop`, `messages`: see `Trainer`.
-    What seems to go wrong is logged as a warning (see `oneshot.training.diagnosis`).
+    Without a configuration, one is planned for the reasoner, the data and the machine: 10 minutes
+    on a CPU, 5 on a GPU (see `oneshot.plan`). The best epoch is chosen by MRR on `data.valid`; the
+    test split is never used. The history has one record per epoch. `restore` sets the trainer to
+    the state of an earlier training. `should_stop`, `messages`: see `Trainer`.
+    Likely problems are logged as warnings (see `oneshot.training.diagnosis`).
     """
     if config is None:
-        from oneshot.training.plan import plan_training  # which trains a little itself
+        from oneshot.training.plan import plan_training  # plan.py imports this module
 
         config = plan_training(reasoner, data)
     trainer = Trainer(reasoner, data, config, should_stop=should_stop, messages=messages)
@@ -102,10 +102,10 @@ def fit(
 class Trainer:
     """One training, epoch by epoch: its validations, learning rate, time and best parameters.
 
-    `stepper` makes the steps of an epoch. `budget`: the time it may take; that of the
-    configuration, from now on, if not given. `should_stop` is asked after each step and each batch
-    of a validation; if it says so, `run` ends with `StopTraining`, and `state` tells where.
-    `messages`: called with what a user should know, each time one line.
+    `stepper` performs the steps of an epoch. `budget`: the time budget; by default that of the
+    configuration, starting now. `should_stop` is called after each step and each batch of a
+    validation; if it returns true, `run` ends with `StopTraining`, and `state` holds the progress.
+    `messages`: called with messages for the user, one line each.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Trainer:
             raise InputError("training needs at least two facts")
         if not len(data.valid):
             raise InputError(
-                "training needs a validation split, to choose the best epoch by: add a file of "
-                "valid facts, or give more facts, of which some are held out"
+                "training needs a validation split to choose the best epoch: add a file of valid "
+                "facts, or use more facts, so that some can be held out"
             )
         if data.graph.relations != reasoner.graph.relations:
             raise InputError("the data set has other relations than the reasoner's graph")
@@ -137,17 +137,17 @@ class Trainer:
         self.best = self._parameters()
         self.observers: Sequence[Observer] = ()
         self._is_over, self._step_seconds = False, 0.0
-        # When the last checkpoint was written, and up to when `state.seconds` counts.
+        # Time of the last checkpoint, and time up to which `state.seconds` counts.
         self._kept = self._counted = self.budget.clock()
 
     @property
     def graph(self) -> KnowledgeGraph:
-        """The training facts, where the predictor is."""
+        """The training facts, on the device of the predictor."""
         return self.stepper.graph
 
     @property
     def team(self) -> Team:
-        """The processes that train together."""
+        """The processes of distributed training."""
         return self.stepper.team
 
     @property
@@ -166,7 +166,7 @@ class Trainer:
 
     @property
     def validation_queries(self) -> int:
-        """How many queries a validation asks."""
+        """Number of queries per validation."""
         every = 2 * len(self.data.valid)
         return min(every, self.config.valid_limit or every, self.state.valid_limit or every)
 
@@ -178,7 +178,7 @@ class Trainer:
     def run(self, observers: Sequence[Observer] = ()) -> TrainingState:
         """Train until all epochs are done, patience has run out or the time is used up.
 
-        `observers` follow it, in their order.
+        `observers` are notified in the given order.
         """
         self.observers = observers
         self.budget.spent_before = self.state.seconds
@@ -187,7 +187,7 @@ class Trainer:
         for observer in self.observers:
             observer.on_start(self)
         device = self.reasoner.device
-        # Dropout draws from the generator of torch, whose state is the caller's.
+        # Dropout uses the global generator of torch, whose state belongs to the caller.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             while not self.state.finished:
                 self._check_going_on()
@@ -200,7 +200,7 @@ class Trainer:
         return self.state
 
     def run_epoch(self) -> None:
-        """Train one epoch, or the rest of one, validate, and tell the observers.
+        """Train one epoch or the rest of one, validate, and notify the observers.
 
         It ends early if the time is used up, but not before its first step is done.
         """
@@ -242,10 +242,10 @@ class Trainer:
             observer.on_epoch(self, record, is_best)
 
     def _train_epoch(self, number: int) -> tuple[float, float]:
-        """→ (mean loss of a query, share of queries whose answer was sampled)"""
+        """→ (mean loss per query, share of queries whose answer was sampled)"""
         epoch, state = draw_epoch(self.graph, self.config, number), self.state
         self.predictor.train()
-        if state.asked:  # the rate is that of the last step also if there are no more
+        if state.asked:  # the last step's rate, also if no steps are left
             self.stepper.set_learning_rate(number, (state.asked - 1) // self.stepper.step_size)
         stepped = self.budget.clock()
         for done in self.stepper.steps(epoch, state.asked):
@@ -262,20 +262,20 @@ class Trainer:
         return total / state.asked, hits / state.asked
 
     def _totals(self) -> tuple[float, float]:
-        """Of the epoch that runs, over all processes: sum of the losses, covered queries."""
+        """Sum of the losses and covered queries of the current epoch, over all processes."""
         ours = torch.tensor([self.state.loss, self.state.covered], dtype=torch.float64)
         loss, covered = self.team.sum(ours).tolist()
         return loss, covered
 
     def _check_going_on(self) -> None:
-        """End the training here if one of its processes was told to; keep what is due."""
+        """End the training if one of its processes was stopped; checkpoint if due."""
         is_stopped, is_due = self._look_at_clock(self.should_stop())
         if is_stopped:
             self.state.loss, self.state.covered = self._totals()
             raise StopTraining
         if is_due and self.state.asked and not self._is_over:
             loss, covered = self._totals()
-            # What the epoch has come to so far is now with the first process alone.
+            # The totals of the epoch so far are now only in the first process.
             first = self.team.is_first
             self.state.loss, self.state.covered = (loss, covered) if first else (0.0, 0.0)
             self._count_seconds()
@@ -284,11 +284,11 @@ class Trainer:
             self._kept = self.budget.clock()
 
     def _look_at_clock(self, should_stop: bool = False) -> tuple[bool, bool]:
-        """Agree with the other processes on what the time is.
+        """Synchronize the time with the other processes.
 
-        All go by the clock of the first one: they need the same learning rate, which follows it,
-        and must end at the same step. → (whether one of them `should_stop`, whether it is time for
-        a checkpoint)
+        All processes use the clock of the first one: they need the same learning rate, which
+        follows it, and must end at the same step. → (whether one of them `should_stop`, whether a
+        checkpoint is due)
         """
         budget = self.budget
         is_due = budget.clock() - self._kept >= CHECKPOINT_SECONDS
@@ -296,19 +296,19 @@ class Trainer:
         values = [float(value) for value in seen] if self.team.is_first else [0.0, 0.0, 0.0]
         agreed = self.team.sum(torch.tensor([float(should_stop), *values], dtype=torch.float64))
         stopped, share, over, due = agreed.tolist()
-        # Never back, though the estimate of what the end of the training needs may change.
+        # Never decreases, although the estimated time for the end of the training may change.
         self.schedule.time_share = max(self.schedule.time_share, share)
         self._is_over = bool(over)
         return bool(stopped), bool(due)
 
     def _count_seconds(self) -> None:
-        """Let `state.seconds` count up to now."""
+        """Update `state.seconds` up to now."""
         now = self.budget.clock()
         self.state.seconds += now - self._counted
         self._counted = now
 
     def _probe(self) -> None:
-        """Measure what a query costs, and so how many there is time for in a validation."""
+        """Measure the cost per query, and derive the number of validation queries."""
         budget, state = self.budget, self.state
         times = [(0, budget.clock())]
         end = times[0][1] + budget.probe_seconds
@@ -317,7 +317,7 @@ class Trainer:
             lambda count: times.append((count, budget.clock())),
             (lambda: budget.clock() >= end) if self.team.size == 1 else None,
         )
-        # The first batch takes longer than others. The processes of a team share the queries.
+        # The first batch takes longer than the others. The processes share the queries.
         rates = [(done - begun) / count for (_, begun), (count, done) in itertools.pairwise(times)]
         budget.seconds_per_query = self.team.from_first(min(rates, default=0.0) / self.team.size)
         affordable = budget.valid_limit(self.validation_queries)
@@ -326,7 +326,7 @@ class Trainer:
         budget.validation_queries = self.validation_queries
 
     def _is_validation_due(self, epoch: int) -> bool:
-        """Whether the epoch is followed by a validation, even if it is not the last."""
+        """Whether the epoch is followed by a validation even if it is not the last."""
         if epoch % self.config.valid_every:
             return False
         if not self.budget.is_limited:
@@ -335,7 +335,7 @@ class Trainer:
         return bool(self.team.from_first(self.budget.is_validation_due(is_first)))
 
     def _validate(self, record: dict[str, Any]) -> float:
-        """MRR on the validation split, with the whole training graph to look at."""
+        """MRR on the validation split, on the graph of all training facts."""
         asked = self.validation_queries
         for observer in self.observers:
             observer.on_validation(asked)
