@@ -190,7 +190,9 @@ def test_a_pipe_in_a_run_is_not_waited_for(base: Path, tmp_path: Path, name: str
     shutil.copytree(base / "run", run)
     (run / name).unlink()
     os.mkfifo(run / name)
-    with pytest.raises(InputError, match=r"is a pipe or a device|there is no trained predictor"):
+    with pytest.raises(
+        InputError, match=r"is a pipe or a device|this run has no trained predictor"
+    ):
         Reasoner.load(run)
 
 

@@ -114,7 +114,7 @@ def test_of_two_that_begin_a_run_at_once_one_trains(
 
     monkeypatch.setattr(jobs, "build_reasoner", other_is_faster)
     config = small_config("training.epochs=2")
-    with pytest.raises(InputError, match="another process has begun"):
+    with pytest.raises(InputError, match="another process has started"):
         jobs.train_run(StoredRun.open(base / "run").data, out, config, CPU)
     assert contents(out) == contents(base / "run")
 
@@ -337,7 +337,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_epoch(
         assert told.code == 2
         last = told.err.strip().splitlines()[-1]
         assert said in last
-        assert f"{out} keeps epoch 1, the last good one" in last
+        assert f"{out} keeps epoch 1, the last valid one" in last
         assert load_tensors(out / CHECKPOINT)[1]["state"]["epoch"] == 1
         assert StoredRun.open(out).reasoner.predict("link 1", "next")
         # It goes on from there, to the same end.

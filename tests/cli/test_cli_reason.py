@@ -108,7 +108,7 @@ def test_answers_with_explanations_are_sampled_once(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("evaluate data", "data: is not a run (it holds no config.toml)"),
+        ("evaluate data", "data: is not a run (there is no config.toml)"),
         ("predict data a b", "data: is not a run"),
         ("evaluate run --split tst", "unknown split 'tst'"),
         ("evaluate run --set sampler.entity_ratio=x", "must be a number or a table"),

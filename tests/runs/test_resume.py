@@ -362,7 +362,7 @@ def test_a_damaged_state_is_named_and_loses_nothing(
         ("predictor.readout.weight", torch.zeros(2), "the tensor readout.weight is"),
         ("optimizer.0.exp_avg", torch.zeros(2), "optimizer.0.exp_avg [2] does not fit"),
         ("optimizer.0.step", torch.zeros(2), "optimizer.0.step [2] does not fit"),
-        ("optimizer.0.exp_avg", None, "of the tensors optimizer.0 some are missing"),
+        ("optimizer.0.exp_avg", None, "some tensors optimizer.0 are missing"),
         ("optimizer.99.step", torch.zeros(()), "optimizer.99.step [] does not fit"),
         ("optimizer.x.step", torch.zeros(()), "optimizer.x.step [] does not fit"),
         ("optimizer.1.2.3", torch.zeros(()), "optimizer.1.2.3 [] does not fit"),
@@ -444,7 +444,7 @@ def test_resuming_takes_the_configuration_of_the_run(run: Run, base: Path, copie
 
 def test_training_says_what_becomes_of_an_older_run(run: Run, base: Path, copied: Path) -> None:
     command = ["train", base / "data", "--out", copied, *settings("training.epochs=1")]
-    assert f"{copied}: holds an older run, which is replaced when" in run(*command).err
+    assert f"{copied}: contains an older run, which is replaced after" in run(*command).err
     fresh = run("train", base / "data", "--out", copied.parent / "new", "--resume", *command[4:])
-    assert "there is no checkpoint to resume from; training starts afresh" in fresh.err
+    assert "there is no checkpoint to resume from; training starts from scratch" in fresh.err
     assert "older run" not in fresh.err

@@ -71,7 +71,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, reasoner: Reasoner) -> No
     assert loaded.graph.fingerprint == reasoner.graph.fingerprint
     assert loaded.sampler.budget == reasoner.sampler.budget
     assert (tmp_path / "run" / "graph" / "oneshot-graph.json").is_file()  # it came from no file
-    with pytest.raises(InputError, match="made from a graph in memory; name a data set"):
+    with pytest.raises(InputError, match="created from a graph in memory; give a data set"):
         _ = Run.open(tmp_path / "run").data
     loaded.save(tmp_path / "again")
     assert answers_of(Reasoner.load(tmp_path / "again")) == answers_of(reasoner)
@@ -141,7 +141,7 @@ def test_a_graph_from_a_file_is_read_from_there(tmp_path: Path) -> None:
     assert torch.equal(Run.open(tmp_path / "run").data.test, data.test)
     with (tmp_path / "data" / "train.tsv").open("a") as file:
         file.write("link 0\tafter\tlink 7\n")
-    with pytest.raises(InputError, match="the graph has changed since this run was made"):
+    with pytest.raises(InputError, match="the graph has changed since this run was created"):
         Reasoner.load(tmp_path / "run")
     changed = load(tmp_path / "data").graph
     with pytest.raises(InputError, match="the graph has changed"):
@@ -195,10 +195,10 @@ def test_settings_change_a_loaded_reasoner(tmp_path: Path, reasoner: Reasoner) -
         ("config.toml", "format = 1\n[predictor]\ndmi = 3\n", "did you mean predictor.dim?"),
         ("config.toml", "format = 1\n[predictor]\ndim = 'x'\n", "must be an integer"),
         ("config.toml", "format = 9\n", "format 9 is unknown"),
-        ("config.toml", None, "is not a run (it holds no config.toml)"),
+        ("config.toml", None, "is not a run (there is no config.toml)"),
         ("relations.txt", None, "relations.txt: No such file"),
         ("relations.txt", "next\nafter\n", "relations.txt: was changed or damaged"),
-        ("predictor.safetensors", None, "there is no trained predictor in this run yet"),
+        ("predictor.safetensors", None, "this run has no trained predictor yet"),
         ("predictor.safetensors", "torn", "not a readable safetensors file"),
         ("calibration.json", "{}", "not a calibration"),
         ("calibration.json", "[", "not valid JSON"),
@@ -213,7 +213,7 @@ def test_settings_change_a_loaded_reasoner(tmp_path: Path, reasoner: Reasoner) -
         ("graph.json", "3", "not written by oneshot"),
         ("graph.json", None, "graph.json: No such file"),
         ("graph.json", '{"origin": {"source": 3}}', "not written by oneshot"),
-        ("graph.json", '{"origin": null}', "the graph has changed since this run was made"),
+        ("graph.json", '{"origin": null}', "the graph has changed since this run was created"),
         ("graph/oneshot-graph.json", None, "its graph is missing"),
         ("graph/oneshot-graph.json", "[" * 100_000, "not a whole saved graph"),
         *(
@@ -247,13 +247,11 @@ def test_tensors_of_another_shape_are_named(tmp_path: Path) -> None:
     path = tmp_path / "predictor.safetensors"
     save_tensors(path, tiny_predictor().state_dict(), {"epoch": 3})
     assert load_tensors(path)[1] == {"epoch": 3}
-    with pytest.raises(
-        InputError, match=r"is \[7, 2\] in the file, the configuration makes it \[9"
-    ):
+    with pytest.raises(InputError, match=r"is \[7, 2\] in the file, but \[9"):
         load_parameters(path, tiny_predictor(num_relations=4))
     with pytest.raises(InputError, match=r"tensor layers\.2.* is missing in the file"):
         load_parameters(path, tiny_predictor(num_layers=3))
-    with pytest.raises(InputError, match=r"configuration makes it not expected"):
+    with pytest.raises(InputError, match=r"but not expected by the configuration"):
         load_parameters(path, tiny_predictor(num_layers=1))
     save_tensors(tmp_path / "empty", {}, {})
     assert load_tensors(tmp_path / "empty") == ({}, {})
@@ -261,9 +259,9 @@ def test_tensors_of_another_shape_are_named(tmp_path: Path) -> None:
 
 def test_a_place_that_is_no_run_is_left_alone(tmp_path: Path, reasoner: Reasoner) -> None:
     (tmp_path / "thesis.doc").write_text("mine")
-    with pytest.raises(InputError, match="was not written by oneshot; choose another place"):
+    with pytest.raises(InputError, match="was not written by oneshot; choose another"):
         reasoner.save(tmp_path)
-    with pytest.raises(InputError, match="was not written by oneshot; choose another place"):
+    with pytest.raises(InputError, match="was not written by oneshot; choose another"):
         jobs.train_run(chain_world(15), tmp_path, from_table({}), CPU)
     assert listing(tmp_path) == ["thesis.doc"]
 
@@ -309,9 +307,9 @@ def test_a_run_does_not_replace_the_graph_it_is_about(tmp_path: Path, reasoner: 
     chain_world(15).save(tmp_path / "run" / "graph")  # with its splits
     before = contents(tmp_path)
     data = load(tmp_path / "run" / "graph")
-    with pytest.raises(InputError, match="the graph is read from there"):
+    with pytest.raises(InputError, match="contains the source of the graph"):
         jobs.train_run(data, tmp_path / "run", from_table({}), CPU)
-    with pytest.raises(InputError, match="the graph is read from there"):
+    with pytest.raises(InputError, match="contains the source of the graph"):
         Reasoner(data.graph, PPRSampler(0.5), reasoner.predictor).save(tmp_path / "run")
     assert contents(tmp_path) == before
 
@@ -324,8 +322,8 @@ def test_a_graph_that_is_gone_is_named(tmp_path: Path) -> None:
         Reasoner.load(tmp_path / "run")
     run, gone = tmp_path / "run", tmp_path / "data"
     assert str(caught.value) == (
-        f"{run}: its graph {gone} was not found here; give it with --data, or set ONESHOT_DATA to "
-        "the directory that it is in"
+        f"{run}: its graph {gone} was not found; give it with --data, or set ONESHOT_DATA to "
+        "the directory that contains it"
     )
 
 

@@ -83,7 +83,7 @@ def test_an_interrupted_training_is_evaluated_and_goes_on(
     data = load(place / "data")
     said: list[str] = []
     result = interrupt_at(place, run, step, messages=said.append)
-    assert "at most 30 seconds; Ctrl-C again ends at once" in said[-1]
+    assert "at most 30 seconds; press Ctrl-C again to exit at once" in said[-1]
     assert (result["stopped"], result["saved"], result["already_finished"]) == (True, True, False)
     assert result["epochs"] == (step - 1) // 6
     state = load_tensors(run / CHECKPOINT)[1]["state"]
@@ -134,7 +134,7 @@ def test_the_evaluation_after_ctrl_c_is_short(
     assert 20 < clock() - (1000 + 3) <= 33
     assert result["stopped"]
     assert 0 < result["valid"]["queries"] < result["test"]["queries"] < 100
-    assert said[-1].endswith(f"to ask all of them: oneshot evaluate {tmp_path}")
+    assert said[-1].endswith(f"for all of them: oneshot evaluate {tmp_path}")
 
 
 def test_an_interrupted_evaluation_is_done_again_by_who_resumes(
@@ -163,7 +163,7 @@ def test_sigterm_is_not_followed_by_an_evaluation(place: Path, tmp_path: Path) -
     said: list[str] = []
     result = interrupt_at(place, tmp_path, 3, should_stop=lambda: False, messages=said.append)
     assert result["test"] is not None
-    assert "evaluating what was learnt" in said[-1]
+    assert "evaluating the best epoch" in said[-1]
     said.clear()
     shutil.rmtree(tmp_path)
     # Also if both come: who sends it gives little time.

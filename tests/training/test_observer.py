@@ -131,4 +131,4 @@ def test_the_library_prints_nothing(
     for _ in range(2):
         train_run(world(), tmp_path, CONFIG, CPU)
     assert capfd.readouterr() == ("", "")
-    assert "holds an older run, which is replaced" in caplog.text
+    assert "contains an older run, which is replaced" in caplog.text

@@ -334,8 +334,8 @@ def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
         assert (report["of"], report["queries"] < 100) == (100, True)
     assert result["test"]["queries"] > result["valid"]["queries"] >= 4
     counts = [f"{result[split]['queries']} of 100 {split} queries" for split in ("valid", "test")]
-    assert f"there was time for {counts[0]} and {counts[1]}, drawn with the seed; " in said[-1]
-    assert f"to ask all of them: oneshot evaluate {tmp_path / 'run'}" in said[-1]
+    assert f"only {counts[0]} and {counts[1]} were evaluated (random sample)" in said[-1]
+    assert f"for all of them: oneshot evaluate {tmp_path / 'run'}" in said[-1]
     # The sample is the one that a limit draws with the seed; the baseline is asked the same.
     asked = result["test"]["queries"]
     reasoner = StoredRun(tmp_path / "run").reasoner_on(data.graph)
@@ -380,7 +380,7 @@ def test_with_time_enough_everything_is_asked(
     assert 0.9 * 60 < clock() - started <= 1.05 * 60
     for split in ("valid", "test"):
         assert result[split]["queries"] == result[split]["of"] == 10
-    assert not [line for line in said if "there was time for" in line]
+    assert not [line for line in said if "for lack of time" in line]
     plain = jobs.train_run(world(), tmp_path / "plain", configured(), CPU)
     assert plain["test"]["of"] == 10
 

@@ -1,1 +1,1 @@
-"""A reasoner on disk: written, read, trained, resumed, imported from official checkpoints."""
+"""Reasoners on disk: saving, loading, training, resuming, import of official checkpoints."""

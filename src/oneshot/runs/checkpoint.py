@@ -1,4 +1,4 @@
-"""Resuming: what the checkpoint of a run says, checked before a training rests on it."""
+"""Checkpoint of a run: reading, validation and resuming."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -18,12 +18,13 @@ from oneshot.training.trainer import Trainer, TrainingState
 
 _PREFIXES = ("predictor.", "best.", "optimizer.")
 _LATER = {"asked": 0, "loss": 0.0, "covered": 0.0, "out_of_time": 0.0, "valid_limit": 0}
-"""What a state of earlier versions lacks, which wrote between two epochs and knew no budget."""
+"""Defaults of fields that earlier versions did not write: they had no time budget, and wrote
+checkpoints only between epochs."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a training stands: its state, and the tensors by their names in each part."""
+    """The progress of a training: its state, and the named tensors of each part."""
 
     file: Path
     state: TrainingState
@@ -36,7 +37,7 @@ class Checkpoint:
 
 
 def read_checkpoint(run: Run) -> Checkpoint | None:
-    """The checkpoint of a run, or None without one; a damaged one is an error."""
+    """The checkpoint of a run, or None if there is none; raises if it is damaged."""
     file = run.path / CHECKPOINT
     if not file.is_file():
         return None
@@ -67,7 +68,7 @@ def read_checkpoint(run: Run) -> Checkpoint | None:
 
 
 def restore(checkpoint: Checkpoint, trainer: Trainer) -> None:
-    """Put a trainer where a checkpoint left off."""
+    """Restore a trainer from a checkpoint."""
     check_shapes(checkpoint.file, checkpoint.predictor, trainer.predictor.state_dict())
     restore_optimizer(checkpoint.file, trainer.stepper.optimizer, checkpoint.optimizer)
     trainer.predictor.load_state_dict(checkpoint.predictor)
@@ -76,19 +77,19 @@ def restore(checkpoint: Checkpoint, trainer: Trainer) -> None:
     trainer.schedule.bad_epochs = checkpoint.bad_epochs
     trainer.stepper.micro_batch = checkpoint.micro_batch
     trainer.state = checkpoint.state
-    if not trainer.team.is_first:  # what an epoch has come to so far is summed over all processes
+    if not trainer.team.is_first:  # the totals of an epoch are sums over all processes
         trainer.state.loss = trainer.state.covered = 0.0
 
 
-def goes_on(state: TrainingState, minutes: float) -> bool:
-    """Whether a training that has finished goes on with a budget of so many minutes (0: none)."""
+def continues(state: TrainingState, minutes: float) -> bool:
+    """Whether a finished training continues with a budget of `minutes` (0 = no limit)."""
     return state.out_of_time > 0 and (not minutes or minutes > state.out_of_time)
 
 
 def reopen(trainer: Trainer) -> None:
-    """Let a training go on that has finished as its time was used up.
+    """Reopen a training that finished because its time was used up.
 
-    An epoch that was broken off is taken up where it was.
+    An interrupted epoch continues where it stopped.
     """
     state = trainer.state
     state.finished, state.out_of_time = False, 0.0
@@ -103,9 +104,9 @@ def reopen(trainer: Trainer) -> None:
 
 
 def mend_run(run: Run, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[str]:
-    """Write again what is missing or unreadable in a run and follows from its checkpoint.
+    """Rewrite missing or unreadable files of a run that can be derived from its checkpoint.
 
-    → the names of those files
+    → the names of the rewritten files
     """
     mended = []
     path, state = run.path, checkpoint.state
@@ -119,7 +120,7 @@ def mend_run(run: Run, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[st
         write_text(path / RELATIONS, relation_lines(graph))
         run.forget()
         mended.append(RELATIONS)
-    if not _tells(path / METRICS, checkpoint):
+    if not _agrees(path / METRICS, checkpoint):
         write_text(path / METRICS, metrics_lines(checkpoint.state.history))
         mended.append(METRICS)
     return mended
@@ -140,8 +141,8 @@ def _lists(run: Run, graph: KnowledgeGraph) -> bool:
         return False
 
 
-def _tells(file: Path, checkpoint: Checkpoint) -> bool:
-    """Whether a record of the epochs agrees with a checkpoint; it may be an epoch ahead."""
+def _agrees(file: Path, checkpoint: Checkpoint) -> bool:
+    """Whether the records of the epochs agree with a checkpoint; they may be one epoch ahead."""
     wanted = metrics_lines(checkpoint.state.history).encode()
     if not wanted:  # stopped in the first epoch
         return True
@@ -151,11 +152,11 @@ def _tells(file: Path, checkpoint: Checkpoint) -> bool:
 def _state(file: Path, about: Any) -> TrainingState:
     if not isinstance(about, dict):
         raise _damaged(file, "state")
-    kinds = {part.name: part.type for part in dataclasses.fields(TrainingState)}
+    types = {part.name: part.type for part in dataclasses.fields(TrainingState)}
     about = _LATER | about
-    for name in kinds.keys() ^ about.keys():
+    for name in types.keys() ^ about.keys():
         raise _damaged(file, f"state.{name}")
-    values = {n: _value(file, kind, about[n], f"state.{n}") for n, kind in kinds.items()}
+    values = {n: _value(file, expected, about[n], f"state.{n}") for n, expected in types.items()}
     state = TrainingState(**values)
     epochs = [line.get("epoch") if isinstance(line, dict) else None for line in state.history]
     if epochs != list(range(1, len(epochs) + 1)):
@@ -167,16 +168,16 @@ def _state(file: Path, about: Any) -> TrainingState:
     return state
 
 
-def _value(file: Path, kind: Any, value: Any, name: str) -> Any:
-    """The value, if it is of the kind (int: a count; float: finite; bool; a list)."""
-    kind = get_origin(kind) or kind
+def _value(file: Path, expected: Any, value: Any, name: str) -> Any:
+    """The value, if it has the type (int: not negative; float: finite; bool; a list)."""
+    expected = get_origin(expected) or expected
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
+    if expected is int:
         fits = is_number and isinstance(value, int) and 0 <= value < 2**53
-    elif kind is float:
+    elif expected is float:
         fits = is_number and abs(value) < 1e300
     else:
-        fits = isinstance(value, kind)
+        fits = isinstance(value, expected)
     if not fits:
         raise _damaged(file, name)
     return value

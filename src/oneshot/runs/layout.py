@@ -1,7 +1,7 @@
-"""The files of a run: their names, and how each one is written, read and checked.
+"""The files of a run: names, writing, reading and verification.
 
-Each file carries its checksum, but for `relations.txt` and `result.json`, which stay plain: their
-checksums are in `graph.json`. `metrics.jsonl` is repeated in the checkpoint.
+Each file contains its checksum, except `relations.txt` and `result.json`, which stay plain: their
+checksums are in `graph.json`. The checkpoint contains a copy of `metrics.jsonl`.
 """
 
 import json
@@ -24,14 +24,14 @@ SAMPLER = "sampler.safetensors"
 RESULT, CHECKPOINT = "result.json", Path("checkpoint") / "state.safetensors"
 SAVED = "graph"
 TRAINED = (str(CHECKPOINT), RESULT, CALIBRATION, PREDICTOR, METRICS)
-"""What a training leaves in a run, in the order in which it is taken away."""
+"""Files that a training writes to a run, in the order in which they are removed."""
 CONTENTS: Contents = {
     **dict.fromkeys((CONFIG, RELATIONS, PREDICTOR, SAMPLER, GRAPH, CALIBRATION, METRICS, RESULT)),
     **dict.fromkeys(STORE_FILES),
     SAVED: SAVED_GRAPH,
     CHECKPOINT.parent.name: {CHECKPOINT.name: None},
 }
-"""All that we write into a run; a directory that holds anything else is left alone."""
+"""All files that oneshot writes to a run; a directory with other files is never replaced."""
 
 
 def relation_lines(graph: KnowledgeGraph) -> str:
@@ -40,7 +40,7 @@ def relation_lines(graph: KnowledgeGraph) -> str:
 
 
 def read_relations(file: Path) -> Vocabulary:
-    """The relations of a run; what `_as_line` wrote for a name is that name again."""
+    """The relations of a run; the inverse of `_as_line` for each name."""
     lines = read_names(file, "relation")
     names = []
     for number, line in enumerate(lines, 1):
@@ -56,10 +56,10 @@ def read_relations(file: Path) -> Vocabulary:
 
 
 def _as_line(name: str) -> str:
-    """A name as one line, as it is; in quotes, as in JSON, if it would not come back so.
+    """A name as one line: unchanged, or as a JSON string if it could not be read back.
 
-    Such are empty names and those with line ends, of which Unicode has many, a byte order mark
-    in front, which is lost at the start of a file, and names that begin with a quote themselves.
+    These are empty names, names with line breaks (Unicode has many), names that start with a byte
+    order mark, which is lost at the start of a file, and names that start with a quote.
     """
     plain = name.splitlines() == [name] and not name.startswith(('"', "\ufeff"))
     return name if plain else json.dumps(name)

@@ -1,9 +1,9 @@
-"""Importing checkpoints of the official code.
+"""Import of checkpoints of the official code.
 
 Such a file is a `torch.save` of a dictionary with `model_state_dict`. Names and shapes of its
-tensors tell layers, dimension, attention size, initial state, readout and concatenation; activation
-and shortcut are not in it. It is loaded with `weights_only=True`: a file that carries code is
-refused, not run.
+tensors determine layers, dimension, attention size, initial state, readout and concatenation.
+Activation and shortcut are not in it. It is loaded with `weights_only=True`: a file that contains
+code is rejected and not executed.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from oneshot.system.files import check_readable
 
 _LAYER = re.compile(r"gnn_layers\.([0-9]{1,4})\.(.+)")
 
-# Tensor of a layer there → tensor of a layer here.
+# Name of a layer's tensor in the official code → name here.
 _LAYER_NAMES = {
     "rela_embed.weight": "message.relation.weight",
     "Ws_attn.weight": "message.from_source.weight",
@@ -49,29 +49,29 @@ _OTHER_NAMES = {
 def import_official(path: Path, data: Dataset, config: Config) -> Reasoner:
     """The reasoner of an official checkpoint on the data set it was trained on.
 
-    `config` gives what the file cannot tell: `predictor.activation`, `predictor.shortcut` and the
-    sampler; everything else of the predictor's shape is read off the file.
+    `config` provides what the file lacks: `predictor.activation`, `predictor.shortcut` and the
+    sampler. The rest of the architecture follows from the file.
     """
     tensors = _read(path)
     renamed = _renamed(path, tensors)
     shape = _shape(path, renamed, config.predictor)
     relations = data.graph.num_relations
-    kinds = len(renamed["layers.0.message.relation.weight"])
-    if kinds != 2 * relations + 1:
+    num_rows = len(renamed["layers.0.message.relation.weight"])
+    if num_rows != 2 * relations + 1:
         raise InputError(
-            f"{path}: has {kinds} relation rows, but {data.name} with {relations} relations needs "
-            f"{2 * relations + 1} (relations, inverses, identity); is this the right data set?"
+            f"{path}: has {num_rows} relation rows, but {data.name} with {relations} relations "
+            f"needs {2 * relations + 1} (relations, inverses, identity); is it the right data set?"
         )
     asked = renamed.get("query_embedding.weight")
-    if asked is not None and len(asked) == kinds - 1:  # no query has the identity relation
+    if asked is not None and len(asked) == num_rows - 1:  # no query has the identity relation
         renamed["query_embedding.weight"] = torch.cat([asked, torch.zeros_like(asked[:1])])
-    with torch.device("meta"):  # the shapes alone: a damaged file may ask for any size
+    with torch.device("meta"):  # only shapes: a damaged file may imply any size
         wanted = Predictor(shape, relations).state_dict()
     for name in sorted(wanted.keys() | renamed.keys()):
         here = list(renamed[name].shape) if name in renamed else "missing"
-        there = list(wanted[name].shape) if name in wanted else "not expected"
+        there = list(wanted[name].shape) if name in wanted else "none"
         if here != there:
-            raise InputError(f"{path}: the tensor for {name} is {here}, it should be {there}")
+            raise InputError(f"{path}: the tensor for {name} is {here}, expected {there}")
     predictor = Predictor(shape, relations)
     predictor.load_state_dict(renamed)
     sampler = build_sampler(config.sampler, config.training.seed)
@@ -86,18 +86,18 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path}: holds more than tensors, or is no checkpoint; nothing in it was run"
+            f"{path}: contains more than tensors or is not a checkpoint; no code in it was executed"
         ) from error
-    except Exception as error:  # torch raises whatever a damaged archive makes it raise
-        raise InputError(f"{path}: is not a readable checkpoint ({error})") from error
+    except Exception as error:  # torch raises all sorts of errors for a damaged archive
+        raise InputError(f"{path}: not a readable checkpoint ({error})") from error
     tensors = whole.get("model_state_dict", whole) if isinstance(whole, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise InputError(f"{path}: holds no model_state_dict of tensors")
+        raise InputError(f"{path}: contains no model_state_dict of tensors")
     return tensors
 
 
 def _renamed(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under our names; one that we do not know is an error."""
+    """The tensors under our names; raises for unknown tensors."""
     renamed = {}
     for name, tensor in tensors.items():
         match = _LAYER.fullmatch(str(name))
@@ -106,12 +106,14 @@ def _renamed(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         elif name in _OTHER_NAMES:
             ours = _OTHER_NAMES[name]
         else:
-            raise InputError(f"{path}: the tensor {name!r} is not one of the official code's")
+            raise InputError(
+                f"{path}: unknown tensor {name!r}; not a checkpoint of the official code"
+            )
         dimensions = 1 if "bias" in ours else 2
         if tensor.dim() != dimensions or not tensor.is_floating_point() or tensor.is_sparse:
             raise InputError(
-                f"{path}: the tensor {name} is {tensor.dtype} {list(tensor.shape)}, it should "
-                f"hold numbers in {dimensions} dimensions"
+                f"{path}: the tensor {name} is {tensor.dtype} {list(tensor.shape)}, "
+                f"expected numbers in {dimensions} dimensions"
             )
         renamed[ours] = tensor.float()
     if "layers.0.message.relation.weight" not in renamed:
@@ -124,7 +126,7 @@ def _shape(path: Path, tensors: dict[str, Tensor], base: PredictorConfig) -> Pre
     numbers = {int(name.split(".")[1]) for name in tensors if name.startswith("layers.")}
     layers = len(numbers)
     if max(numbers) != layers - 1:
-        raise InputError(f"{path}: has layer {max(numbers)}, but only {layers} layers in all")
+        raise InputError(f"{path}: has layer {max(numbers)}, but only {layers} layers in total")
     dim = tensors["layers.0.message.relation.weight"].shape[-1]
     attention = tensors.get("layers.0.message.attention.weight")
     if attention is None:

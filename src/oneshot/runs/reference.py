@@ -1,4 +1,4 @@
-"""GraphReference: which graph a run was made on, and where that graph is read from."""
+"""GraphReference: the graph of a run and its source."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,8 @@ class GraphReference:
     """The content of the file `graph.json` of a run.
 
     `values`: `fingerprint` of the graph; `origin`, its source and the options of `load` (None for a
-    graph that came from no file: the run holds it itself); `files`, checksums of those files of the
-    run that carry none, by name. Runs of earlier versions may lack `files`.
+    graph created in memory, which is stored in the run); `files`, checksums by name of the files of
+    the run that do not contain their own. Runs of earlier versions may lack `files`.
     """
 
     file: Path
@@ -32,7 +32,7 @@ class GraphReference:
 
     @classmethod
     def read(cls, file: Path) -> "GraphReference":
-        """The reference in a file, which must be as it was written."""
+        """The reference in a file; raises if the file was modified."""
         return cls(file, read_sealed_json(file))
 
     @property
@@ -57,10 +57,10 @@ class GraphReference:
         return None if source is None else str(source)
 
     def dataset(self) -> Dataset:
-        """The data set that the graph is the training split of."""
+        """The data set whose training split is the graph."""
         run, origin = self.file.parent, self.values.get("origin")
         if origin is None:
-            raise InputError(f"{run}: was made from a graph in memory; name a data set")
+            raise InputError(f"{run}: was created from a graph in memory; give a data set")
         try:
             source, options = str(origin["source"]), dict(origin["options"])
             wrong = [name for name, value in options.items() if not _is_option(name, value)]
@@ -70,32 +70,32 @@ class GraphReference:
             raise InputError(f"{self.file}: not written by oneshot (origin.options.{wrong[0]})")
         if not source_exists(source):
             raise InputError(
-                f"{run}: its graph {source} was not found here; give it with --data, or set "
-                "ONESHOT_DATA to the directory that it is in"
+                f"{run}: its graph {source} was not found; give it with --data, or set "
+                "ONESHOT_DATA to the directory that contains it"
             )
         return load(source, **options)
 
     def check_graph(self, graph: KnowledgeGraph) -> None:
-        """Raise unless a graph is the one that the run was made on."""
+        """Raise unless a graph is the graph of the run."""
         if graph.fingerprint != self.values.get("fingerprint"):
             raise InputError(
-                f"{self.file.parent}: the graph has changed since this run was made (it was read "
-                f"from {self.source or 'memory'}); to answer on the changed graph name it as the "
-                "data set, or train again"
+                f"{self.file.parent}: the graph has changed since this run was created (source: "
+                f"{self.source or 'memory'}); to use the changed graph, give it as the data "
+                "set, or train again"
             )
 
     def check_file(self, name: str) -> None:
-        """Raise unless a file of the run has the checksum that is listed for it, if one is."""
+        """Raise unless a file of the run has its listed checksum, if one is listed."""
         listed = self.values.get("files")
         wanted = listed.get(name) if isinstance(listed, dict) else None
         file = self.file.with_name(name)
         if wanted is None or not file.is_file():
-            return  # written by an earlier version, or missing, which is told when it is read
+            return  # of an earlier version, or missing, which is reported on reading
         if file_digest(file) != wanted:
             raise damaged(file)
 
     def listing(self, name: str, content: bytes) -> "GraphReference":
-        """This reference with the checksum of a file of the run that is to hold `content`."""
+        """This reference with the checksum of a file of the run that will have this `content`."""
         listed = self.values.get("files")
         files = (listed if isinstance(listed, dict) else {}) | {name: digest(content)}
         return GraphReference(self.file, self.values | {"files": files})
@@ -105,7 +105,7 @@ class GraphReference:
 
 
 def _is_option(name: str, value: Any) -> bool:
-    """Whether `load` takes this option."""
+    """Whether `load` accepts this option."""
     if isinstance(value, bool):
         return False
     if name == "seed":

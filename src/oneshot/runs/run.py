@@ -1,17 +1,17 @@
-"""Run: a reasoner on disk, with all that is needed to ask, judge and resume it.
+"""Run: a reasoner on disk, with everything needed to query, evaluate and resume it.
 
 config.toml              the whole configuration
-relations.txt            the relations the predictor knows, in its order, one a line
+relations.txt            the relations of the predictor in its order, one per line
 predictor.safetensors    its parameters (of the best epoch)
-sampler.safetensors      what the sampler has learnt, if it learns
-graph.json               where the graph came from, and its fingerprint
-graph/                   the graph itself, if it came from no file
-calibration.json         from scores to probabilities
-metrics.jsonl            one record an epoch
-checkpoint/              for resuming
+sampler.safetensors      the fitted state of the sampler, if any
+graph.json               the source of the graph and its fingerprint
+graph/                   the graph itself, if it was created in memory
+calibration.json         the mapping from scores to probabilities
+metrics.jsonl            one record per epoch
+checkpoint/              state for resuming
 facts.sqlite             facts added and removed since (with files -wal and -shm while in use)
 
-What is read from a run is checked against checksums (see `oneshot.runs.layout`).
+Files are verified by checksums when they are read (see `oneshot.runs.layout`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,11 +55,11 @@ from oneshot.system.files import check_replaceable, held, replacing_directory, w
 
 
 class Run:
-    """The run in a directory. Its parts are read on first use, each once.
+    """The run in a directory. Each part is read once, on first use.
 
-    `path`: the directory, which may not be there yet; `Run.open` is for one that holds a run.
-    `settings`, such as `sampler.entity_ratio=0.2`, change the configuration as it is read, not the
-    file. Graphs and reasoner have the relations numbered as the predictor knows them.
+    `path`: the directory, which need not exist yet; `Run.open` requires an existing run.
+    `settings`, such as `sampler.entity_ratio=0.2`, override the configuration but do not change the
+    file. Graphs and reasoner use the relation ids of the predictor.
     """
 
     def __init__(self, path: Path, settings: Sequence[str] = ()) -> None:
@@ -68,35 +68,35 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path, settings: Sequence[str] = ()) -> "Run":
-        """The run in a directory; anything that is not a run is an error."""
+        """The run in a directory; raises if there is none."""
         run = cls(Path(path), settings)
-        run.config  # noqa: B018 (what is not a run, or has a wrong setting, is told at once)
+        run.config  # noqa: B018 (reports a missing run or a wrong setting at once)
         return run
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
-    # what it holds --------------------------------------------------------------------------------
+    # contents -------------------------------------------------------------------------------------
 
     @cached_property
     def config(self) -> Config:
         """The configuration, changed by the settings."""
         file = self.path / CONFIG
         if not file.is_file():
-            raise InputError(f"{self.path}: is not a run (it holds no {CONFIG})")
+            raise InputError(f"{self.path}: is not a run (there is no {CONFIG})")
         return from_toml(read_sealed_text(file), self.settings, str(file))
 
     @cached_property
     def reference(self) -> GraphReference:
-        """Which graph the run was made on, and where that is read from."""
+        """The graph of the run and its source."""
         return GraphReference.read(self.path / GRAPH)
 
     @cached_property
     def relations(self) -> Vocabulary:
-        """The relations that the predictor knows, in its order.
+        """The relations of the predictor, in its order.
 
-        Of a run that is passed on without the names of a data set in a file of their own they
-        stand in the header of its predictor.
+        If a run is distributed without a separate file for the names of a data set, they are in the
+        header of its predictor file.
         """
         file, predictor = self.path / RELATIONS, self.path / PREDICTOR
         if not file.exists() and predictor.is_file():
@@ -113,39 +113,39 @@ class Run:
 
     @cached_property
     def base_graph(self) -> KnowledgeGraph:
-        """The graph that the run was made on, which must not have changed since."""
-        relations = self.relations  # before the graph, which may be large
+        """The original graph of the run; raises if it has changed since."""
+        relations = self.relations  # read before the graph, which may be large
         if self.reference.has_origin:
             graph = self.data.graph
         elif is_saved_graph(self.path / SAVED):
             graph, _, _ = open_graph(self.path / SAVED)
         else:
-            raise InputError(f"{self.path}: its graph is missing; give a data set to answer on")
+            raise InputError(f"{self.path}: its graph is missing; give a data set")
         self.reference.check_graph(graph)
         return graph.with_relations(relations)
 
     @cached_property
     def graph(self) -> KnowledgeGraph:
-        """The graph with the facts that were added and removed since.
+        """The graph, with added and removed facts applied.
 
-        The ids of its entities stay as they are; new ones come after them.
+        Existing entities keep their ids; new ones come after them.
         """
         return with_changes(self.path, self.base_graph, self.reference.fingerprint)
 
     def live_graph(self, device: torch.device | str = "cpu", read_only: bool = False) -> LiveGraph:
-        """The graph while facts are added and removed; the caller closes it."""
+        """The graph for adding and removing facts; the caller must close it."""
         fingerprint = self.reference.fingerprint
         return LiveGraph(self.base_graph, self.path, fingerprint, device, read_only)
 
     @property
     def calibration(self) -> Calibration | None:
-        """From scores to probabilities; None if that was not fitted."""
+        """The mapping from scores to probabilities; None if not fitted."""
         file = self.path / CALIBRATION
         return read_calibration(file) if file.is_file() else None
 
     @cached_property
     def reasoner(self) -> Reasoner:
-        """The reasoner on its own graph, with the facts added and removed since."""
+        """The reasoner on its own graph, with added and removed facts applied."""
         return self.reasoner_on(self.graph)
 
     def reasoner_on(self, graph: KnowledgeGraph) -> Reasoner:
@@ -153,14 +153,14 @@ class Run:
         config = self.config
         reasoner = build_reasoner(graph.with_relations(self.relations), config)
         if not (self.path / PREDICTOR).is_file():
-            raise InputError(f"{self.path}: there is no trained predictor in this run yet")
+            raise InputError(f"{self.path}: this run has no trained predictor yet")
         load_parameters(self.path / PREDICTOR, reasoner.predictor)
         self.load_sampler(reasoner.sampler)
         reasoner.calibration = self.calibration
         return reasoner
 
     def load_sampler(self, sampler: Sampler) -> None:
-        """Let a sampler take what that of the run has learnt, if anything."""
+        """Load the fitted state of the run's sampler into a sampler, if there is one."""
         file = self.path / SAMPLER
         if not file.is_file():
             return
@@ -171,7 +171,7 @@ class Run:
 
     @property
     def files(self) -> list[Path]:
-        """The files that the run is read from, those of its graph included."""
+        """The files of the run, including those of its graph."""
         files = []
         for name, inside in CONTENTS.items():
             place = self.path / name
@@ -181,11 +181,11 @@ class Run:
 
     @property
     def holds_training(self) -> bool:
-        """Whether the directory holds anything that a training took time for."""
+        """Whether the directory contains results of a training."""
         return any((self.path / name).exists() for name in TRAINED)
 
     def check_listed(self, name: str) -> None:
-        """Raise unless a file of the run is the one that its `graph.json` tells of."""
+        """Raise unless a file of the run matches its checksum in `graph.json`."""
         if (self.path / GRAPH).is_file():
             self.reference.check_file(name)
 
@@ -193,9 +193,9 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory against other processes that write it; a killed one lets go.
+        """Lock the directory against other writing processes; the lock ends with its process.
 
-        Facts are added and removed without it: their store lets one process write at a time.
+        Adding and removing facts does not need it: their store has its own lock.
         """
         message = (
             f"{self.path}: another process is writing this run; wait for it, or choose another "
@@ -205,34 +205,34 @@ class Run:
             yield
 
     def check_place(self, graph: KnowledgeGraph) -> None:
-        """Raise unless a run on this graph may be written here; before the long work starts.
+        """Raise unless a run on this graph may be written here; called before the long work starts.
 
-        A directory there must be a run of ours: it holds our `graph.json` (a `config.toml` may be
-        the user's own) and nothing that we do not write.
+        An existing directory must be a run written by oneshot: it has our `graph.json` (a
+        `config.toml` may be the user's own) and no other files.
         """
         check_replaceable(self.path, GRAPH, CONTENTS)
         if (self.path / GRAPH).exists() and not self.reference.is_ours:
             raise InputError(
-                f"{self.path / GRAPH}: was not written by oneshot; choose another place"
+                f"{self.path / GRAPH}: was not written by oneshot; choose another directory"
             )
-        source = Path((graph.origin or {}).get("source", ""))  # absolute, but for names of ours
+        source = Path((graph.origin or {}).get("source", ""))  # absolute, except for bundled names
         if source.is_absolute() and source.is_relative_to(self.path.resolve()):
             raise InputError(
-                f"{self.path}: the graph is read from there; choose another place for the run"
+                f"{self.path}: contains the source of the graph; choose another directory"
             )
 
     def check_no_changes(self) -> None:
-        """Raise if the run holds changed facts, which would be lost if it were replaced."""
+        """Raise if the run has changed facts, which would be lost if it were replaced."""
         if has_changes(self.path / STORE):
             raise InputError(
-                f"{self.path}: holds facts that were added or removed; keep them with `oneshot "
-                "facts RUN export --out FILE` and remove the run, or choose another place"
+                f"{self.path}: contains added or removed facts; export them with `oneshot "
+                "facts RUN export --out FILE` and remove the run, or choose another directory"
             )
 
     def start(self, config: Config, graph: KnowledgeGraph) -> None:
-        """Write what a run is about, before it has a predictor."""
+        """Write configuration, relations and graph of a run, before it has a predictor."""
         self.path.mkdir(parents=True, exist_ok=True)
-        # First what marks the directory as ours: a process killed from here on can be resumed.
+        # First the file that marks the directory as a run: from here on it can be resumed.
         relations = relation_lines(graph)
         about = {"fingerprint": graph.fingerprint, "origin": graph.origin}
         reference = GraphReference(self.path / GRAPH, about)
@@ -244,7 +244,7 @@ class Run:
         self.forget()
 
     def save(self, reasoner: Reasoner) -> None:
-        """Write a reasoner made in Python as this run; an older run in its place is replaced."""
+        """Save a reasoner as this run; an older run in the directory is replaced."""
         config = Config(
             sampler=sampler_config(reasoner.sampler),
             predictor=reasoner.predictor.config,
@@ -264,18 +264,18 @@ class Run:
         self.forget()
 
     def save_sampler(self, sampler: Sampler) -> None:
-        """Write what a sampler has learnt, if anything."""
+        """Save the fitted state of a sampler, if there is one."""
         parameters = sampler.parameters()
         if parameters:
             save_tensors(self.path / SAMPLER, parameters, {})
 
     def list_file(self, name: str, content: bytes) -> None:
-        """Have `graph.json` tell of a file of the run, before it is written."""
+        """List the checksum of a file in `graph.json`, before the file is written."""
         GraphReference.read(self.path / GRAPH).listing(name, content).write()
         self.forget()
 
     def forget(self) -> None:
-        """Drop what was read; after the files have changed."""
+        """Drop cached parts after the files have changed."""
         for name, member in vars(Run).items():
             if isinstance(member, cached_property):
                 self.__dict__.pop(name, None)

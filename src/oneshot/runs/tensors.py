@@ -1,9 +1,9 @@
-"""Checkpoints: the whole state of a training in one file, without pickle.
+"""Tensor files: the whole state of a training in one file, without pickle.
 
-A checkpoint is one safetensors file, replaced as a whole: parameters and the optimizer's
-moments as tensors, everything else (epoch, schedule, best result) as JSON in its header, and there
-too a checksum of the whole file. Random numbers need no state: every step draws from a generator
-seeded by (seed, epoch, step).
+A checkpoint is one safetensors file, replaced atomically. It has parameters and the moments of the
+optimizer as tensors, and everything else (epoch, schedule, best result) as JSON in its header, with
+a checksum of the whole file. Random generators need no state: every step uses a generator seeded
+with (seed, epoch, step).
 """
 
 import json
@@ -20,15 +20,15 @@ from oneshot.errors import InputError
 from oneshot.system.checksums import KEY, damaged, digest
 from oneshot.system.files import check_readable, replacing
 
-_BLANK = "0" * 32  # what stands in the place of the checksum while it is computed
+_BLANK = "0" * 32  # placeholder while the checksum is computed
 _OPTIMIZER = re.compile(r"([0-9]{1,6})\.(step|exp_avg|exp_avg_sq)")
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write tensors and a JSON value to one file, which is whole or not there."""
+    """Write tensors and a JSON value to one file, atomically."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # Not by `save_file`, which writes to a temporary name of its own: killed there, it leaves a
-    # file behind that nobody knows as ours.
+    # Not with `save_file`, which uses its own temporary name: if killed, it leaves a file that
+    # cannot be recognized as ours.
     content = save(plain, metadata={"about": json.dumps(about | {KEY: _BLANK})})
     place = _header_end(content)
     header = content[:place].replace(_seal(_BLANK), _seal(digest(content)), 1)
@@ -49,30 +49,30 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from error
     if not isinstance(about, dict) or not header.keys() <= {"about"}:
         raise InputError(f"{path}: not written by oneshot")
-    checksum = about.pop(KEY, None)  # files of earlier versions have none
+    checksum = about.pop(KEY, None)  # absent in files of earlier versions
     if checksum is not None and checksum != _checksum(content, str(checksum)):
         raise damaged(path)
     return tensors, about
 
 
 def _checksum(content: bytes, kept: str) -> str:
-    """The checksum of a file that keeps `kept` as its own."""
+    """The checksum of a file that contains `kept` as its own checksum."""
     place = _header_end(content)
     return digest(content[:place].replace(_seal(kept), _seal(_BLANK), 1) + content[place:])
 
 
 def _seal(checksum: str) -> bytes:
-    """The checksum as it stands in the header of a file: JSON within JSON."""
+    """The checksum as it appears in the header of a file: JSON within JSON."""
     return json.dumps(json.dumps({KEY: checksum})[1:-1])[1:-1].encode()
 
 
 def _header_end(content: bytes) -> int:
-    """Where the tensors begin: after a length of eight bytes and a header of that length."""
+    """The offset of the tensors: after a length of eight bytes and a header of that length."""
     return 8 + int.from_bytes(content[:8], "little")
 
 
 def load_parameters(path: Path, module: torch.nn.Module) -> None:
-    """Fill a module from a file; a file of another shape is an error that names the tensor."""
+    """Load the parameters of a module from a file; raises if names or shapes differ."""
     tensors, _ = load_tensors(path)
     check_shapes(path, tensors, module.state_dict())
     module.load_state_dict(tensors)
@@ -85,8 +85,8 @@ def check_shapes(path: Path, found: dict[str, Tensor], wanted: dict[str, Tensor]
         there = list(wanted[name].shape) if name in wanted else "not expected"
         if here != there:
             raise InputError(
-                f"{path}: the tensor {name} is {here} in the file, the configuration makes it "
-                f"{there}; it belongs to another configuration or another set of relations"
+                f"{path}: the tensor {name} is {here} in the file, but {there} by the "
+                "configuration; the file belongs to another configuration or other relations"
             )
 
 
@@ -103,7 +103,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def restore_optimizer(
     path: Path, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` gave, without its prefix; `path` is for messages."""
+    """Restore the result of `optimizer_tensors`, without its prefix; `path` is for errors."""
     sizes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -119,7 +119,7 @@ def restore_optimizer(
     for index, values in state.items():
         if len(values) != 3:
             raise InputError(
-                f"{path}: of the tensors optimizer.{index} some are missing; train without "
+                f"{path}: some tensors optimizer.{index} are missing; train without "
                 "--resume to start again"
             )
     whole = optimizer.state_dict()

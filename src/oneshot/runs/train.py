@@ -1,4 +1,4 @@
-"""Training into a run: the whole job on disk, as the command line and scripts run it."""
+"""Training job: trains into a run directory, for the command line and for scripts."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ from oneshot.ranking import METRICS
 from oneshot.reasoner.build import build_reasoner
 from oneshot.runs.checkpoint import (
     Checkpoint,
-    goes_on,
+    continues,
     mend_run,
     read_checkpoint,
     reopen,
@@ -44,13 +44,13 @@ from oneshot.training.time_budget import Clock, TimeBudget
 from oneshot.training.trainer import Trainer
 
 REPORTED = (*METRICS, "coverage", "queries", "seconds")
-"""The figures of an evaluation that are shown in a table."""
+"""The metrics of an evaluation that are shown in tables."""
 
 INTERRUPTED_SECONDS = 30
-"""How long a training that was interrupted is evaluated."""
+"""Time limit for evaluating an interrupted training, in seconds."""
 
 warn = logging.getLogger(__name__).warning
-"""Where the messages of a job go unless somebody takes them."""
+"""Default receiver of the messages of a job."""
 
 
 def train_run(
@@ -66,16 +66,17 @@ def train_run(
     clock: Clock = time.perf_counter,
     messages: Callable[[str], None] = warn,
 ) -> dict[str, Any]:
-    """Train into a run directory, choose by validation, evaluate once on test.
+    """Train into a run directory, choose the best epoch by validation, and evaluate it on test.
 
-    `resume` goes on from the checkpoint in `path`; without one it starts afresh. An older run in
-    `path` that is not resumed is replaced when the first epoch is done, or its first minute. Of
-    several processes under `torchrun` the first one writes and reports; the others return nothing.
+    `resume` continues from the checkpoint in `path`; without a checkpoint, training starts from
+    scratch. An older run in `path` that is not resumed is replaced after the first epoch or the
+    first minute. With several processes under `torchrun`, only the first one writes and reports;
+    the others return an empty result.
 
-    When `should_stop` says so, the step is finished, a checkpoint is written, and the result has
-    `stopped`. When `interrupted` says so, likewise, and the best parameters so far are evaluated
-    for half a minute. `started`: when the time budget began to run by `clock`; now if not given.
-    `messages`: called with what a user should know, each time one line; logged if not given.
+    When `should_stop` returns true, the step is finished, a checkpoint is written, and the result
+    has `stopped`. The same holds for `interrupted`, but then the best parameters so far are
+    evaluated for half a minute. `started`: start of the time budget by `clock`; default now.
+    `messages`: called with messages for the user, one line each; logged by default.
     """
     budget = TimeBudget(config.training.minutes, clock, clock() if started is None else started)
     budget.final_queries = final_queries(data)
@@ -96,7 +97,7 @@ def train_run(
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training into a run directory, from its first file to its result; see `train_run`."""
+    """A training into a run directory, from the first file to the result; see `train_run`."""
 
     data: Dataset
     path: Path
@@ -110,7 +111,7 @@ class TrainingJob:
     messages: Callable[[str], None]
 
     def run(self, resume: bool) -> dict[str, Any]:
-        """Train, or go on, and evaluate. → the result; nothing in processes but the first"""
+        """Train or resume, and evaluate. → the result; empty except in the first process"""
         path, is_first = self.path, self.team.is_first
         Run(path).check_place(self.data.graph)
         with ExitStack() as held:
@@ -124,7 +125,7 @@ class TrainingJob:
             trainer = self._trainer(checkpoint)
             if not is_first:
                 return self._train(trainer, checkpoint, None)
-            # Nothing was written so far: wrong use leaves an older run as it was.
+            # Nothing is written before this point: wrong use leaves an older run unchanged.
             if not is_held:
                 _make_place(path)
                 held.enter_context(Run(path).lock())
@@ -135,10 +136,10 @@ class TrainingJob:
             return {**result, "already_finished": False}
 
     def _earlier_result(self, checkpoint: Checkpoint | None, resume: bool) -> dict[str, Any] | None:
-        """The result of a run that has finished before; None if there is something to train."""
+        """The result of an already finished run; None if there is something to train."""
         if checkpoint is None:
             if resume and (self.path / CALIBRATION).is_file():
-                # Finished, as the calibration comes last: not to be replaced by who wants to go on.
+                # Finished, because the calibration is written last: --resume must not replace it.
                 is_first = self.team.is_first
                 return _finished(self.data, self.path, self.config) if is_first else {}
             Run(self.path).check_no_changes()
@@ -153,11 +154,11 @@ class TrainingJob:
         return {**result, "already_finished": True}
 
     def _is_reopened(self, checkpoint: Checkpoint) -> bool:
-        """Whether a training that has used up its time now has more of it."""
-        return goes_on(checkpoint.state, self.config.training.minutes)
+        """Whether a training that used up its time budget now has a larger one."""
+        return continues(checkpoint.state, self.config.training.minutes)
 
     def _trainer(self, checkpoint: Checkpoint | None) -> Trainer:
-        """The trainer of this job, where the checkpoint left off if there is one."""
+        """The trainer of this job, restored from the checkpoint if there is one."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         reasoner = build_reasoner(self.data.graph, self.config, self.device)
@@ -181,7 +182,7 @@ class TrainingJob:
     def _writer(
         self, trainer: Trainer, checkpoint: Checkpoint | None, resume: bool
     ) -> Iterator[RunWriter]:
-        """What writes the run, from its start or from the checkpoint on."""
+        """The writer of the run, from the start or from the checkpoint on."""
         self._announce(checkpoint, resume)
         _clean(self.path)
         if checkpoint is None:
@@ -195,8 +196,8 @@ class TrainingJob:
     def _train(
         self, trainer: Trainer, checkpoint: Checkpoint | None, writer: RunWriter | None
     ) -> dict[str, Any]:
-        """Train and evaluate. → the result; nothing without a writer"""
-        # The diagnosis comes after those who show the figures that it judges.
+        """Train and evaluate. → the result; empty without a writer"""
+        # The diagnosis comes after the observers that display the values it judges.
         observers: list[Observer] = [*self.observers, Diagnosis()]
         if writer is not None:
             observers.insert(0, writer)
@@ -212,7 +213,7 @@ class TrainingJob:
         except DivergedError as error:
             what = "nothing was saved"
             if trainer.state.epoch:
-                what = f"{self.path} keeps epoch {trainer.state.epoch}, the last good one"
+                what = f"{self.path} keeps epoch {trainer.state.epoch}, the last valid one"
             elif checkpoint is not None or (writer is not None and writer.has_saved):
                 what = f"{self.path} keeps its last checkpoint"
             raise DivergedError(f"{error}; {what}") from error
@@ -224,7 +225,7 @@ class TrainingJob:
         return self.should_stop() or self.interrupted()
 
     def _about(self, trainer: Trainer) -> dict[str, Any]:
-        """What a result tells of the training."""
+        """The part of the result about the training."""
         state = trainer.state
         return {
             "run": str(self.path),
@@ -237,28 +238,28 @@ class TrainingJob:
         }
 
     def _finish(self, evaluation: FinalEvaluation) -> dict[str, Any]:
-        """Calibrate what was evaluated, and say what was not asked. → what the result tells"""
+        """Calibrate the reasoner, and report skipped queries. → part of the result"""
         reasoner = evaluation.trainer.reasoner
         reasoner.calibration = evaluation.calibrated()
         write_sealed_json(self.path / CALIBRATION, asdict(reasoner.calibration))
         if evaluation.cut:
             self.messages(
-                f"there was time for {evaluation.cut}, drawn with the seed; to ask all of them: "
-                f"oneshot evaluate {self.path}"
+                f"only {evaluation.cut} were evaluated (random sample) for lack of time; for "
+                f"all of them: oneshot evaluate {self.path}"
             )
         return {**evaluation.reports, "baseline_mrr": evaluation.baseline_mrr()}
 
     def _stopped(self, trainer: Trainer, writer: RunWriter) -> dict[str, Any]:
-        """Keep where a training stands that was told to stop, and say so. → its result so far"""
+        """Save a training that was stopped, and report it. → its result so far"""
         state = trainer.state
         is_saved = writer.stopped(trainer)
         if not is_saved:
             self.messages(
-                f"{self.path}: stopped before its first epoch was done; nothing was saved, and "
-                "nothing was changed"
+                f"{self.path}: stopped before the end of the first epoch; nothing was saved or "
+                "changed"
             )
         elif state.finished:
-            self.messages(f"{self.path}: stopped after the training, before its evaluation")
+            self.messages(f"{self.path}: stopped after training, before the evaluation")
         else:
             self.messages(
                 f"{self.path}: stopped in epoch {state.epoch + 1} after {state.asked:,} of "
@@ -272,17 +273,17 @@ class TrainingJob:
             "stopped": True,
             "saved": is_saved,
         }
-        # Who sends SIGTERM gives little time, and of several processes none may go on alone.
+        # SIGTERM leaves little time, and in distributed training no process may continue alone.
         if is_saved and self.team.size == 1 and self.interrupted() and not self.should_stop():
             with suppress(StopTraining):
                 result |= self._evaluated_shortly(trainer)
         return result
 
     def _evaluated_shortly(self, trainer: Trainer) -> dict[str, Any]:
-        """Evaluate the best parameters so far for a short time. → what the result tells"""
+        """Evaluate the best parameters so far for a short time. → part of the result"""
         self.messages(
-            f"evaluating what was learnt so far, for at most {INTERRUPTED_SECONDS} seconds; Ctrl-C "
-            "again ends at once"
+            f"evaluating the best epoch so far, for at most {INTERRUPTED_SECONDS} seconds; press "
+            "Ctrl-C again to exit at once"
         )
         if trainer.state.best_epoch:
             trainer.predictor.load_state_dict(trainer.best)
@@ -293,21 +294,23 @@ class TrainingJob:
         return self._finish(evaluation)
 
     def _announce(self, checkpoint: Checkpoint | None, resume: bool) -> None:
-        """Say what a user should know before the long work starts."""
+        """Send messages for the user before the long work starts."""
         path = self.path
         for remark in self.data.notes:
             self.messages(remark)
         if checkpoint is None and resume:
-            self.messages(f"{path}: there is no checkpoint to resume from; training starts afresh")
-        if checkpoint is None and Run(path).holds_training:
-            advice = "" if resume else "; to go on with a run, use --resume"
             self.messages(
-                f"{path}: holds an older run, which is replaced when the first epoch is done, or "
-                f"its first minute{advice}"
+                f"{path}: there is no checkpoint to resume from; training starts from scratch"
+            )
+        if checkpoint is None and Run(path).holds_training:
+            advice = "" if resume else "; to resume a run, use --resume"
+            self.messages(
+                f"{path}: contains an older run, which is replaced after the first epoch or the "
+                f"first minute{advice}"
             )
 
     def _mend(self, checkpoint: Checkpoint) -> None:
-        """Write again what is missing or damaged in the run."""
+        """Rewrite missing or damaged files of the run."""
         for name in mend_run(Run(self.path), checkpoint, self.data.graph):
             self.messages(
                 f"{self.path / name}: was missing or damaged; restored from the checkpoint"
@@ -315,17 +318,17 @@ class TrainingJob:
 
 
 def _make_place(path: Path) -> None:
-    """Make the directory of a run that was not there when the command began."""
+    """Create the directory of a run."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
         raise InputError(
-            f"{path}: another process has begun a run there; wait for it, or choose another place"
+            f"{path}: another process has started a run there; wait or use another directory"
         ) from None
 
 
 def _resumable(data: Dataset, path: Path, config: Config) -> Checkpoint | None:
-    """The checkpoint of the run in `path`, which must fit what is asked for, or None."""
+    """The checkpoint of the run in `path`, or None; raises if data or configuration differ."""
     checkpoint = read_checkpoint(Run(path))
     if checkpoint is not None:
         _check_same(data, path, config)
@@ -338,14 +341,14 @@ def _finished(data: Dataset, path: Path, config: Config) -> dict[str, Any]:
     result = _saved_result(path)
     if result is None:
         raise InputError(
-            f"{path}: holds a finished run, but neither its result nor a checkpoint to go on from; "
-            "ask it with `oneshot evaluate`, or train into another directory"
+            f"{path}: contains a finished run, but neither its result nor a checkpoint; use "
+            "`oneshot evaluate`, or train into another directory"
         )
     return {**result, "already_finished": True}
 
 
 def _check_same(data: Dataset, path: Path, config: Config) -> None:
-    """Raise unless the run in `path` has this configuration, but for its time, and this graph."""
+    """Raise unless the run in `path` has this graph and this configuration, except its time."""
     run = Run(path)
     if _without_time(run.config) != _without_time(config):
         raise InputError(
@@ -362,7 +365,7 @@ def _without_time(config: Config) -> str:
 
 
 def _saved_result(path: Path) -> dict[str, Any] | None:
-    """The result of a finished run; None if it, or the calibration before it, is not whole."""
+    """The result of a finished run; None if it or the calibration is damaged or missing."""
     try:
         read_calibration(path / CALIBRATION)
         Run(path).check_listed(RESULT)
@@ -380,10 +383,12 @@ def _saved_result(path: Path) -> dict[str, Any] | None:
 
 
 def _prepare(path: Path, config: Config, trainer: Trainer) -> None:
-    """Make a run ready to be gone on with, in the time that it now has."""
-    if to_toml(Run(path).config) != to_toml(config):  # only in `minutes`, as was checked
+    """Prepare a run for resuming, with its new time budget."""
+    if to_toml(Run(path).config) != to_toml(
+        config
+    ):  # they differ only in `minutes`, as checked before
         write_sealed_text(path / CONFIG, to_toml(config))
-    if not trainer.state.finished:  # of an earlier state of the predictor
+    if not trainer.state.finished:  # belongs to an earlier state of the predictor
         for name in (RESULT, CALIBRATION):
             (path / name).unlink(missing_ok=True)
 
@@ -395,7 +400,7 @@ def _write_result(path: Path, result: dict[str, Any]) -> None:
 
 
 def _peak_gpu_megabytes(device: torch.device) -> float | None:
-    """The most memory that tensors had on the GPU at one time."""
+    """Peak GPU memory of tensors in megabytes."""
     if device.type != "cuda":
         return None
     return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)

@@ -1,4 +1,4 @@
-"""Recording: keeps the run directory of a training up to date, so that it can be resumed."""
+"""Writer of a run: keeps the run directory of a training up to date, so that it can be resumed."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ __all__ = ["CHECKPOINT", "RunWriter", "begun_run", "remove_staged"]
 class RunWriter(Observer):
     """Keeps a run up to date during training.
 
-    `staged`: where the first checkpoint is written to, if it is to replace an older `run`.
+    `staged`: destination of the first checkpoint, if it will replace an older `run`.
     `has_saved`: whether a checkpoint was written.
     """
 
@@ -57,7 +57,7 @@ class RunWriter(Observer):
             self._target.save_sampler(trainer.reasoner.sampler)
 
     def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
-        """Best parameters first, then the record, then the checkpoint that vouches for both."""
+        """Write the best parameters, then the record, then the checkpoint that confirms both."""
         if not trainer.team.is_first:
             return
         path = self._target.path
@@ -73,9 +73,9 @@ class RunWriter(Observer):
             self._save(trainer)
 
     def stopped(self, trainer: Trainer) -> bool:
-        """Keep where a training stands that ends within an epoch. → whether it can be resumed
+        """Save a training that ends within an epoch. → whether it can be resumed
 
-        An older run that was to be replaced stays instead: it has a trained predictor.
+        An older run that would have been replaced stays: it has a trained predictor.
         """
         if self._staged is not None:
             return False
@@ -84,15 +84,15 @@ class RunWriter(Observer):
         return trainer.state.asked > 0 or trainer.state.epoch > 0
 
     def _save(self, trainer: Trainer) -> None:
-        """Write a checkpoint; a run that was staged takes its place."""
+        """Write a checkpoint; a staged run replaces the older one."""
         path, state = self._target.path, trainer.state
-        if not state.best_epoch:  # until the first validation the newest parameters are the best
+        if not state.best_epoch:  # before the first validation, the newest parameters are saved
             about = {"epoch": state.epoch + (state.asked > 0)}
             save_tensors(path / PREDICTOR, trainer.predictor.state_dict(), about)
         _save_checkpoint(self._target, trainer)
         self.has_saved = True
         if self._staged is not None:
-            self.run.check_no_changes()  # facts that came while the first epoch was trained
+            self.run.check_no_changes()  # facts may have been added during the first epoch
             for directory in ((path / CHECKPOINT).parent, path):
                 sync(directory)
             path.chmod(self.run.path.stat().st_mode)
@@ -102,7 +102,7 @@ class RunWriter(Observer):
 
 
 def _save_checkpoint(run: Run, trainer: Trainer) -> None:
-    """Write all that it takes to go on with a training."""
+    """Write the whole state of a training."""
     tensors = {f"predictor.{k}": v for k, v in trainer.predictor.state_dict().items()}
     tensors |= {f"best.{k}": v for k, v in trainer.best.items()}
     tensors |= optimizer_tensors(trainer.stepper.optimizer)
@@ -120,12 +120,12 @@ def _save_checkpoint(run: Run, trainer: Trainer) -> None:
 
 @contextmanager
 def begun_run(run: Run, config: Config, graph: KnowledgeGraph) -> Iterator[RunWriter]:
-    """A writer for a training from its start; the block ends with the training.
+    """A writer for a new training; the block ends with the training.
 
-    An older run there stays whole until the new one has trained an epoch or a minute: its first
-    checkpoint is written beside it and then takes its place. Where there is none, what the run is
-    about is written at once: a process killed in its first epoch can be resumed without telling it
-    again.
+    An older run stays intact until the new one has trained for an epoch or a minute: its first
+    checkpoint is written next to the older run and then replaces it. Without an older run, the
+    configuration is written at once, so that a process killed in its first epoch can be resumed
+    without repeating the options.
     """
     if not run.holds_training:
         run.start(config, graph)
@@ -133,7 +133,7 @@ def begun_run(run: Run, config: Config, graph: KnowledgeGraph) -> Iterator[RunWr
         return
     staged = Run(_stage(run))
     try:
-        with staged.lock():  # it takes the place of the directory that is held already
+        with staged.lock():  # it will replace the directory that is already locked
             staged.start(config, graph)
             yield RunWriter(run, staged)
     finally:
@@ -141,23 +141,23 @@ def begun_run(run: Run, config: Config, graph: KnowledgeGraph) -> Iterator[RunWr
 
 
 def _stage(run: Run) -> Path:
-    """A directory for the successor of a run: beside it, so that the two can change places.
+    """A directory for the successor of a run: next to it, so that the two can be exchanged.
 
-    Its name is known as the rest of a killed process, if it should become that.
+    Its name identifies it as a leftover if the process is killed.
     """
     path = run.path.resolve()
-    if path.parent.stat().st_dev == path.stat().st_dev:  # else it is a file system of its own
-        with contextlib.suppress(OSError):  # nothing can be written there
+    if path.parent.stat().st_dev == path.stat().st_dev:  # otherwise it is a mount point
+        with contextlib.suppress(OSError):  # the directory is not writable
             return Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     return Path(tempfile.mkdtemp(prefix=f".{CHECKPOINT.parent.name}.", dir=path))
 
 
 def remove_staged(run: Run) -> None:
-    """Remove what killed processes left beside a run of successors that never took its place."""
+    """Remove staged runs that killed processes left next to a run."""
     path = run.path.resolve()
     for entry in leftovers(path.parent, (path.name,)):
         with contextlib.suppress(InputError, OSError):
-            check_replaceable(entry, GRAPH, CONTENTS)  # else it is somebody else's
+            check_replaceable(entry, GRAPH, CONTENTS)  # otherwise it is not ours
             with Run(entry).lock():
                 shutil.rmtree(entry, ignore_errors=True)
 
@@ -168,11 +168,11 @@ def metrics_lines(history: list[dict[str, Any]]) -> str:
 
 
 def _replace_run(run: Run, successor: Run) -> None:
-    """Put a run that is written already in the place of another one.
+    """Replace a run by a successor that is already written.
 
-    In one step, where the system has such a step. Else file by file: the old ones go first, the
-    checkpoint before all others. A process killed in between then leaves a run without a
-    checkpoint, which is started afresh, and never one that is mixed of two.
+    Atomically if the system supports it. Otherwise file by file: the old files are removed first,
+    the checkpoint before all others. A process killed in between then leaves a run without a
+    checkpoint, which starts from scratch, and never a mixture of two runs.
     """
     path, staged = run.path, successor.path
     if staged.parent == path.resolve().parent and exchange(staged, path.resolve()):
