@@ -186,7 +186,7 @@ def test_a_sampler_of_ones_own_has_no_name() -> None:
     class Mine(PPRSampler):
         pass
 
-    with pytest.raises(InputError, match="type Mine has no name in a configuration"):
+    with pytest.raises(InputError, match="type Mine is not registered"):
         sampler_config(Mine())
 
 

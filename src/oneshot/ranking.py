@@ -1,10 +1,9 @@
-"""Ranking: the place of the true answer among all entities, filtered by what is known.
+"""Ranking: the filtered rank of the true answer among all entities.
 
-Other true answers of a query are left out (filtered). Equal scores share their places: the
-optimistic rank puts the answer first among its equals, the pessimistic one last, the realistic
-one in the middle. Entities outside the subgraph have no score: they come after all sampled ones
-and are equal among themselves (`uncovered="below"`), or have score 0 as in the official code
-(`uncovered="zero"`).
+Other true answers of a query are excluded (filtered). Among equal scores, the optimistic rank puts
+the answer first, the pessimistic rank last, and the realistic rank in the middle. Entities outside
+the subgraph have no score: they rank after all sampled ones, as ties (`uncovered="below"`), or have
+score 0 as in the official code (`uncovered="zero"`).
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks from 1 of the answers of some queries; all [n].
+    """Ranks of the answers of n queries, starting from 1; all [n].
 
     `optimistic`, `pessimistic` int64; `realistic` float64, the mean of the two;
     `covered` bool: whether the answer was sampled.
@@ -52,7 +51,7 @@ class Ranks:
 
 
 def check_finite(scores: Tensor) -> None:
-    """Raise unless all scores are numbers that can be compared."""
+    """Raise if a score is NaN or infinite."""
     if not bool(torch.isfinite(scores).all()):
         raise DivergedError("the predictor gave scores that are not finite; training has diverged")
 
@@ -80,7 +79,7 @@ def filtered_ranks(
         others[at[at >= 0]] = False
         outside = outside - torch.bincount(row[at < 0], minlength=count)
     others[place[covered]] = False
-    outside = outside - (~covered).long()  # the answer is not its own competitor
+    outside = outside - (~covered).long()  # the answer does not compete with itself
     mine = torch.where(covered, scores[place.clamp(min=0)], 0.0)
     against = mine[batch.entity_query]
     if uncovered == "below":
@@ -122,9 +121,9 @@ def candidate_ranks(scores: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]
 class Metric:
     """A mean over queries of a function of the rank.
 
-    `title`: its name in tables; `values`: what each of the ranks [n], a float64 tensor or array,
-    adds to the mean, [n]; `is_score`: between 0 and 1, the higher the better; `format`: of a value
-    in a text.
+    `title`: its name in tables; `values`: maps ranks [n], a float64 tensor or array, to the values
+    that are averaged, [n]; `is_score`: between 0 and 1, higher is better; `format`: format of a
+    value in a text.
     """
 
     title: str
@@ -144,7 +143,7 @@ METRICS = {
     "hits@10": _hits(10),
     "mean_rank": Metric("mean rank", lambda ranks: ranks, is_score=False, format=".1f"),
 }
-"""All metrics, by their names in JSON; a new one has its line here and a field in `Metrics`."""
+"""All metrics, by their names in JSON; a new metric needs a line here and a field in `Metrics`."""
 
 SCORES = tuple(name for name, metric in METRICS.items() if metric.is_score)
 """The metrics that a search may maximize, and that tables compare."""
@@ -174,7 +173,7 @@ class Metrics:
 
 
 def metrics(ranks: Tensor) -> Metrics:
-    """All metrics of `ranks` [n] (realistic ranks may be halves)."""
+    """All metrics of `ranks` [n] (realistic ranks may be half-integers)."""
     ranks = ranks.double()
     return Metrics(
         **{_field(name): float(m.values(ranks).double().mean()) for name, m in METRICS.items()}

@@ -1,4 +1,4 @@
-"""SubgraphBatch: what a sampler hands to the predictor."""
+"""SubgraphBatch: the output of a sampler and the input of the predictor."""
 
 import dataclasses
 import functools
@@ -19,16 +19,16 @@ class SubgraphBatch:
 
     With `N` sampled entities and `E` edges over all queries:
 
-    `queries` [n, 2]: (entity, relation) as asked; an inverse relation is `relation + R`.
+    `queries` [n, 2]: (entity, relation); an inverse relation is `relation + R`.
     `entities` [N]: global ids, sorted by (query, id).
-    `entity_query` [N]: the query (0..n-1) each entity belongs to.
-    `source` [n]: place in `entities` of each query's entity `u`.
+    `entity_query` [N]: the query (0..n-1) of each entity.
+    `source` [n]: index in `entities` of each query entity `u`.
     `score` [N] float: the sampler's score of each entity.
-    `degree` [N]: the number of edges that point to it in the whole graph.
-    `edges` [3, E]: for an edge `(x, r, o)` the place of `x` in `entities`, the relation id
-        (0..R-1, inverse R..2R-1, identity 2R), the place of `o`. Messages flow from `x` to
+    `degree` [N]: the number of edges that point to the entity in the whole graph.
+    `edges` [3, E]: for an edge `(x, r, o)` the index of `x` in `entities`, the relation id
+        (0..R-1, inverse R..2R-1, identity 2R), the index of `o`. Messages flow from `x` to
         `o`; sorted by `o`.
-    `edge_query` [E]: the query each edge belongs to.
+    `edge_query` [E]: the query of each edge.
     """
 
     queries: Tensor
@@ -63,20 +63,20 @@ class SubgraphBatch:
         )
 
     def find(self, entities: Tensor) -> Tensor:
-        """Place of one entity per query, `entities` [n] global ids → [n]; -1 if not sampled."""
+        """Index of one entity per query, `entities` [n] global ids → [n]; -1 if not sampled."""
         return self.find_pairs(torch.arange(self.num_queries, device=self.device), entities)
 
     def find_pairs(self, query: Tensor, entities: Tensor) -> Tensor:
-        """Place of each entity in the subgraph of its query: both [m] → [m]; -1 if not sampled."""
-        # An id that is none must not be read as one of another query.
+        """Index of each entity in the subgraph of its query: both [m] → [m]; -1 if not sampled."""
+        # An invalid id must not match an entity of another query.
         valid = (entities >= 0) & (entities < self._span)
         place = place_of(self._keys, query * self._span + entities)
         return torch.where(valid, place, -1)
 
     def split(self, size: int) -> list["SubgraphBatch"]:
-        """This batch in consecutive parts of at most `size` queries, numbered from 0 in each.
+        """Split into consecutive parts of at most `size` queries, numbered from 0 in each.
 
-        `concatenate` makes the batch of them again. The parts share memory with the batch.
+        `concatenate` is the inverse. The parts share memory with the batch.
         """
         if size < 1:
             raise InputError(f"size must be at least 1, not {size}")
@@ -84,7 +84,7 @@ class SubgraphBatch:
             return [self]
         starts = range(0, self.num_queries, size)
         first = torch.arange(0, self.num_queries + size, size, device=self.device)
-        # Both in one transfer: each would wait for the device.
+        # Both in one transfer, as each transfer synchronizes with the device.
         bounds = torch.stack(
             [torch.searchsorted(column, first) for column in (self.entity_query, self.edge_query)]
         ).tolist()
@@ -125,7 +125,7 @@ class SubgraphBatch:
                 slice(edges, edges + batch.num_edges),
             )
             if queries:
-                # In place, and with plain numbers: a tensor of shifts would wait for the device.
+                # In place, with Python numbers: a tensor of shifts would wait for the device.
                 columns["entity_query"][here] += queries
                 columns["edge_query"][there] += queries
                 columns["source"][queries : queries + batch.num_queries] += entities
@@ -137,13 +137,13 @@ class SubgraphBatch:
 
     @property
     def _span(self) -> int:
-        """A number above all entity ids, such that no product with a query exceeds 64 bits.
+        """A number above all entity ids, whose product with a query index fits into 64 bits.
 
-        Known without looking at the ids, which would wait for the device.
+        Computed without reading the ids, which would synchronize with the device.
         """
         return 1 << (62 - self.num_queries.bit_length())
 
     @functools.cached_property
     def _keys(self) -> Tensor:
-        """One number for each entity in the order of (query, id). [N]"""
+        """One key per entity, in the order of (query, id). [N]"""
         return self.entity_query * self._span + self.entities

@@ -116,7 +116,7 @@ def test_answers_with_explanations_are_sampled_once(
         ("predict run --data umls virus causes", "graph: unknown relation"),
         ("predict run", "give an ENTITY and a RELATION, or a file of queries"),
         ("predict run a next --top 0", "top must be at least 1, not 0"),
-        ("predict run alone next", "entity 'alone' has no fact in the graph"),
+        ("predict run alone next", "entity 'alone' has no facts in the graph"),
         ("predict run nobody next", "unknown entity 'nobody'"),
         ("predict run --queries q.tsv", "--queries needs --out"),
         (

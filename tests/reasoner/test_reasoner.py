@@ -197,9 +197,9 @@ def test_wrong_options_are_told_by_all_who_take_them(
 
 
 def test_candidates_and_explanations_are_for_one_query(reasoner: Reasoner) -> None:
-    with pytest.raises(InputError, match="candidates is for one query at a time"):
+    with pytest.raises(InputError, match="candidates works only for single queries"):
         reasoner.predict_stream([("link 2", "after")], candidates=["link 3"])
-    with pytest.raises(InputError, match="explain is for one query at a time"):
+    with pytest.raises(InputError, match="explain works only for single queries"):
         reasoner.predict_stream([("link 2", "after")], explain=True)
 
 
@@ -221,7 +221,7 @@ def test_wrong_questions_are_told(reasoner: Reasoner) -> None:
     with pytest.raises(InputError, match="top must be at least 1, not 0"):
         reasoner.predict(0, 0, top=0)
     for ask in (reasoner.predict, lambda e, r: reasoner.score(e, r, "link 1")):
-        with pytest.raises(InputError, match="entity 'alone' has no fact in the graph"):
+        with pytest.raises(InputError, match="entity 'alone' has no facts in the graph"):
             ask("alone", "next")
     with pytest.raises(InputError, match="knows 2 relations, the graph has 3"):
         Reasoner(reasoner.graph, PPRSampler(), tiny_predictor(num_relations=2))

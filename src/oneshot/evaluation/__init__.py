@@ -1,1 +1,1 @@
-"""How good a reasoner is: filtered ranking of held-out facts, and coverage of a sampler."""
+"""Evaluation: filtered ranking of held-out facts by a reasoner, and coverage of a sampler."""

@@ -1,8 +1,8 @@
-"""Coverage: the share of questions whose answer a sampler's subgraph holds.
+"""Coverage: the share of queries whose subgraph contains the answer.
 
-An answer that is not sampled can never be found, so coverage bounds what any predictor can
-reach. All budgets are measured from one pass: the place of the answer in the sampler's order
-of entities tells with which budgets it is sampled.
+An answer that is not sampled cannot be predicted, so coverage is an upper bound for any predictor.
+All budgets are measured in one pass: the rank of the answer in the sampler's order of entities
+determines the budgets with which it is sampled.
 """
 
 import time
@@ -25,12 +25,12 @@ _QUERIES_PER_STEP = 256
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often a sampler catches the answer.
+    """How often a sampler covers the answer.
 
     `coverage`: budget → share of all queries whose answer is sampled; a budget is a ratio of the
         entities (float) or a count (int).
-    `reachable`: the same, counting an answer as caught only if a path leads to it (no message
-        reaches the others, which are sampled by luck).
+    `reachable`: the same, but an answer counts only if a path leads to it (no message reaches
+        the others, which are sampled by chance).
     """
 
     sampler: str
@@ -50,19 +50,19 @@ def coverage(
 ) -> Coverage:
     """Coverage of a sampler on `queries` [n, 2] with `answers` [n], for several budgets.
 
-    The sampler's own budget only decides how it works (PPR: push or blocks) and should be the
+    The sampler's own budget only determines its method (PPR: push or blocks) and should be the
     largest of `budgets`. `progress` is called with the number of queries done.
     """
     if not len(queries):
         raise InputError("coverage needs at least one query")
-    graph = graph.host or graph  # nothing but the sampler is at work: on the processor, then
+    graph = graph.host or graph  # only the sampler runs, so the CPU is used
     counts = [entity_count(graph, budget) for budget in budgets]
     started = time.perf_counter()
     queries = check_queries(graph, queries)
     answers = check_entities(graph, answers)
     if len(answers) != len(queries):
         raise InputError(f"there are {len(queries)} queries, but {len(answers)} answers")
-    # Questions about the same entity are scored once if they stand in the same step.
+    # Queries about the same entity are scored once if they are in the same step.
     order = queries[:, 0].argsort(stable=True)
     queries, answers = queries[order], answers[order]
     places = []
@@ -89,12 +89,12 @@ def coverage(
 
 
 def budget_label(budget: float) -> str:
-    """A budget as it is shown: `0.1`, `5000`; different budgets have different labels."""
+    """The label of a budget: `0.1`, `5000`; different budgets have different labels."""
     return str(budget) if isinstance(budget, int) else f"{budget:.15g}"
 
 
 def entity_count(graph: KnowledgeGraph, budget: float) -> int:
-    """Number of entities a budget stands for: a ratio in (0, 1] (float) or a count (int)."""
+    """Number of entities of a budget: a ratio in (0, 1] (float) or a count (int)."""
     if isinstance(budget, int):
         if budget < 1:
             raise InputError(f"a count of entities must be at least 1, not {budget}")

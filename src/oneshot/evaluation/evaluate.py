@@ -1,4 +1,4 @@
-"""Evaluation: how well a reasoner answers held-out facts, by filtered ranking."""
+"""Evaluation of a reasoner on held-out facts, by filtered ranking."""
 
 import time
 from collections.abc import Callable
@@ -28,11 +28,11 @@ from oneshot.system.distributed import Team
 
 @dataclass(frozen=True)
 class Report:
-    """What an evaluation found; ranks are realistic unless said otherwise.
+    """The result of an evaluation; ranks are realistic unless noted otherwise.
 
     `coverage`: share of queries whose answer was sampled. `no_path`: share whose answer cannot be
-    reached by any path. `interval`: bootstrap 95 % interval of the MRR. `queries`: how many were
-    asked, out of `of`. `per_relation`: by name, inverse directions apart (⁻¹).
+    reached by any path. `interval`: bootstrap 95 % interval of the MRR. `queries`: number of
+    evaluated queries, out of `of`. `per_relation`: by name, inverse relations separately (⁻¹).
     """
 
     metrics: Metrics
@@ -52,7 +52,7 @@ class Report:
         return self.metrics.mrr
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, under the names of the command line's JSON."""
+        """All values, with the keys of the command line's JSON."""
         return {
             **self.metrics.as_dict(),
             "mrr_interval": list(self.interval),
@@ -87,14 +87,14 @@ def evaluate(
     until: Callable[[], bool] | None = None,
     team: Team | None = None,
 ) -> Report:
-    """Filtered ranking of `facts` int64 [n, 3], each asked in both directions.
+    """Filtered ranking of `facts` int64 [n, 3], each in both directions.
 
-    `known`: the facts to filter by, [m, 3], of all splits; the graph's if not given.
-    `batch_size`: queries answered at once; on a GPU as many as it is good for if not given.
-    `limit`: ask only so many queries, drawn with the seed. `progress` is called with queries done.
-    `until`: asked after each batch; once it is true no more queries are asked. They are asked in
-    the order in which they are drawn, so that the first n are those that a limit of n draws.
-    `team`: processes that share the work; each gets the whole report. Not with `until`.
+    `known`: the facts to filter by, [m, 3], of all splits; default those of the graph.
+    `batch_size`: queries per batch; default 16, on a GPU chosen to fill it. `limit`: maximum number
+    of queries, sampled with `seed`. `progress` is called with the number of queries done. `until`:
+    called after each batch; the evaluation ends once it returns true. Queries are evaluated in the
+    order of the sample, so the first n are the same as with a limit of n. `team`: processes that
+    share the work; each gets the whole report. Cannot be combined with `until`.
     """
     graph = reasoner.graph
     facts = facts.to(graph.device)
@@ -155,9 +155,9 @@ def evaluate(
 def drawn_queries(
     facts: Tensor, num_relations: int, limit: int | None = None, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The queries that `evaluate` asks about `facts` [n, 3], and their answers: [m, 2], [m].
+    """The queries that `evaluate` uses for `facts` [n, 3], and their answers: [m, 2], [m].
 
-    Both directions of all facts, or `limit` of these, drawn with the seed.
+    Both directions of all facts, or a sample of `limit` of these.
     """
     queries, answers = both_directions(facts, num_relations)
     if limit is None or limit >= len(queries):
@@ -167,7 +167,7 @@ def drawn_queries(
 
 
 def _draw(count: int, limit: int | None, seed: int) -> Tensor:
-    """At most `limit` of `count` rows in random order; fewer are the first of more."""
+    """At most `limit` of `count` rows in random order; the sample is a prefix of a larger one."""
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:limit]
 
 
@@ -179,11 +179,11 @@ def evaluate_candidates(
     *,
     batch_size: int = 16,
 ) -> tuple[Tensor, Tensor]:
-    """Scores for ranking against given negatives, as the OGB benchmarks do it.
+    """Scores for ranking against given negatives, as in the OGB benchmarks.
 
-    `queries` [n, 2], `answers` [n], `negatives` [n, c]: all candidates are put into the subgraph.
-    → (scores of the answers [n], of the negatives [n, c]), which OGB's evaluator takes as they
-    are, or `candidate_ranks`.
+    `queries` [n, 2], `answers` [n], `negatives` [n, c]: all candidates are added to the subgraph.
+    → (scores of the answers [n], of the negatives [n, c]), for OGB's evaluator or
+    `candidate_ranks`.
     """
     positive, negative = [], []
     for part in range(0, len(queries), batch_size):

@@ -1,4 +1,4 @@
-"""The frequency baseline: an entity is as good an answer as it often occurs with the relation."""
+"""The frequency baseline: ranks entities by how often they occur with the relation."""
 
 import numpy as np
 import torch
@@ -15,17 +15,17 @@ Ints = NDArray[np.int64]
 class Frequency:
     """How often each entity answers each relation: the number of facts `(·, q, v)`.
 
-    `facts` int64 [n, 3]; both directions are counted. Only the pairs that occur are kept, sorted,
-    and ranks are found by bisection: a table [2R, V] would be too large for a large graph, and
-    going through all entities for each query too slow. (In numpy, which sorts several times as
-    fast as torch does on a CPU.)
+    `facts` int64 [n, 3]; both directions are counted. Only the pairs that occur are stored,
+    sorted, and ranks are found by binary search: a table [2R, V] would be too large for a large
+    graph, and a pass over all entities per query too slow. (In numpy, which sorts several times
+    faster than torch on a CPU.)
     """
 
     def __init__(self, facts: Tensor, num_entities: int, num_relations: int) -> None:
         self.num_entities = num_entities
         queries, answers = both_directions(facts.long().cpu(), num_relations)
         pairs = (queries[:, 1] * num_entities + answers).numpy()
-        # The first pair occurs never, so that there is always something to find.
+        # The first pair never occurs, so that a search always finds a pair.
         self._pair, self._count = np.unique(np.append(pairs, -1), return_counts=True)
         self._count[0] = 0
         self._base = int(self._count.max()) + 1  # above all counts
@@ -44,7 +44,7 @@ class Frequency:
     def ranks(self, queries: Tensor, answers: Tensor, known: KnownFacts) -> Ranks:
         """Ranks of `answers` [n] of `queries` [n, 2] among all entities, filtered by `known`."""
         entities = self.num_entities
-        # In one order, which memory likes, and in which queries with the same answers are met once.
+        # Sorted, for memory locality, and to process queries with the same answers once.
         key = queries[:, 1] * entities + queries[:, 0]
         order = key.argsort(stable=True).cpu()
         asked, which = key.cpu()[order].unique_consecutive(return_inverse=True)
@@ -53,13 +53,13 @@ class Frequency:
         count = self._counts(relation * entities + answer)
         higher, equal, total = self._compare(self._by_count, relation, count)
         equal = np.where(count > 0, equal, entities - total)
-        # The other known answers are no rivals.
+        # Exclude the other known answers.
         distinct = torch.stack([asked % entities, asked // entities], dim=1)
         row, entity = (part.numpy() for part in known.to("cpu").answers(distinct))
         by_count = self._counts(distinct[:, 1].numpy()[row] * entities + entity)
         by_count = np.sort(row * self._base + by_count)
         known_higher, known_equal, _ = self._compare(by_count, group, count)
-        # Nor is the answer its own rival, known or not.
+        # Exclude the answer itself, known or not.
         is_known = _are_in(group * entities + answer, row * entities + entity)
         best = 1 + higher - known_higher
         worst = best + equal - known_equal - ~is_known
@@ -77,7 +77,7 @@ class Frequency:
         return np.where(self._pair[row] == pairs, self._count[row], 0)
 
     def _compare(self, by_count: Ints, group: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
-        """In the group of each of n counts, how many are higher, equal, there at all; all [n].
+        """For each of n counts: numbers of higher, equal and all counts in its group; all [n].
 
         `by_count`: sorted numbers of the form group · base + count.
         """
@@ -104,7 +104,7 @@ def frequency_scorer(data: Dataset) -> Scorer:
 
 
 def frequency_metrics(data: Dataset, split: str = "test") -> Metrics:
-    """Filtered, realistic ranks of a split, all entities being ranked by their frequency."""
+    """Metrics of a split with all entities ranked by frequency; filtered, realistic ranks."""
     size, relations = data.graph.num_entities, data.graph.num_relations
     known = KnownFacts(data.known, size, relations)
     return Frequency(data.train, size, relations).metrics(*data.queries(split), known)

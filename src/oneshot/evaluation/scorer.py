@@ -1,4 +1,4 @@
-"""Scoring: filtered ranking of anything that gives every entity a score for a query."""
+"""Filtered ranking for any scorer that gives every entity a score for a query."""
 
 import time
 from collections.abc import Callable
@@ -19,9 +19,9 @@ QUERIES_PER_STEP = 256
 
 @dataclass(frozen=True)
 class Ranked:
-    """What a split's ranking found; ranks are realistic, queries asked in both directions.
+    """The result of ranking a split; realistic ranks, queries in both directions.
 
-    `queries`: how many were asked, `of` how many.
+    `queries`: number of evaluated queries, out of `of`.
     """
 
     metrics: Metrics
@@ -46,11 +46,12 @@ def rank_split(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Ranked:
-    """Filtered ranking of a split's facts, each asked in both directions.
+    """Filtered ranking of the facts of a split, each in both directions.
 
-    `known`: the facts to filter by; all of the data set if not given. `step`: queries scored at
-    once. Queries of one direction come together, as a scorer may answer the two differently.
-    `limit`: at most so many queries, drawn with the seed. `progress` is called with queries done.
+    `known`: the facts to filter by; default all facts of the data set. `step`: queries per batch.
+    Queries of one direction are processed together, as a scorer may treat the two differently.
+    `limit`: maximum number of queries, sampled with `seed`. `progress` is called with the number of
+    queries done.
     """
     if known is None:
         known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)

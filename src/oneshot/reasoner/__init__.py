@@ -1,4 +1,4 @@
-"""Graph, sampler and predictor together: predict, explain, calibrate, stream.
+"""Reasoner: graph, sampler and predictor together; prediction, explanation, calibration, streams.
 
-The only room below training that knows both samplers and predictor.
+The only package below training that imports both samplers and predictor.
 """

@@ -1,4 +1,4 @@
-"""Answers: what a caller wants of a prediction, what a reasoner says, and how sure it is."""
+"""Answers: options of a prediction, its answers, and their calibration."""
 
 import dataclasses
 import math
@@ -28,12 +28,12 @@ class AnswerKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """What a caller wants of a prediction.
+    """Options of a prediction.
 
-    `top`: how many answers, at least 1. `exclude_known`: leave out facts of the graph.
-    `candidates`: restrict the answers to given entities (they are put into the subgraph), or to
-    those "seen" with the relation. `explain`: how many of the best answers come with an explanation
-    (True for all). These two are for one query at a time.
+    `top`: number of answers, at least 1. `exclude_known`: exclude facts of the graph.
+    `candidates`: restrict the answers to given entities (they are added to the subgraph), or to
+    those "seen" with the relation. `explain`: number of best answers that get an explanation (True
+    for all). The last two are for single queries only.
     """
 
     top: int = 10
@@ -53,12 +53,12 @@ class AnswerOptions:
 
     @property
     def num_explained(self) -> int:
-        """How many of the best answers are explained, if there are as many."""
+        """Maximum number of best answers that are explained."""
         return self.top if self.explain is True else min(int(self.explain), self.top)
 
     @classmethod
     def among(cls, values: Mapping[str, Any]) -> Self:
-        """The options among named values, which may hold others too; defaults for the rest."""
+        """The options among named values, which may include others; defaults for the rest."""
         names = [option.name for option in dataclasses.fields(cls)]
         return cls(**{name: values[name] for name in names if name in values})
 
@@ -67,20 +67,20 @@ class AnswerOptions:
         return dataclasses.replace(self, **changes)
 
     def check_for_many(self) -> None:
-        """Raise if an option is for one query at a time."""
+        """Raise if an option is for single queries only."""
         given = {"candidates": self.candidates is not None, "explain": bool(self.explain)}
         for name, is_given in given.items():
             if is_given:
-                raise InputError(f"{name} is for one query at a time; ask with `predict`")
+                raise InputError(f"{name} works only for single queries; use `predict`")
 
 
 @dataclass(frozen=True)
 class Answer:
     """One answer to a query.
 
-    `score`: the predictor's, comparable within a query only. `probability`: that the fact holds,
-    calibrated on the validation split; None if the reasoner was never calibrated. `known`:
-    whether the graph already holds the fact.
+    `score`: score of the predictor, comparable only within a query. `probability`: probability that
+    the fact is true, calibrated on the validation split; None if the reasoner is not calibrated.
+    `known`: whether the graph already contains the fact.
     """
 
     entity: str
@@ -91,10 +91,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Prediction(Sequence[Answer]):
-    """The answers to one query, best first, and the size of the subgraph they come from.
+    """The answers to one query, best first, and the size of their subgraph.
 
-    `error`: why the query could not be asked, in a stream that goes on after such ones.
-    `explanations`: why the first answers have their scores, as many as were asked for.
+    `error`: why the query could not be answered, in a stream that records errors. `explanations`:
+    explanations of the first answers, as many as requested.
     """
 
     entity: str
@@ -106,7 +106,7 @@ class Prediction(Sequence[Answer]):
     explanations: "tuple[Explanation, ...]" = dataclasses.field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, under the names of the command line's JSON."""
+        """All values, with the keys of the command line's JSON."""
         answers = [dict(vars(answer)) for answer in self.answers]
         for answer, explanation in zip(answers, self.explanations, strict=False):
             answer["paths"] = explanation.as_dict()["paths"]
@@ -130,9 +130,9 @@ class Prediction(Sequence[Answer]):
 
 @dataclass(frozen=True)
 class Calibration:
-    """From scores to probabilities: `σ(slope · log softmax(score) + offset)`.
+    """Calibration of scores to probabilities: `σ(slope · log softmax(score) + offset)`.
 
-    Fitted on `queries` questions of the validation split.
+    Fitted on `queries` queries of the validation split.
     """
 
     slope: float
@@ -140,16 +140,16 @@ class Calibration:
     queries: int
 
     def probability(self, log_share: float) -> float:
-        """The probability of an answer that holds `exp(log_share)` of its query's softmax."""
+        """The probability of an answer whose softmax within its query is `exp(log_share)`."""
         value = self.slope * log_share + self.offset
         return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
 
 
 class Candidates(NamedTuple):
-    """The scored entities of one query, on the processor.
+    """The scored entities of one query, on the CPU.
 
-    `entities` int64 [k]; `scores` float32 [k]; `known` bool [k]: whether the graph holds the fact
-    already; `linked`: whether the query's entity is in any fact; `num_edges`: of the subgraph.
+    `entities` int64 [k]; `scores` float32 [k]; `known` bool [k]: whether the graph contains the
+    fact; `linked`: whether the query entity has any fact; `num_edges`: of the subgraph.
     """
 
     query: tuple[int, int]
@@ -163,7 +163,7 @@ class Candidates(NamedTuple):
 def candidates_of(
     graph: KnowledgeGraph, batch: SubgraphBatch, scores: Tensor
 ) -> Iterator[Candidates]:
-    """The scored entities of each query of a batch, by the scores [N] of its entities."""
+    """The scored entities of each query of a batch, given the scores [N] of its entities."""
     count = batch.num_queries
     if count == 0:
         return
@@ -179,7 +179,7 @@ def candidates_of(
         ]
     )
     head, label, start, degree, sizes, edges = numbers.tolist()
-    # The edges into a query's entity; an edge (v, r, u) is the fact (u, r⁻¹, v).
+    # The edges into a query entity; an edge (v, r, u) is the fact (u, r⁻¹, v).
     rows = [slice(first, first + length) for first, length in zip(start, degree, strict=True)]
     source, relation = (
         torch.cat([column[row] for row in rows]).cpu().long().split(degree)
@@ -205,10 +205,10 @@ def best_answers(
     options: AnswerOptions,
     allowed: Tensor | None = None,
 ) -> tuple[Answer, ...]:
-    """The candidates of highest score that the options ask for, ties by lower id.
+    """The candidates with the highest scores, as selected by the options; ties by lower id.
 
     `allowed` int64 [m]: entities that may be answers, None for all. A query about an entity without
-    any fact has no answers.
+    facts has no answers.
     """
     if not found.linked:
         return ()

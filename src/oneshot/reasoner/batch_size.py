@@ -1,7 +1,7 @@
-"""Batching: how many queries are answered at once.
+"""Batch size: number of queries that are answered together.
 
-On a processor a few are as good as many. A GPU that gets a few spends its time on being told what
-to do, so there the batches grow to what keeps it busy and fits into its memory.
+On a CPU, small batches are as fast as large ones. On a GPU, small batches are dominated by kernel
+launches, so there the batch size grows until it keeps the GPU busy or fills its memory.
 """
 
 import torch
@@ -12,19 +12,19 @@ from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import available_memory
 
 _FIRST = 16
-# What keeps a GPU busy: more gains nothing.
+# Enough to keep a GPU busy; larger batches are not faster.
 _EDGES = 16_000_000
 _QUERIES = 1024
 _BYTES = 16 * 2**30
-# Rows of the width `dim` that a layer holds at once for an entity, in float32: state, messages,
-# the gate's six; an aggregate may add more.
+# Rows of `dim` float32 values that a layer holds at once per entity: state, messages, six of the
+# gate; an aggregate may add more.
 _ROWS = 12
-# Numbers that an edge takes, in bytes: its ends, relation, and the orders that kernels go by.
+# Bytes per edge: its ends, relation, and the sort orders for the kernels.
 _EDGE_BYTES = 64
 
 
 class BatchSize:
-    """The number of queries of the next batch, `now`; fixed if the user wants it so."""
+    """The number of queries of the next batch, `now`; constant if set by the user."""
 
     def __init__(
         self, wanted: int | None, predictor: PredictorConfig, device: torch.device
@@ -34,7 +34,7 @@ class BatchSize:
         self._config, self._device = predictor, device
 
     def learn(self, batch: SubgraphBatch) -> None:
-        """Choose the next size by the subgraphs of the last batch."""
+        """Choose the next size from the subgraphs of the last batch."""
         if self.is_fixed or not batch.num_queries:
             return
         entities = batch.num_entities / batch.num_queries
@@ -45,7 +45,7 @@ class BatchSize:
         self.now = max(int(min(_QUERIES, _EDGES / edges, fitting)), 1)
 
     def shrink(self, error: torch.OutOfMemoryError) -> None:
-        """After running out of memory: half of it, and no more growing."""
+        """After running out of memory, halve the size and stop growing."""
         if self.now == 1:
             raise error
         self.now = -(-self.now // 2)

@@ -1,4 +1,4 @@
-"""Building: from a configuration to the parts it names, and back."""
+"""Construction of samplers and reasoners from a configuration, and the reverse."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,8 +36,8 @@ def sampler_config(sampler: Sampler) -> SamplerConfig:
     """The configuration that describes a sampler."""
     if sampler.name not in SAMPLERS or type(sampler) is not SAMPLERS[sampler.name]:
         raise InputError(
-            f"a sampler of type {type(sampler).__name__} has no name in a configuration, so that "
-            "a reasoner with it cannot be saved"
+            f"a sampler of type {type(sampler).__name__} is not registered, so a reasoner "
+            "with it cannot be saved"
         )
     budget = sampler.budget
     return SamplerConfig(
@@ -56,7 +56,7 @@ def sampler_config(sampler: Sampler) -> SamplerConfig:
 def build_reasoner(
     graph: KnowledgeGraph, config: Config, device: torch.device | str = "cpu"
 ) -> Reasoner:
-    """A reasoner with a fresh predictor, whose first parameters follow the training's seed."""
+    """A reasoner with a new predictor, initialized with the seed of the training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
         predictor = Predictor(config.predictor, graph.num_relations)

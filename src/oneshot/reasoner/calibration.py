@@ -1,4 +1,4 @@
-"""Calibrating: from scores, which compare answers of one query, to probabilities."""
+"""Calibration: from scores, which are comparable only within a query, to probabilities."""
 
 import math
 
@@ -10,19 +10,19 @@ from oneshot.ranking import KnownFacts
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.reasoner import Reasoner
 
-_CANDIDATES = 10  # answers of each question that the fit looks at
-_PRIOR = 0.01  # weight of the square of the slope
+_CANDIDATES = 10  # answers per query used in the fit
+_PRIOR = 0.01  # weight of the squared slope
 _STEPS = 100
 
 
 def calibrate(
     reasoner: Reasoner, data: Dataset, limit: int = 1000, seed: int = 0, batch_size: int = 16
 ) -> Calibration:
-    """Fit probabilities to the best answers of validation questions.
+    """Fit probabilities to the best answers of validation queries.
 
-    Each question is asked; facts of the graph are left out; of the ten best answers those that
-    are facts of the validation split count as true. The probability is a logistic function of
-    the logarithm of the answer's softmax, fitted by maximum likelihood.
+    Facts of the graph are excluded. Among the ten best answers of each query, the facts of the
+    validation split count as true. The probability is a logistic function of the logarithm of the
+    answer's softmax, fitted by maximum likelihood.
     """
     graph = reasoner.graph
     queries, _ = both_directions(data.valid.to(graph.device), graph.num_relations)
@@ -56,7 +56,7 @@ def _marked(places: Tensor, size: int) -> Tensor:
 def _fit_logistic(values: Tensor, labels: Tensor) -> tuple[float, float]:
     """Slope (not below 0) and offset of a logistic regression of `labels` on `values`, both [n].
 
-    Newton's method on values of mean 0 and deviation 1, from the share of true labels.
+    Newton's method on standardized values, starting from the share of true labels.
     """
     x, y = values.double(), labels.double()
     mean = float(x.mean()) if len(x) else 0.0
@@ -65,7 +65,7 @@ def _fit_logistic(values: Tensor, labels: Tensor) -> tuple[float, float]:
     x = torch.cat([(x - mean) / scale, x.new_zeros(2)])
     y = torch.cat([y, y.new_tensor([0.0, 1.0])])
     rows = torch.stack([x, torch.ones_like(x)], dim=1)
-    prior = torch.diag(x.new_tensor([_PRIOR, 0.0]))  # for labels that are perfectly apart
+    prior = torch.diag(x.new_tensor([_PRIOR, 0.0]))  # keeps the slope finite for separable labels
 
     rate = float(y.mean())
     line = x.new_tensor([0.0, math.log(rate / (1 - rate))])
@@ -78,6 +78,6 @@ def _fit_logistic(values: Tensor, labels: Tensor) -> tuple[float, float]:
         if float(step.abs().max()) < 1e-9:
             break
     slope, offset = line.tolist()
-    if slope < 0:  # scores that mislead: the share of true answers is all that is known
+    if slope < 0:  # misleading scores: use only the share of true answers
         return 0.0, math.log(rate / (1 - rate))
     return slope / scale, offset - slope * mean / scale

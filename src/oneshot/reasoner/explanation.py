@@ -1,14 +1,13 @@
-"""Explanation: the few paths from a question's entity to an answer that carry its score.
+"""Explanation: the paths from the query entity to an answer that contribute most to its score.
 
-The score is a function of one weight for each edge and layer, all 1. Its gradient, averaged
-while all weights grow together from 0 to 1 (integrated gradients), shares the score out among the
-edges of the layers: the shares add up to the score, less what is left of it when all weights
-vanish. (NBFNet takes the gradient at 1 instead, where the gates of a trained predictor are
-saturated.) A path's share is that of its edges. As parallel facts carry much the same message, and
-some of them to wrong answers too, it is multiplied by how far the predictor agrees wherever else
-the same relations lead. Each of
-the two steps makes the first path a true rule more often; how often is measured in
-`benchmarks/explanations.py`.
+The score is a function of one weight per edge and layer, all 1. Its gradient, averaged while all
+weights grow together from 0 to 1 (integrated gradients), distributes the score among the edges of
+the layers: the shares add up to the score minus its limit for vanishing weights. (NBFNet uses the
+gradient at 1 instead, where the gates of a trained predictor are saturated.) The share of a path is
+the sum over its edges. Parallel facts carry similar messages, some of them also to wrong answers.
+Therefore the share is multiplied by the agreement: the predictor's support for the other entities
+to which the same relations lead. Both steps make the first path a true rule more often;
+`benchmarks/explanations.py` measures how often.
 """
 
 import dataclasses
@@ -28,14 +27,14 @@ from oneshot.reasoner.paths import WeightedPath, heaviest_paths, hops, routes
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 
-# Of the average. The median error is 1 % of the largest share (4 points: 5 %); Gauss's points are
-# worse, as the score has kinks and saturates.
+# Points of the average. The median error is 1 % of the largest share (4 points: 5 %). Gaussian
+# quadrature is less accurate, because the score has kinks and saturates.
 _GRADIENT_POINTS = 8
 
 
 @dataclass(frozen=True)
 class Step:
-    """One edge of a path, by names; `relation` ends in ⁻¹ where the fact is read backwards."""
+    """One edge of a path, by names; `relation` ends in ⁻¹ if the fact is traversed backwards."""
 
     source: str
     relation: str
@@ -45,12 +44,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Path:
-    """A way from the question's entity to the answer, without repeated entities.
+    """A path from the query entity to the answer, without repeated entities.
 
     `weight`: its edges' share of the score times the predictor's `agreement`. `score_without`:
-    the answer's score when the facts of the path are taken out of the subgraph. `known`: whether
-    it is the asked fact itself. `edges`: the places of its edges in the subgraph's `edges`.
-    `parallel`: how many lighter paths were found through the same entities, by other facts.
+    the answer's score when the facts of the path are removed from the subgraph. `known`: whether
+    the path is the query fact itself. `edges`: indices of its edges in the subgraph's `edges`.
+    `parallel`: number of lighter paths through the same entities, with other facts.
     """
 
     steps: tuple[Step, ...]
@@ -62,7 +61,7 @@ class Path:
 
     @property
     def mark(self) -> str:
-        """What is said of it beside its steps; mostly empty."""
+        """A note on the path after its steps; usually empty."""
         if self.known:
             return " (known fact)"
         return f" (+{self.parallel} by parallel facts)" if self.parallel else ""
@@ -77,12 +76,12 @@ class Path:
 
 @dataclass(frozen=True, eq=False)  # tensors have no truth value
 class Explanation:
-    """Why an answer has its score: paths, heaviest first, and the subgraph they lie in.
+    """An explanation of an answer's score: paths, heaviest first, and their subgraph.
 
-    `relation` ends in ⁻¹ for an inverse question. `known`: whether the graph holds the asked fact
-    (then one of the paths may be that fact, and says so). `num_layers`: the most edges of a path.
-    `batch`: the subgraph, with the answer in it; `source` and `target`: the places there of the
-    question's entity and of the answer.
+    `relation` ends in ⁻¹ for an inverse query. `known`: whether the graph contains the query fact
+    (then one of the paths may be that fact, and is marked). `num_layers`: maximum number of edges
+    of a path. `batch`: the subgraph, including the answer; `source` and `target`: rows of the query
+    entity and the answer in it.
     """
 
     entity: str
@@ -99,12 +98,12 @@ class Explanation:
 
     @property
     def reachable(self) -> bool:
-        """Whether any path within the subgraph is short enough for the predictor."""
+        """Whether the subgraph has a path that is short enough for the predictor."""
         return bool(self.paths)
 
     @property
     def message(self) -> str:
-        """What there is to say where no path is found; else empty."""
+        """A message if no path is found; otherwise empty."""
         if self.reachable:
             return ""
         edges = "1 edge" if self.num_layers == 1 else f"{self.num_layers} edges"
@@ -121,7 +120,7 @@ class Explanation:
         return "\n".join([title, *(f"  {n}. {path}" for n, path in enumerate(self.paths, 1))])
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything that can be said in JSON."""
+        """The explanation as JSON values."""
         paths = [
             {
                 "steps": [dataclasses.asdict(step) for step in path.steps],
@@ -142,22 +141,22 @@ class Explanation:
             "paths": paths,
         }
 
-    # Plots stand above the reasoner, so they are imported when one is asked for.
+    # The plots package depends on the reasoner, so it is imported on demand.
 
     def to_svg(self, path: str | FilePath | None = None) -> str:
-        """A drawing of the paths and what lies around them, as SVG; written if a path is given."""
+        """A plot of the paths and their surroundings, as SVG; written to `path` if given."""
         from oneshot.plots.explanation.figure import svg
 
         return svg(self, None if path is None else FilePath(path))
 
     def to_html(self, path: str | FilePath | None = None) -> str:
-        """The same as a page that needs nothing else; written if a path is given."""
+        """The plot as a self-contained HTML page; written to `path` if given."""
         from oneshot.plots.explanation.figure import html
 
         return html(self, None if path is None else FilePath(path))
 
     def to_png(self, path: str | FilePath) -> None:
-        """The same as a picture; needs matplotlib (extra `plot`)."""
+        """Write the plot as PNG; needs matplotlib (extra `plot`)."""
         from oneshot.plots.explanation.figure import png
 
         png(self, FilePath(path))
@@ -170,7 +169,7 @@ def explain(
     paths: int = 5,
     beam: int = 32,
 ) -> list[Explanation]:
-    """Why each of some answers to one query has its score; see `Reasoner.explain`.
+    """Explanations of several answers to one query; see `Reasoner.explain`.
 
     `batch`: the subgraph of the query; `answers`: ids of entities in it.
     """
@@ -186,7 +185,7 @@ def explain(
 
 
 class _Explainer:
-    """Explains answers to the one query of a batch; what all of them need is computed once."""
+    """Explains answers to the single query of a batch; shared values are computed once."""
 
     def __init__(self, reasoner: Reasoner, batch: SubgraphBatch) -> None:
         self.graph, self.predictor, self.batch = reasoner.graph, reasoner.predictor, batch
@@ -218,7 +217,7 @@ class _Explainer:
         )
 
     def _weighed_paths(self, target: int, width: int) -> list[WeightedPath]:
-        """Paths to the entity in place `target`, heaviest first."""
+        """Paths to the entity in row `target`, heaviest first."""
         batch, source = self.batch, self.source
         if target != source and int(self.distance[target]) > self.predictor.config.num_layers:
             return []
@@ -226,7 +225,7 @@ class _Explainer:
         identity = 2 * self.graph.num_relations
         found = heaviest_paths(batch, shares, source, target, identity, width)
         found = [_weighed(batch, self.scores, source, target, path) for path in found]
-        return sorted(found, key=lambda path: -path.weight)  # ties as they were
+        return sorted(found, key=lambda path: -path.weight)  # stable for ties
 
     def _path(self, target: int, path: WeightedPath, parallel: int) -> Path:
         """A path by names, with the score of the target without it."""
@@ -246,9 +245,9 @@ class _Explainer:
 def edge_gradients(
     predictor: Predictor, batch: SubgraphBatch, target: int, scale: float = 1.0
 ) -> Tensor:
-    """Gradient of the score of the entity in place `target` by the weights of the edges, [L, E].
+    """Gradient of the score of the entity in row `target` with respect to the edge weights, [L, E].
 
-    It is taken where all weights are `scale`.
+    It is evaluated with all weights equal to `scale`.
     """
     dtype = next(predictor.parameters()).dtype
     weights = torch.full(
@@ -261,10 +260,10 @@ def edge_gradients(
 def edge_shares(
     predictor: Predictor, batch: SubgraphBatch, target: int, points: int = _GRADIENT_POINTS
 ) -> Tensor:
-    """What each edge contributes in each layer to the score of `target`, [L, E].
+    """Contribution of each edge in each layer to the score of `target`, [L, E].
 
-    The sum of all is the score, less its limit for weights near 0, up to the error of averaging
-    over `points` points.
+    The contributions add up to the score minus its limit for weights near 0, up to the error of
+    averaging over `points` points.
     """
     total = torch.zeros((), device=batch.device)
     for point in range(points):
@@ -275,11 +274,11 @@ def edge_shares(
 def agreement(
     batch: SubgraphBatch, scores: Tensor, source: int, target: int, edges: Sequence[int]
 ) -> float:
-    """How far the predictor agrees that the relations of a path lead to answers, 0 to 1.
+    """The predictor's support for the rule that the relations of a path lead to answers, 0 to 1.
 
-    From `source` the same relations may lead to other entities too: the mean over all of them of
-    how likely each is beside `target`, at most 1, by `scores` [N]. The way back to `source` does
-    not count, unless it is the target.
+    From `source`, the same relations may also lead to other entities. The result is the mean over
+    these entities of their likelihood relative to `target`, at most 1, by `scores` [N]. The path
+    back to `source` does not count, unless `source` is the target.
     """
     origin, relation, goal = batch.edges
     reached = torch.zeros(batch.num_entities, dtype=torch.bool, device=batch.device)
@@ -295,7 +294,7 @@ def agreement(
 def _weighed(
     batch: SubgraphBatch, scores: Tensor, source: int, target: int, path: WeightedPath
 ) -> WeightedPath:
-    """The path with its share times the agreement; less than nothing is not made more."""
+    """The path with its share times the agreement; negative shares are not increased."""
     factor = agreement(batch, scores, source, target, path.edges) if path.weight > 0 else 1.0
     return path._replace(weight=path.weight * factor)
 

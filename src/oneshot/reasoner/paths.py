@@ -1,4 +1,4 @@
-"""Paths: the heaviest ways through the layers of a predictor, from `u` to an answer."""
+"""Paths: the heaviest paths through the layers of a predictor, from `u` to an answer."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,11 +8,11 @@ from torch import Tensor
 
 from oneshot.subgraph import SubgraphBatch
 
-_NUMBERING = 0x5851F42D4C957F2D  # odd, so that no move is lost; a generator's usual multiplier
+_NUMBERING = 0x5851F42D4C957F2D  # odd, so that no move is lost; a common multiplier of generators
 
 
 class WeightedPath(NamedTuple):
-    """A path as places of edges, identity edges left out, and its weight."""
+    """A path as edge indices without identity edges, and its weight."""
 
     edges: tuple[int, ...]
     weight: float
@@ -21,25 +21,25 @@ class WeightedPath(NamedTuple):
 def heaviest_paths(
     batch: SubgraphBatch, shares: Tensor, source: int, target: int, identity: int, beam: int
 ) -> list[WeightedPath]:
-    """Paths of one edge a layer from `source` to `target` of highest sum of `shares` [L, E].
+    """Paths from `source` to `target`, one edge per layer, with the highest sum of `shares` [L, E].
 
-    Batch of one query. A layer may be spent on an identity edge (relation `identity`); paths that
-    differ only in when they stay are one, of the weight of the best. No entity is visited twice
-    (but `source`, where it is also the target). In every layer the `beam` heaviest partial paths
-    are kept at each entity. Heaviest first, ties by place.
+    The batch has one query. A layer may use an identity edge (relation `identity`); paths that
+    differ only in the layers of their identity edges count as one, with the highest weight. No
+    entity is visited twice (except `source`, if it is also the target). In every layer, the `beam`
+    heaviest partial paths are kept at each entity. Heaviest first, ties by index.
     """
     origin, relation, goal = batch.edges
     distance = hops(batch, target, backwards=True)
     by_origin = origin.argsort(stable=True)
     degree = torch.bincount(origin, minlength=batch.num_entities)
     first = degree.cumsum(0) - degree
-    # The partial paths, [P]: where each stands, its weight, a number that stands for its moves,
-    # and the entities it has visited [P, l + 1].
+    # The partial paths, [P]: current entity, weight, a hash of the moves, and the visited entities
+    # [P, l + 1].
     entity = torch.tensor([source], device=batch.device)
     weight = shares.new_zeros(1, dtype=torch.float64)
     moves = torch.zeros_like(entity)
     visited = entity[:, None] if source != target else torch.full_like(entity, -1)[:, None]
-    # A path that has not moved yet takes a place at the source, and must not be the last there.
+    # The path that has not moved yet occupies a slot at the source, and must not be pruned.
     beam += source == target
     trace: list[tuple[Tensor, Tensor]] = []
     for layer, share in enumerate(shares):
@@ -48,14 +48,14 @@ def heaviest_paths(
         before = degree[entity].cumsum(0) - degree[entity]
         edge = by_origin[first[entity][row] + place - before[row]]
         stays = relation[edge] == identity
-        # Who has arrived stays; and the answer must still be near enough.
+        # Paths at the target stay there; for the others, the target must still be within reach.
         useful = stays | (entity[row] != target) | (moves[row] == 0)
         useful &= distance[goal[edge]] < len(shares) - layer
         for past in visited.unbind(1):
             useful &= stays | (past[row] != goal[edge])
         row, edge, stays = row[useful], edge[useful], stays[useful]
         values = weight[row] + share[edge]
-        # 64 bits stand for a sequence of edges: different ones do not meet in practice.
+        # A 64-bit hash of the sequence of edges: collisions do not occur in practice.
         numbers = torch.where(stays, moves[row], (moves[row] + edge + 1) * _NUMBERING)
         kept = _best_of_each(goal[edge], numbers, values, beam)
         row, edge = row[kept], edge[kept]
@@ -74,10 +74,10 @@ def heaviest_paths(
 def routes(
     batch: SubgraphBatch, paths: Sequence[WeightedPath], apart: int
 ) -> list[tuple[WeightedPath, int]]:
-    """The first of the paths through each sequence of entities, and how many others share it.
+    """The first path through each sequence of entities, and the number of others that share it.
 
-    Such paths differ only in which of several facts between two entities they take. A path of
-    one edge with the relation `apart` stands for itself.
+    Such paths differ only in the choice among several facts between two entities. A path of one
+    edge with the relation `apart` is never merged.
     """
     first: dict[tuple[int, ...], WeightedPath] = {}
     shared: dict[tuple[int, ...], int] = {}
@@ -90,13 +90,13 @@ def routes(
 
 
 def _best_of_each(entity: Tensor, moves: Tensor, weight: Tensor, count: int) -> Tensor:
-    """Places of the `count` heaviest of each entity, one for each number of moves; all [P]."""
+    """Indices of the `count` heaviest paths of each entity, one per hash of moves; all [P]."""
     order = weight.argsort(descending=True, stable=True)
     order = order[moves[order].argsort(stable=True)]
     order = order[entity[order].argsort(stable=True)]
     new = torch.ones_like(order, dtype=torch.bool)
     new[1:] = (entity[order].diff() != 0) | (moves[order].diff() != 0)
-    order = order[new].sort().values  # ties by place again
+    order = order[new].sort().values  # ties by index again
     order = order[weight[order].argsort(descending=True, stable=True)]
     order = order[entity[order].argsort(stable=True)]
     counts = torch.bincount(entity[order])
@@ -116,7 +116,7 @@ def _followed_back(
 
 
 def hops(batch: SubgraphBatch, start: int, backwards: bool = False) -> Tensor:
-    """Number of edges from `start` to each entity, int64 [N]; [N] where there is no way."""
+    """Number of edges from `start` to each entity, int64 [N]; `N` if unreachable."""
     origin, goal = batch.edges[[2, 0] if backwards else [0, 2]]
     distance = torch.full((batch.num_entities,), batch.num_entities, device=batch.device)
     distance[start] = 0

@@ -1,4 +1,4 @@
-"""Reasoner: graph, sampler and predictor together; what a user saves, loads and asks."""
+"""Reasoner: graph, sampler and predictor together; the object that users save, load and query."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +34,10 @@ __all__ = ["Answer", "Calibration", "Prediction", "Reasoner"]
 
 
 class Reasoner:
-    """Answers questions on a graph: the sampler cuts a subgraph, the predictor scores it.
+    """Answers queries on a graph: the sampler chooses a subgraph, the predictor scores it.
 
-    The graph may be another one than the predictor was trained on, if it has the same relations
-    in the same order (`load` matches them by name).
+    The graph may differ from the training graph, if it has the same relations in the same order
+    (`load` matches them by name).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Reasoner:
         return batch, self.scores(batch)
 
     def scores(self, batch: SubgraphBatch) -> Tensor:
-        """The scores [N] of the entities of some subgraphs; no gradients."""
+        """The scores [N] of the entities of a batch; no gradients."""
         was_training = self.predictor.training
         self.predictor.eval()
         try:
@@ -84,7 +84,7 @@ class Reasoner:
     def query(
         self, entity: str | int, relation: str | int, inverse: bool = False
     ) -> tuple[int, int]:
-        """The ids of a query; names are looked up, `name⁻¹` or `inverse` turns the relation."""
+        """The ids of a query; names are looked up, `name⁻¹` or `inverse` inverts the relation."""
         return self._entity(entity), self.relation_id(relation, inverse)
 
     def relation_id(self, relation: str | int, inverse: bool = False) -> int:
@@ -99,8 +99,8 @@ class Reasoner:
             label = int(relation)
             if not 0 <= label < 2 * count:
                 raise InputError(
-                    f"relation id {label} is not in the graph, whose ids go from 0 to "
-                    f"{2 * count - 1}, inverses included"
+                    f"relation id {label} is not in the graph; ids range from 0 to "
+                    f"{2 * count - 1}, including inverses"
                 )
         return (label + count) % (2 * count) if inverse else label
 
@@ -115,9 +115,9 @@ class Reasoner:
     ) -> Prediction:
         """The best answers to `(entity, relation, ?)`, or `(?, relation, entity)` if `inverse`.
 
-        What is wanted of them, such as `top=10` or `exclude_known=True`, are the fields of
-        `AnswerOptions`, by name or as one value. With `explain=True` they come with their
-        explanations, on the subgraph that they were found in.
+        Options, such as `top=10` or `exclude_known=True`, are the fields of `AnswerOptions`, given
+        by name or as one value. With `explain=True`, the answers have explanations, on the
+        subgraph of the prediction.
         """
         options = (options or AnswerOptions()).changed(changes)
         head, label = self.query(entity, relation, inverse)
@@ -147,17 +147,15 @@ class Reasoner:
         options: AnswerOptions | None = None,
         **changes: Unpack[AnswerKeywords],
     ) -> Iterator[Prediction]:
-        """The answers to many queries, in their order, in memory for one batch.
+        """The answers to many queries, in order; only one batch is in memory at a time.
 
-        `queries`: (entity, relation) or (entity, relation, inverse), from any iterator, endless
-        ones included. What is wanted of the answers: as in `predict`. `batch_size`: queries
-        answered at once; 16 if not given, on a GPU as many as it is good for. `errors`: a query
-        that cannot be asked, as it names something unknown, ends the stream ("raise"), after the
-        answers to those before it, or has a prediction without answers that tells the `error`
+        `queries`: (entity, relation) or (entity, relation, inverse), from any iterator, also an
+        infinite one. Options: as in `predict`. `batch_size`: default 16, on a GPU chosen to fill
+        it. `errors`: a query with an unknown name either ends the stream after the answers to the
+        queries before it ("raise"), or has a prediction without answers and with its `error`
         ("record").
 
-        A query about an entity without any fact has no answers here: among many such questions
-        one that cannot be answered is no reason to stop.
+        A query about an entity without facts has no answers here and does not end the stream.
         """
         from oneshot.reasoner.stream import predict_stream
 
@@ -165,7 +163,7 @@ class Reasoner:
         return predict_stream(self, queries, options, batch_size, errors)
 
     def score(self, entity: str | int, relation: str | int, answer: str | int) -> float:
-        """The score of one fact; the answer is put into the subgraph if it was not chosen."""
+        """The score of one fact; the answer is added to the subgraph if it was not sampled."""
         head, label = self.query(entity, relation)
         self._check_linked(head)
         tail = self._entity(answer)
@@ -184,10 +182,10 @@ class Reasoner:
         paths: int = 5,
         beam: int = 32,
     ) -> "Explanation":
-        """The `paths` paths from the entity to an answer that carry most of the answer's score.
+        """The `paths` paths from the entity to an answer that contribute most to its score.
 
-        The answer is put into the subgraph if it was not chosen. `beam`: partial paths that the
-        search keeps at each entity; more may find a heavier path and takes longer.
+        The answer is added to the subgraph if it was not sampled. `beam`: number of partial paths
+        that the search keeps per entity; more is slower and may find heavier paths.
         """
         from oneshot.reasoner.explanation import explain
 
@@ -198,7 +196,7 @@ class Reasoner:
         return explain(self, batch, [tail], paths, beam)[0]
 
     def save(self, path: str | Path) -> None:
-        """Write a run directory that `Reasoner.load` and the command line open."""
+        """Save as a run directory, for `Reasoner.load` and the command line."""
         from oneshot.runs.run import Run
 
         Run(Path(path)).save(self)
@@ -212,7 +210,7 @@ class Reasoner:
         return run.reasoner if graph is None else run.reasoner_on(graph)
 
     def renumbered(self, graph: KnowledgeGraph, facts: Tensor) -> Tensor:
-        """Facts [n, 3] of another graph, its relations numbered as the predictor knows them."""
+        """Facts [n, 3] of another graph, with the relation ids of the predictor."""
         if graph.relations == self.graph.relations:
             return facts
         new_id = torch.zeros(max(graph.num_relations, 1), dtype=torch.long)
@@ -229,10 +227,10 @@ class Reasoner:
     def predictions(
         self, batch: SubgraphBatch, scores: Tensor, options: Sequence[AnswerOptions]
     ) -> Iterator[Prediction]:
-        """The answers of each query of a batch, by the scores [N] of its entities.
+        """The answers of each query of a batch, given the scores [N] of its entities.
 
-        `options`: what is wanted of each query; candidates and explanations are left to the
-        caller. A query about an entity without any fact has no answers.
+        `options`: for each query; candidates and explanations are left to the caller. A query about
+        an entity without facts has no answers.
         """
         check_finite(scores)
         every = candidates_of(self.graph, batch, scores)
@@ -242,7 +240,7 @@ class Reasoner:
     def _prediction(
         self, found: Candidates, options: AnswerOptions, allowed: Tensor | None = None
     ) -> Prediction:
-        """The answers of one query, of those candidates that are `allowed` (None for all)."""
+        """The answers of one query, among the `allowed` candidates (None for all)."""
         head, label = found.query
         return Prediction(
             self.graph.entities[head],
@@ -259,7 +257,7 @@ class Reasoner:
         if candidates is None:
             return None
         if isinstance(candidates, str):  # "seen"
-            # A relation's answers are its tails, those of an inverse relation the heads.
+            # The answers of a relation are its tails, those of an inverse relation its heads.
             column = 2 if relation < self.graph.num_relations else 0
             mine = self.graph.facts[:, 1] == relation % self.graph.num_relations
             seen: Tensor = self.graph.facts[mine, column].long().unique()
@@ -274,17 +272,17 @@ class Reasoner:
         count = self.graph.num_entities
         if not 0 <= int(entity) < count:
             raise InputError(
-                f"entity id {entity} is not in the graph, whose ids go from 0 to {count - 1}"
+                f"entity id {entity} is not in the graph; ids range from 0 to {count - 1}"
             )
         return int(entity)
 
     def _degree(self, entity: int) -> int:
-        """Number of facts that an entity takes part in, without a look at the others."""
+        """Number of facts of an entity; reads only its own rows."""
         return int(self.graph.degree_of(torch.tensor([entity], device=self.graph.device)))
 
     def _check_linked(self, entity: int) -> None:
         if self._degree(entity) == 0:
             raise InputError(
-                f"entity {self.graph.entities[entity]!r} has no fact in the graph, so that nothing "
+                f"entity {self.graph.entities[entity]!r} has no facts in the graph, so no answer "
                 "can be reached from it; add a fact about it first"
             )

@@ -1,4 +1,4 @@
-"""Streaming: the answers to any number of queries, batch by batch, in their order."""
+"""Stream: the answers to any number of queries, batch by batch, in order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
 
 Query = tuple[str | int, str | int] | tuple[str | int, str | int, bool]
-"""An entity and a relation, each by name or id, and whether the inverse relation is meant."""
+"""An entity and a relation, each by name or id, and whether the relation is inverted."""
 OnError = Literal["raise", "record"]
 
 
@@ -63,7 +63,7 @@ def _answered(
     size: BatchSize,
     options: AnswerOptions,
 ) -> Iterator[Prediction]:
-    """The answers to some queries, in order; records of errors stay in their places."""
+    """The answers to some queries, in order; records of errors keep their positions."""
     asked = [query for query in waiting if not isinstance(query, Prediction)]
     answers = _predicted(reasoner, asked, size, options)
     for query in waiting:
@@ -87,7 +87,7 @@ def _predicted(
 
 
 def _ids(reasoner: "Reasoner", query: Any) -> tuple[int, int]:
-    """The ids of a query, which may come from a table with anything in it."""
+    """The ids of a query; raises if it is malformed, as table rows may be."""
     fields = _fields(query)
     if len(fields) not in (2, 3):
         raise InputError(
@@ -105,7 +105,7 @@ def _fields(query: Any) -> tuple[Any, ...]:
 
 
 def _record(query: Any, error: InputError) -> Prediction:
-    """What stands in the place of the answers to a query that cannot be asked."""
+    """The prediction for a query that cannot be answered: without answers, with its error."""
     entity, relation, inverse = (*_fields(query), "", "", False)[:3]
     if inverse is True:
         relation = f"{relation}{INVERSE_MARK}"
