@@ -1,4 +1,4 @@
-"""Samplers: each chooses the subgraph of a query in its own way, under one contract."""
+"""Samplers: different ways to choose the subgraph of a query, with a common interface."""
 
 from oneshot.samplers.base import Sampler
 from oneshot.samplers.bfs import BFSSampler

@@ -1,8 +1,8 @@
 """Answer counts: how often each entity is the answer of each relation in a graph.
 
-What can be said of an entity as an answer to a relation without looking at the question's entity:
-whether it was one before, how often, and what the other relations that it is an answer of tell. All
-of it is structural, so that it holds for entities and graphs that were never seen.
+The features describe an entity as an answer to a relation, independent of the query entity: whether
+it is a known answer, how often, and which other relations it answers. All features are structural,
+so they also apply to entities and graphs that were never seen.
 """
 
 import torch
@@ -12,52 +12,55 @@ from torch.nn.functional import embedding_bag
 from oneshot.graph.adjacency import AdjacencyGraph
 
 NUM_FEATURES = 5
-"""Features that `AnswerCounts.features` gives an entity."""
+"""Number of features per entity in `AnswerCounts.features`."""
 
-# Added to shares before their logarithm is taken: below it they tell nothing more.
+# Added to shares before the logarithm; smaller shares are not informative.
 _LEAST_MEAN, _LEAST_MOST = 1e-4, 1e-3
-# Numbers in a table that is computed at once.
+# Maximum number of table entries that are computed at once.
 _BLOCK = 1 << 24
 
 
 class AnswerCounts:
-    """For each entity the relations that it is an answer of, with counts; inverses included.
+    """The relations that each entity answers, with counts, including inverses.
 
     An entity `v` is an answer of `r` if a fact `(x, r, v)` is in the graph. With `I` distinct pairs
     of entity and relation and `V` entities:
 
-    `entity`, `relation`, `count` [I]: the pairs, sorted by (entity, relation), and how many facts
-    each has.
+    `entity`, `relation`, `count` [I]: the pairs, sorted by (entity, relation), and the number of
+    facts of each.
     """
 
     def __init__(self, graph: AdjacencyGraph) -> None:
-        self.num_entities, self.kinds = graph.num_entities, 2 * graph.num_relations
+        self.num_entities, self.num_relations = (
+            graph.num_entities,
+            2 * graph.num_relations,
+        )  # with inverses
         degree = graph.degree.long()
         every = torch.arange(self.num_entities, device=graph.device)
         target = every.repeat_interleave(degree)
         pairs, self.count = torch.unique(
-            target * self.kinds + _relations(graph, degree, target), return_counts=True
+            target * self.num_relations + _relations(graph, degree, target), return_counts=True
         )
-        self.entity, self.relation = pairs // self.kinds, pairs % self.kinds
+        self.entity, self.relation = pairs // self.num_relations, pairs % self.num_relations
         self._by_entity = torch.searchsorted(self.entity, every)
         order = self.relation.argsort(stable=True)
         self._entity_by_relation, self._order = self.entity[order], order
-        kinds = torch.arange(self.kinds + 1, device=graph.device)
-        self._by_relation = torch.searchsorted(self.relation[order], kinds)
+        relations = torch.arange(self.num_relations + 1, device=graph.device)
+        self._by_relation = torch.searchsorted(self.relation[order], relations)
         self._answers = self._by_relation.diff().clamp(min=1).float()
         self._degree = degree.float().log1p()
 
     def features(self, relations: Tensor) -> Tensor:
-        """What speaks for each entity as an answer of each relation: [b] → [b, V, 5].
+        """Features of each entity as an answer of each relation: [b] → [b, V, 5].
 
-        Whether it is one; log(1 + how often); of the shares of answers of the other relations it
-        is an answer of that are answers of this one, the logarithm of mean and maximum; and
+        Whether it is a known answer; log(1 + count); for the other relations that it answers, the
+        shares of their answers that also answer this relation: logarithm of mean and maximum; and
         log(1 + degree).
         """
         return torch.cat([torch.stack(self._columns(part), -1) for part in self._split(relations)])
 
     def weighted(self, relations: Tensor, weights: Tensor) -> Tensor:
-        """The sums of the features by weights [b, 5]: [b] → [b, V]."""
+        """The weighted sums of the features, with weights [b, 5]: [b] → [b, V]."""
         sums = []
         for part, weight in zip(self._split(relations), weights.split(self._block), strict=True):
             columns = self._columns(part)
@@ -85,10 +88,10 @@ class AnswerCounts:
         entity = self._entity_by_relation[place]
         count[entity, column] = self.count[self._order[place]].float()
         occurs = (count > 0).float()
-        # How many answers of every relation are answers of these, [2R, b].
+        # Number of answers of every relation that are also answers of these, [2R, b].
         joint = embedding_bag(self._entity_by_relation, occurs, self._by_relation[:-1], mode="sum")
         share = joint / self._answers[:, None]
-        share[relations, block] = 0  # of the relation itself it is told already
+        share[relations, block] = 0  # the relation itself has its own features
         mean = embedding_bag(self.relation, share, self._by_entity, mode="mean")
         most = embedding_bag(self.relation, share, self._by_entity, mode="max")
         columns = (occurs, count.log1p(), (mean + _LEAST_MEAN).log(), (most + _LEAST_MOST).log())

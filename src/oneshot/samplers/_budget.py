@@ -1,4 +1,4 @@
-"""Budget: how many entities and edges the subgraph of each query may have."""
+"""Budget: maximum numbers of entities and edges of a subgraph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ class Budget:
     """The size of a subgraph, as shares of the graph or as counts.
 
     Each field is one number, or a table from relation name to number with the key "default"
-    for all other relations. A name stands for both directions of its relation; `name⁻¹` sets
-    the inverse direction apart.
+    for all other relations. A name applies to both directions of its relation; `name⁻¹`
+    overrides the inverse direction.
 
     `entity_ratio`: share of the entities; 0.1 unless `max_entities` is given.
-    `edge_ratio`: share of the graph's facts, counted in both directions; 1.0 likewise.
-    `max_entities`, `max_edges`: counts. With a ratio beside it, the smaller one holds.
+    `edge_ratio`: share of the graph's edges (two per fact); 1.0 unless `max_edges` is given.
+    `max_entities`, `max_edges`: counts. If a ratio is also given, the smaller number applies.
     `mass`: share of the score (for PPR: of the probability). Entities are added, highest first,
-        until they hold that share, so that a question whose answer lies near gets a small
-        subgraph; the budget above stays the most. 1 is no limit.
+        until they have that share, so that a query whose answer is near gets a small subgraph. The
+        budget above remains the maximum. 1 is no limit.
     """
 
     entity_ratio: Ratio | None = None
@@ -48,9 +48,7 @@ class Budget:
         for field, least in (("max_entities", 1), ("max_edges", 0)):
             for value in _values(getattr(self, field), field):
                 if not value >= least or value == float("inf") or value != int(value):
-                    raise InputError(
-                        f"{field} must be a whole number of at least {least}, not {value}"
-                    )
+                    raise InputError(f"{field} must be an integer of at least {least}, not {value}")
 
     def check_names(self, graph: AdjacencyGraph) -> None:
         """Raise if a table names a relation that the graph does not have."""
@@ -66,7 +64,7 @@ class Budget:
         return counts.clamp(min=1, max=graph.num_entities)[relations]
 
     def edge_counts(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
-        """The most edges for each query relation, identities not counted: [n] → int64 [n]."""
+        """Maximum number of edges per query relation, without identity edges: [n] → int64 [n]."""
         counts = _counts(
             graph, self.edge_ratio, self.max_edges, DEFAULT_EDGE_RATIO, 2 * graph.num_facts
         )
@@ -74,7 +72,7 @@ class Budget:
 
     @property
     def limits_edges(self) -> bool:
-        """Whether a subgraph may have to leave out facts between its entities."""
+        """Whether the budget may exclude facts between the entities of a subgraph."""
         return self.edge_ratio not in (None, 1.0) or self.max_edges is not None
 
     def masses(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor | None:
@@ -98,7 +96,7 @@ def _counts(
         limits.append([min(int(value), whole) for value in _by_relation(graph, most, whole)])
     if ratio is not None or most is None:
         shares = _by_relation(graph, default_ratio if ratio is None else ratio, default_ratio)
-        # Whole numbers as Python rounds them: 0.1 · 40,943 gives 4,094.
+        # Rounded as in Python: 0.1 · 40,943 gives 4,094.
         limits.append([int(share * whole) for share in shares])
     return torch.tensor(limits, device=graph.device).amin(dim=0)
 
@@ -127,7 +125,7 @@ def _by_relation(
 
 
 def _values(setting: float | Mapping[str, float] | None, field: str) -> list[float]:
-    """The numbers in a setting; anything else in it is an error."""
+    """The numbers in a setting; raises for other values."""
     if setting is None:
         return []
     values = list(setting.values()) if isinstance(setting, Mapping) else [setting]

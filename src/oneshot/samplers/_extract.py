@@ -1,7 +1,7 @@
-"""Extraction: the subgraphs of queries, cut out of a graph.
+"""Extraction of the subgraphs of queries from a graph.
 
-A GPU has kernels of its own for it (`_extract_gpu`), a CPU those compiled from C; `extract` takes
-them where they work, and the plain code elsewhere. All give the same.
+There are kernels for the GPU (`_extract_gpu`) and, compiled from C, for the CPU. `extract` uses
+them if available, and plain PyTorch otherwise. All give the same result.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from oneshot.system.devices import kernels_work
 
 EdgeScore = Literal["product", "sum"]
 
-# Entities of a graph up to which a table over all of them costs next to nothing.
+# Maximum number of entities for which a table over all of them is cheap.
 _TABLE_ENTITIES = 200_000
 
 
@@ -46,12 +46,12 @@ def extract(
     edge_budget: Tensor,
     edge_score: EdgeScore = "product",
 ) -> SubgraphBatch:
-    """Cut the subgraphs on the chosen entities out of the graph, for all queries at once.
+    """Extract the subgraphs on the chosen entities from the graph, for all queries at once.
 
     `queries` [n, 2]; `entities`, `entity_query`, `score` [N] as in `SubgraphBatch`, with each
-    query's `u` among its entities; `edge_budget` [n]: the most facts, counted in both
-    directions, that a query may have. Beyond it the edges of highest `p_x · p_o` (or
-    `p_x + p_o`) stay, ties by place. Identity edges are always kept and not counted.
+    query's `u` among its entities; `edge_budget` [n]: the maximum number of edges of a
+    query, two per fact. If there are more, the edges with the highest `p_x · p_o` (or `p_x + p_o`)
+    are kept, ties by index. Identity edges are always kept and not counted.
     """
     cut = _cut_for(graph, len(queries), len(entities))
     edges, edge_query, degree, source, over_budget = cut(
@@ -78,13 +78,13 @@ def extract(
 
 
 def _cut_for(graph: AdjacencyGraph, num_queries: int, num_chosen: int) -> Callable[..., Cut]:
-    """What cuts the subgraphs of so many queries, with so many entities in all, on such a graph."""
+    """The fastest implementation for a graph and the numbers of queries and chosen entities."""
     if kernels_work(graph.device):
         from oneshot.samplers import _extract_gpu
 
         if _extract_gpu.fits(graph, num_queries, num_chosen):
             return _extract_gpu.cut
-    # A table over all entities of the graph must not cost more than the subgraphs do.
+    # A table over all entities of the graph must not cost more than the subgraphs.
     small = graph.num_entities <= max(_TABLE_ENTITIES, 64 * num_chosen)
     if small and graph.device.type == "cpu" and compiled.library() is not None:
         return compiled_cut
@@ -92,7 +92,7 @@ def _cut_for(graph: AdjacencyGraph, num_queries: int, num_chosen: int) -> Callab
 
 
 class _CutCall(ctypes.Structure):
-    """The arguments of the kernels, as they are declared in `compiled/subgraph.c`."""
+    """The arguments of the kernels, as declared in `compiled/subgraph.c`."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
@@ -112,7 +112,7 @@ def compiled_cut(
     entity_query: Tensor,
     edge_budget: Tensor,
 ) -> Cut:
-    """What `plain_cut` gives, by compiled kernels: each thread fills a table over all entities."""
+    """As `plain_cut`, with compiled kernels: each thread fills a table over all entities."""
     edges = graph.edges
     degree = graph.degree_of(entities).contiguous()
     start = edges.indptr[entities].long()
@@ -154,7 +154,7 @@ def plain_cut(
 ) -> Cut:
     """All edges between the chosen entities; arguments as those of `extract`.
 
-    The reference for the kernels, and what computes without them.
+    The reference implementation, used if no kernels are available.
     """
     edges = graph.edges
     count = graph.degree_of(entities)
@@ -168,7 +168,7 @@ def plain_cut(
     row = places.repeat_interleave(count + 1, output_size=total)
     place = torch.arange(total, device=graph.device) + (start - first)[row]
     identity = first + count
-    place[identity] = 0  # has no place in the adjacency; what stands there is replaced below
+    place[identity] = 0  # not in the adjacency; replaced below
     any_edge = len(edges.source) > 0
     source = edges.source[place].long() if any_edge else torch.zeros_like(row)
     relation = edges.relation[place].long() if any_edge else torch.zeros_like(row)
@@ -200,12 +200,12 @@ def _local_places(
     row: Tensor,
     source: Tensor,
 ) -> Tensor:
-    """Place in `entities` of each candidate edge's source within the same query, or -1. [C]"""
+    """Index in `entities` of the source of each candidate edge in the same query, or -1. [C]"""
     base = entity_query * num_entities
     keys = base + entities
     wanted = base[row].add_(source)
     if num_queries * num_entities <= 16 * len(wanted):
-        # A table over all (query, entity) pairs: one look-up an edge.
+        # A table over all (query, entity) pairs: one lookup per edge.
         table = torch.full((num_queries * num_entities,), -1, device=keys.device)
         table[keys] = torch.arange(len(keys), device=keys.device)
         return table[wanted]
@@ -214,7 +214,7 @@ def _local_places(
 
 
 def _highest(value: Tensor, query: Tensor, eligible: Tensor, budget: Tensor) -> Tensor:
-    """Mark each query's `budget` highest eligible values, ties by place. → bool [E]"""
+    """Mark the `budget` highest eligible values of each query, ties by index. → bool [E]"""
     candidates = eligible.nonzero().squeeze(1)
     by_value = value[candidates].argsort(descending=True, stable=True)
     order = candidates[by_value][query[candidates[by_value]].argsort(stable=True)]

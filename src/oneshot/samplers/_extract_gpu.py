@@ -1,6 +1,6 @@
-"""Extraction on a GPU: `cut` gives what `_extract.plain_cut` gives, with Triton's kernels.
+"""Extraction on a GPU: `cut` is equivalent to `_extract.plain_cut`, with Triton kernels.
 
-In a few launches and one host synchronisation.
+It needs a few launches and one host synchronization.
 """
 
 from typing import NamedTuple
@@ -12,16 +12,16 @@ from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.samplers._extract import Cut
 from oneshot.system.devices import current_device
 
-# The table of places takes 4 bytes for each pair of a query and an entity of the graph.
+# The table of indices takes 4 bytes per pair of query and entity of the graph.
 TABLE_BYTES = 2 << 30
 
 
 class Tiling(NamedTuple):
-    """How the rows of the adjacency are dealt out to the programs of the extraction kernels.
+    """How the rows of the adjacency are distributed among the programs of the extraction kernels.
 
-    A program treats `rows` chosen entities. Those of at most `long` edges go side by side,
-    `width` edges at a time; longer ones one after the other, `tile` edges at a time, so that a
-    hub does not keep its neighbours in the program waiting. All are powers of two.
+    A program processes `rows` chosen entities. Those with at most `long` edges are processed in
+    parallel, `width` edges at a time; longer ones one after the other, `tile` edges at a time, so
+    that a hub does not delay the other rows of its program. All are powers of two.
     """
 
     rows: int = 32
@@ -35,12 +35,12 @@ TILING = Tiling()
 
 
 def most_queries(graph: AdjacencyGraph) -> int:
-    """How many queries `cut` can treat at once: as many as its table has place for."""
+    """Maximum number of queries of one `cut`, limited by the size of its table."""
     return max(TABLE_BYTES // (4 * max(graph.num_entities, 1)), 1)
 
 
 def fits(graph: AdjacencyGraph, num_queries: int, num_chosen: int) -> bool:
-    """Whether `cut` can do it: the places of the chosen entities fit into its table."""
+    """Whether `cut` is possible: the indices of the chosen entities fit into its table."""
     table = 4 * num_queries * graph.num_entities
     return (
         graph.packed
@@ -85,7 +85,7 @@ def cut(
         starts = torch.cat([ends.new_zeros(1), ends])
         first = torch.searchsorted(
             entity_query, torch.arange(len(queries) + 1, device=device)
-        )  # [n + 1]: the place where the entities of each query begin
+        )  # [n + 1]: the start of the entities of each query
         facts = starts[first].diff() - first.diff()  # identity edges are not counted
         over = (facts > edge_budget).any()
         total, over_budget = torch.stack([ends[-1], over.long()]).tolist()

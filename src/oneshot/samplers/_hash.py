@@ -1,8 +1,8 @@
-"""Random numbers that depend only on what they are for.
+"""Random numbers that depend only on a seed and keys.
 
 A counter-based generator: the number is a hash of the seed and of keys such as the query's
-entity, the walk and the step. So a query is sampled alike alone and in a batch, on a
-processor and on a GPU.
+entity, the walk and the step. Therefore a query is sampled in the same way alone and
+in a batch, on a CPU and on a GPU.
 """
 
 import torch
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 def uniform(seed: int, *keys: Tensor) -> Tensor:
-    """Numbers in (0, 1], float32, one for each combination of the (broadcast) int64 keys."""
+    """Numbers in (0, 1], float32, one per combination of the (broadcast) int64 keys."""
     state = torch.full((), seed, dtype=torch.long, device=keys[0].device)
     for key in keys:
         state = _mix(state + key * _signed(0x9E3779B97F4A7C15))
-    # The upper 24 bits fill the mantissa of a float32; + 1 keeps zero for "unreachable".
+    # The upper 24 bits fill the mantissa of a float32; + 1 reserves zero for "unreachable".
     return (((state >> 40) & 0xFFFFFF) + 1).float() / (1 << 24)
 
 

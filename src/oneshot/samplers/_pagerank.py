@@ -4,8 +4,8 @@ Personalized PageRank (PPR) from an entity `u` is the fixed point of
 
     p = restart · 1(u) + (1 − restart) · Aᵀ D⁻¹ p
 
-on the undirected simple graph: the share of time that a walker spends on each entity who
-jumps back to `u` with probability `restart` before each step. All functions treat a block of
+on the undirected simple graph: the share of time that a random walk spends at each entity if it
+jumps back to `u` with probability `restart` before each step. All functions process a block of
 entities at once, as a sparse matrix times a dense block, and work on any device.
 
 With `transition="paper"` the walk matrix is `D⁻¹ A`, as printed in the paper: each score is then
@@ -24,9 +24,9 @@ from oneshot.graph.sparse import Matrix
 
 Transition = Literal["walk", "paper"]
 
-# The largest error, relative to the score of `u`, that the accelerated iteration leaves, and the
-# least number of steps: with a high restart the error is small at once, but entities farther away
-# than there are steps would all have the score 0.
+# Maximum error of the accelerated iteration, relative to the score of `u`, and minimum number of
+# steps: with a high restart the error is small after few steps, but entities farther away than the
+# number of steps would all have score 0.
 CHEBYSHEV_ERROR = 1e-5
 CHEBYSHEV_LEAST_STEPS = 20
 
@@ -42,8 +42,8 @@ def ppr(
 ) -> Tensor:
     """PPR by power iteration from `p = 1(u)`. `entities` int64 [n] → scores [n, V].
 
-    Stops when the L1 change of every row is below `tolerance`, or after `max_steps`. This is
-    the definition, step by step; `ppr_chebyshev` reaches the same scores in fewer steps.
+    Stops when the L1 change of every row is below `tolerance`, or after `max_steps`. This
+    follows the definition; `ppr_chebyshev` reaches the same scores in fewer steps.
     """
     entities = check_entities(graph, entities)
     _check(restart, transition)
@@ -83,9 +83,9 @@ def ppr_chebyshev(
 
         restart · (I − a S)⁻¹ = restart / s · (I + 2 Σ_k ρ^k T_k(S)).
 
-    The error falls by ρ = 0.56 a step where power iteration's falls by 0.85 (`restart` 0.15).
-    By default there are as many steps as bring it below 1e-5, at least 20. Entities that a walk
-    of `steps` steps can reach have a positive score, all others exactly 0.
+    The error decreases by the factor ρ = 0.56 per step, that of power iteration by 0.85 (`restart`
+    0.15). The default number of steps brings it below 1e-5, at least 20. Entities that a walk of
+    `steps` steps can reach have a positive score, all others exactly 0.
     """
     entities = check_entities(graph, entities)
     _check(restart, transition)
@@ -120,7 +120,7 @@ def chebyshev(
         # T_k = 2 S T_(k-1) − T_(k-2), written over T_(k-2).
         previous, current = current, matrix.chebyshev_step(current, previous)
         total.add_(current, alpha=2 * rate**step)
-    # Far away the truncated series may dip below zero: reached, but with hardly any score.
+    # Far away, the truncated series may be slightly negative: reached, but with almost no score.
     reached = torch.ne(total, 0, out=previous)
     return total.clamp_(min=torch.finfo(total.dtype).tiny).mul_(reached)
 
@@ -153,15 +153,15 @@ def pagerank(
 
 
 def check_entities(graph: AdjacencyGraph, entities: Tensor) -> Tensor:
-    """Entity ids as int64 [n] on the graph's device; an id outside the graph is an error."""
+    """Entity ids as int64 [n] on the graph's device; raises for ids outside the graph."""
     entities = torch.as_tensor(entities, dtype=torch.long, device=graph.device)
     if entities.dim() != 1:
         raise InputError(f"entities must have shape [n], not {list(entities.shape)}")
     bad = entities[(entities < 0) | (entities >= graph.num_entities)]
     if len(bad):
         raise InputError(
-            f"entity id {int(bad[0])} is not in the graph, "
-            f"whose ids go from 0 to {graph.num_entities - 1}"
+            f"entity id {int(bad[0])} is not in the graph; "
+            f"ids range from 0 to {graph.num_entities - 1}"
         )
     return entities
 

@@ -1,13 +1,13 @@
 """Local PPR: scores around one entity at a cost that does not grow with the graph.
 
-Power iteration touches every entity of the graph in every step. Here probability is pushed
-outwards from `u` only as far as it matters: in each round the entities that hold most of it
-join the ball and pass their share on to their neighbours, until the ball has several times as
-many entities as are asked for. The scores inside the ball are then solved for exactly as on a
-whole graph, with the true degrees; only walks that leave the ball and come back are missed.
+Power iteration touches every entity of the graph in every step. Here, probability is pushed
+outwards from `u` only as far as necessary: in each round, the entities with the most probability
+join the ball and pass it on to their neighbours, until the ball has several times as many entities
+as requested. The scores inside the ball are then computed as on a whole graph, with the true
+degrees; only walks that leave the ball and return are missed.
 
-Large hubs spoil this: pushing through one touches all its neighbours, nearly all of which
-matter equally little, so the ball must be large to hold the right ones.
+Large hubs make this inefficient: a push through a hub touches all its neighbours, nearly all of
+which have the same small score, so the ball must be large to contain the right ones.
 """
 
 import numpy as np
@@ -19,14 +19,14 @@ from oneshot.graph.adjacency import AdjacencyGraph, Neighbours
 from oneshot.graph.sparse import SparseMatrix
 from oneshot.samplers._pagerank import chebyshev
 
-# An entity joins the ball with the round's best if it holds at least this share of the most.
+# An entity joins the ball if it has at least this share of the round's highest probability.
 _JOIN_SHARE = 0.1
 
 
 class PushWorkspace:
-    """Scratch memory over all entities of a graph, clean between uses.
+    """Scratch memory over all entities of a graph, reset between uses.
 
-    Allocated once a size of graph, so that a push itself costs only what it touches.
+    Allocated once per graph size, so that the cost of a push depends only on what it touches.
     `mass` float32 [V]: probability that has arrived; `mark` int64 [V]: any content;
     `joined` bool [V]: whether the entity is in the ball.
     """
@@ -37,7 +37,7 @@ class PushWorkspace:
         self.joined = _zeros(graph, np.bool_)
 
     def fits(self, graph: AdjacencyGraph) -> bool:
-        """Whether it serves another graph, too: one that has changed, say."""
+        """Whether it can also be used for another graph, for example a changed one."""
         return len(self.mass) == graph.num_entities and self.mass.device == graph.device
 
 
@@ -51,14 +51,14 @@ def ppr_push(
 ) -> tuple[Tensor, Tensor]:
     """PPR scores around one entity. → (entities int64 [m] sorted, scores [m], all positive).
 
-    `m` is at most `ball_size`, and less only if no more entities can be reached.
+    `m` is at most `ball_size`, and smaller only if no more entities are reachable.
     """
     neighbours = graph.neighbours
     ball = grow_ball(neighbours, entity, restart, ball_size, workspace)
     if len(ball) == 1:
         return ball, torch.ones(1, device=ball.device)
     row, reached = _expand(neighbours, ball)
-    # Edges inside the ball, in local numbers.
+    # Edges inside the ball, with local indices.
     workspace.mark[ball] = torch.arange(len(ball), device=ball.device)
     column = workspace.mark[reached].clamp_(0, len(ball) - 1)
     inside = ball[column] == reached
@@ -77,8 +77,8 @@ def grow_ball(
 ) -> Tensor:
     """The entities around `entity` that receive most probability, sorted, int64 [≤ size].
 
-    Each entity passes its probability on once, when it joins, so that the work is that of
-    reading the ball's edges once.
+    Each entity passes on its probability once, when it joins, so every edge of the ball is read
+    only once.
     """
     mass, joined = workspace.mass, workspace.joined
     joining = torch.tensor([entity], device=mass.device)
@@ -112,17 +112,17 @@ def grow_ball(
     return entities
 
 
-def _zeros(graph: AdjacencyGraph, kind: DTypeLike) -> Tensor:
+def _zeros(graph: AdjacencyGraph, dtype: DTypeLike) -> Tensor:
     """Zeros over all entities, [V].
 
-    From numpy, which takes memory from the system that is zero already: on a processor only what
-    a push touches counts, and the first question does not wait for the rest.
+    From numpy, which gets zeroed memory from the system: on a CPU, only the touched pages are
+    allocated, and the first query does not wait for the rest.
     """
-    return torch.from_numpy(np.zeros(graph.num_entities, kind)).to(graph.device)
+    return torch.from_numpy(np.zeros(graph.num_entities, dtype)).to(graph.device)
 
 
 def _expand(neighbours: Neighbours, entities: Tensor) -> tuple[Tensor, Tensor]:
-    """All neighbours of some entities: (place in `entities` [m], neighbour [m]), int64."""
+    """All neighbours of some entities: (index in `entities` [m], neighbour [m]), int64."""
     degree = neighbours.degree_of(entities)
     total = int(degree.sum())
     places = torch.arange(len(entities), device=entities.device)
@@ -135,7 +135,7 @@ def _expand(neighbours: Neighbours, entities: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _distinct(entities: Tensor, mark: Tensor) -> Tensor:
-    """Each entity once, without sorting: the last writer of a mark keeps its place."""
+    """Each entity once, without sorting: the last occurrence is kept."""
     places = torch.arange(len(entities), device=entities.device)
     mark[entities] = places
     return entities[mark[entities] == places]

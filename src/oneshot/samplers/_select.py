@@ -1,6 +1,6 @@
 """Selection: the entities of highest score, exactly `K` of them, ties by lower id.
 
-A GPU has kernels of its own for it (`_select_gpu`); `choose_highest` takes them where they work.
+There are kernels for the GPU (`_select_gpu`); `choose_highest` uses them if available.
 """
 
 import torch
@@ -14,9 +14,9 @@ def choose_highest(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The highest scores of each row, with some entities forced in.
 
-    `scores` [n, V]; `counts` int64 [n]: how many of each row; `forced` int64 [n, c]: entities
-    that are always chosen, -1 for none. → (entities [N], row [N], score [N]) sorted by (row, id).
-    With `keep_unreachable` false, entities of score 0 that are not forced are left out.
+    `scores` [n, V]; `counts` int64 [n]: number per row; `forced` int64 [n, c]: entities that
+    are always chosen, -1 for none. → (entities [N], row [N], score [N]) sorted by (row, id).
+    With `keep_unreachable` false, entities of score 0 are excluded unless forced.
     """
     plain = scores.dtype != torch.float32 or not scores.is_contiguous() or not scores.numel()
     if not plain and kernels_work(scores.device):
@@ -38,10 +38,10 @@ def choose_highest(
 
 
 def counts_of_mass(scores: Tensor, first: Tensor, counts: Tensor, mass: Tensor) -> Tensor:
-    """How many of each row, highest first, hold a share of the row's sum; at most `counts` [n].
+    """Number of highest scores per row that reach a share of the row's sum; at most `counts` [n].
 
     `scores` [n, V] ≥ 0; `first` int64 [n]: an entity of each row that comes before all others;
-    `mass` float64 [n]: the share, 1 for no limit. The entity that completes the share is counted.
+    `mass` float64 [n]: the share, 1 for no limit. Includes the entity that completes the share.
     """
     most = int(counts.max()) if len(counts) else 1
     if most <= 1:
@@ -58,7 +58,7 @@ def counts_of_mass(scores: Tensor, first: Tensor, counts: Tensor, mass: Tensor) 
 
 
 def ranks_of(scores: Tensor, first: Tensor, targets: Tensor) -> Tensor:
-    """Place of each row's target when the row is sorted by score, ties by lower id.
+    """Rank of each row's target when the row is sorted by score, ties by lower id.
 
     `scores` [n, V]; `first` int64 [n]: an entity of each row that comes before all others;
     `targets` int64 [n] → int64 [n].

@@ -1,6 +1,6 @@
-"""Selection on a GPU: `choose` gives what `_select.choose_highest` gives, with Triton's kernels.
+"""Selection on a GPU: `choose` is equivalent to `_select.choose_highest`, with Triton kernels.
 
-In a few launches and one host synchronisation.
+It needs a few launches and one host synchronization.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oneshot.system.devices import current_device
 
-# Columns of the scores that a program looks at together, and its warps.
+# Columns of the scores per program, and its number of warps.
 SCORE_BLOCK, SCORE_WARPS = 4096, 16
 SELECT_BLOCK, SELECT_WARPS = 4096, 16
 
@@ -61,7 +61,7 @@ def choose(
 
 
 def _put(scores: Tensor, columns: Tensor, values: Tensor) -> None:
-    """`scores[i, columns[i, j]] = values[i, j]` where the column is not -1, without a wait."""
+    """`scores[i, columns[i, j]] = values[i, j]` where the column is not -1, asynchronously."""
     from oneshot.samplers import _triton as kernels
 
     if columns.numel():
@@ -71,10 +71,10 @@ def _put(scores: Tensor, columns: Tensor, values: Tensor) -> None:
 
 
 def _power_of_two(number: int) -> int:
-    """The least power of two that is not below a number."""
+    """The smallest power of two that is at least a number."""
     return 1 << max(number - 1, 0).bit_length()
 
 
 def _warps(block: int) -> int:
-    """Warps for a block of columns, at least four columns a thread."""
+    """Warps for a block of columns, at least four columns per thread."""
     return max(1, block // 128)

@@ -1,19 +1,19 @@
-"""Triton kernels that choose entities and cut out subgraphs; imported only where they run.
+"""Triton kernels that choose entities and extract subgraphs; imported only if used.
 
-`_select_gpu` and `_extract_gpu` launch them. Sizes that change with every call are not specialised:
-they are not worth a compilation for each that 16 divides.
+`_select_gpu` and `_extract_gpu` launch them. Sizes that change with every call are not
+specialized, as multiples of 16 would cause extra compilations.
 """
 
 import triton
 import triton.language as tl
 
-# In the kernels loops are written with `while`: the interpreter cannot take a bound that is
-# known only at run time in `range`.
+# Loops are written with `while`: the interpreter of Triton does not support `range` with a bound
+# that is known only at run time.
 
 
 @triton.jit(do_not_specialize=["count"])
 def place_entities(entities, query, table, count, width, block: tl.constexpr):
-    """`table[query, entity]` = the place of each chosen entity. `table` int32 [n, V]"""
+    """`table[query, entity]` = the index of each chosen entity. `table` int32 [n, V]"""
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = place < count
     entity = tl.load(entities + place, mask=inside, other=0)
@@ -37,9 +37,9 @@ def count_edges(
     long: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """For each chosen entity the edges that point to it, in all (`degree`) and kept. [N] each
+    """For each chosen entity, number of incoming edges in total (`degree`) and kept. [N] each
 
-    Kept are those whose source is chosen for the same query, and the identity edge.
+    An edge is kept if its source is chosen for the same query; the identity edge always is.
     """
     begin = tl.program_id(0).to(tl.int64) * rows
     place = begin + tl.arange(0, rows)
@@ -106,7 +106,7 @@ def write_edges(
 ):
     """Write the kept edges of each chosen entity from its `starts` [N + 1] on, identity last.
 
-    `edges` int64 [3, total], `edge_query` int64 [total]. Walks as `count_edges` does.
+    `edges` int64 [3, total], `edge_query` int64 [total]. Same traversal as `count_edges`.
     """
     begin = tl.program_id(0).to(tl.int64) * rows
     second = edges + total.to(tl.int64)
@@ -201,14 +201,14 @@ def find_threshold(
     drop: tl.constexpr,
     block: tl.constexpr,
 ):
-    """What decides on each row of `scores` [n, V], all outputs int32 [n].
+    """The selection threshold of each row of `scores` [n, V]; all outputs int32 [n].
 
-    Scores are not negative, so that their bits are in the same order as they. `threshold`: the
-    bits of the `counts`-th highest score (with `grow` of as many as are infinite, if these are
-    more); `spare`: how many of those equal to it are chosen; `sizes`: how many are chosen in all.
-    With `drop` scores of 0 are not.
+    Scores are not negative, so their bits have the same order as their values. `threshold`: the
+    bits of the `counts`-th highest score (with `grow`, at least as many as are infinite); `spare`:
+    number of scores equal to it that are chosen; `sizes`: number chosen in total. With `drop`,
+    scores of 0 are not chosen.
 
-    The threshold is the largest number that so many scores reach, found two bits at a time.
+    The threshold is the largest number that this many scores reach, found two bits at a time.
     """
     row = tl.program_id(0).to(tl.int64)
     scores += row * width
@@ -234,7 +234,7 @@ def find_threshold(
         first = 0
         while first < width:
             score = tl.load(scores + first + lane, mask=first + lane < width, other=0.0)
-            # From `best` on, so that the three comparisons are with the same small numbers.
+            # Relative to `best`, so that the three comparisons use the same small numbers.
             bits = tl.maximum(score.to(tl.int32, bitcast=True), 0) - best
             one += (bits >= step).to(tl.int32)
             two += (bits >= 2 * step).to(tl.int32)
@@ -267,7 +267,7 @@ def find_threshold(
 def select_entities(
     scores, threshold, spare, sizes, ends, entities, rows, width, block: tl.constexpr
 ):
-    """Write the chosen entities of each row and the row, in order; `ends` [n]: cumulated sizes."""
+    """Write the chosen entities of each row and the row, in order; `ends` [n]: cumulative sizes."""
     row = tl.program_id(0).to(tl.int64)
     scores += row * width
     least = tl.load(threshold + row)

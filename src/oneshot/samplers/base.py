@@ -1,4 +1,4 @@
-"""Sampler: the contract that all samplers share."""
+"""Sampler: the common interface of all samplers."""
 
 import copy
 import dataclasses
@@ -21,9 +21,9 @@ from oneshot.samplers._select import choose_highest, counts_of_mass, ranks_of
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import available_memory, kernels_work, total_memory
 
-# Dense blocks [V, block] that live at the same time while a block of queries is scored.
+# Number of dense blocks [V, block] in memory while a block of queries is scored.
 _LIVE_BLOCKS = 8
-# Edges among which those of some queries are chosen at once; each takes about 100 bytes.
+# Maximum number of candidate edges at once; each takes about 100 bytes.
 _CANDIDATE_EDGES = 1 << 24
 
 
@@ -41,24 +41,24 @@ class Selection(NamedTuple):
 class Sampler(ABC):
     """Chooses, for each query `(u, q, ?)`, the entities and edges of its subgraph.
 
-    A sampler scores all entities as seen from `u`; the `K` highest are taken, `u` always
-    among them, ties by lower id; then all edges between them, within the edge budget. The same
-    call gives the same subgraphs, whatever was asked before and whatever else is in the batch. A
-    new sampler implements `scores`; one that learns from a graph first also `fit`, `parameters`
-    and `take`.
+    A sampler scores all entities relative to `u`. It takes the `K` entities with the highest
+    scores, always including `u`, ties by lower id; then all edges between them, within the edge
+    budget. The subgraph of a query does not depend on earlier calls or on the rest of the batch. A
+    new sampler implements `scores`; one that is fitted to a graph also `fit`, `parameters` and
+    `take`.
 
     `entity_ratio`, `edge_ratio`, `max_entities`, `max_edges`,
     `mass`: see `Budget`.
-    `keep_unreachable`: false drops chosen entities of score 0 (no path leads there, or one longer
-        than the sampler looks, so they cost time and receive no message); true keeps exactly
-        `K` entities.
-    `edge_score`: beyond the edge budget the edges with the highest product (or "sum") of the
-        scores of their ends are kept.
-    `seed`: for samplers that draw at random.
+    `keep_unreachable`: false drops chosen entities of score 0 (no path leads there, or only one
+        that is too long for the sampler, so they cost time and receive no message); true keeps
+        exactly `K` entities.
+    `edge_score`: if there are more edges than the budget, those with the highest "product" (or
+        "sum") of the scores of their ends are kept.
+    `seed`: for random samplers.
 
-    A sampler in the registry has a `name`; `options`: what its `__init__` takes beyond the above,
-    each an attribute and a field of `SamplerConfig`; `scores_answers`: whether its score is how
-    likely an entity is the answer, also where no path leads to it.
+    A sampler in the registry has a `name`; `options`: further arguments of its `__init__`, each an
+    attribute and a field of `SamplerConfig`; `scores_answers`: whether the score is the likelihood
+    of being the answer, also for unreachable entities.
     """
 
     name: ClassVar[str]
@@ -85,7 +85,7 @@ class Sampler(ABC):
         self.edge_score = edge_score
 
     def with_entity_ratio(self, entity_ratio: Ratio) -> Self:
-        """This sampler with another share of the entities; a count is not kept."""
+        """A copy of this sampler with another share of the entities; `max_entities` is dropped."""
         other = copy.copy(self)
         other.budget = dataclasses.replace(
             self.budget, entity_ratio=entity_ratio, max_entities=None
@@ -93,22 +93,22 @@ class Sampler(ABC):
         return other
 
     def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:  # noqa: B027
-        """Learn from the facts of a graph what there is to learn; most samplers learn nothing."""
+        """Fit the sampler to the facts of a graph; does nothing for most samplers."""
 
     def parameters(self) -> dict[str, Tensor]:
-        """What was learnt, by names; empty if nothing."""
+        """The fitted parameters by name; empty if there are none."""
         return {}
 
     def take(self, parameters: dict[str, Tensor]) -> None:
-        """Take over what another sampler of this kind has learnt."""
+        """Load the fitted parameters of another sampler of the same type."""
         if parameters:
-            raise InputError(f"the sampler {self.name!r} has nothing to learn")
+            raise InputError(f"the sampler {self.name!r} has no parameters")
 
     @abstractmethod
     def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
-        """How much each entity matters, seen from others: `entities` [n] → float [n, V], ≥ 0.
+        """Scores of all entities relative to each of `entities` [n] → float [n, V], ≥ 0.
 
-        Zero means: not reachable. The caller may write over the result. Called with a block of
+        Zero means unreachable. The caller may overwrite the result. Called with a block of
         distinct entities that fits into memory, on the graph's device.
         """
 
@@ -122,11 +122,11 @@ class Sampler(ABC):
         """The subgraphs of `queries` int64 [n, 2] (entity, relation; inverse = relation + R).
 
         `include` int64 [n, c] forces entities into the subgraph of each query, -1 for none;
-        they take places of the `K`, which grows if they are more. `edges_from`: another graph of
-        the same entities that the edges are taken from, while `graph` decides on the entities.
+        they count towards `K`, which grows if necessary. `edges_from`: another graph with the same
+        entities from which the edges are taken, while `graph` determines the entities.
         """
         if graph.host is not None:
-            # Too large for the device: only the subgraphs go there.
+            # Too large for the device: only the subgraphs are transferred.
             other = edges_from if edges_from is None else edges_from.host or edges_from
             return self.sample(graph.host, queries, include, other).to(graph.device)
         queries = check_queries(graph, queries)
@@ -137,7 +137,7 @@ class Sampler(ABC):
         budget = self.budget.edge_counts(graph, queries[:, 1])
         size = _extraction_size(graph)
         if self.budget.limits_edges and len(queries):
-            # All edges between the entities are looked at, many more than are kept.
+            # All edges of the entities are candidates, many more than are kept.
             candidates = int(graph.degree_of(selection.entities).sum())
             size = min(size, max(_CANDIDATE_EDGES * len(queries) // max(candidates, 1), 1))
         if len(queries) <= size:
@@ -180,7 +180,7 @@ class Sampler(ABC):
             entities, query, score = self._choose(
                 graph, queries[rows], scores, limits, forced[rows]
             )
-            whole = len(rows) == len(queries)  # then the rows are all, in their order
+            whole = len(rows) == len(queries)  # then the rows are all queries, in order
             parts.append((entities, query if whole else rows[query], score))
         return joined(parts, queries)
 
@@ -196,10 +196,10 @@ class Sampler(ABC):
         return choose_highest(scores, counts, forced, self.keep_unreachable)
 
     def ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
-        """Place of one target per query in the sampler's order of entities, `u` being first.
+        """Rank of one target per query in the sampler's order of entities, starting with `u` at 0.
 
         `queries` [n, 2], `targets` [n] → int64 [n]: the target is sampled with a budget of `K`
-        entities if its place is below `K`.
+        entities if its rank is below `K`.
         """
         if graph.host is not None:
             here = graph.host.device
@@ -207,7 +207,7 @@ class Sampler(ABC):
         return self._ranks(graph, queries, targets)
 
     def _ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
-        """See `ranks`, which other samplers may know better how to find."""
+        """See `ranks`; other samplers may override it with a faster method."""
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
         for rows, scores in self._score_blocks(graph, queries[:, 0]):
             places[rows] = ranks_of(scores, queries[rows, 0], targets[rows])
@@ -232,7 +232,7 @@ class Sampler(ABC):
         if len(entities) <= size:
             yield rows, self.scores(graph, distinct)[which]
             return
-        # Queries that share their entity stand together and are scored once.
+        # Queries with the same entity are grouped and scored once.
         order = which.argsort(stable=True)
         ordered = which[order]
         last = torch.cat([ordered[size - 1 : -1 : size], ordered[-1:]])
@@ -246,7 +246,7 @@ class Sampler(ABC):
 
 
 def check_queries(graph: AdjacencyGraph, queries: Tensor) -> Tensor:
-    """Queries as int64 [n, 2] on the graph's device; an id outside the graph is an error."""
+    """Queries as int64 [n, 2] on the graph's device; raises for ids outside the graph."""
     queries = torch.as_tensor(queries, device=graph.device)
     if queries.dim() != 2 or queries.shape[1] != 2 or queries.is_floating_point():
         raise InputError(
@@ -255,13 +255,13 @@ def check_queries(graph: AdjacencyGraph, queries: Tensor) -> Tensor:
     queries = queries.long()
     entities, relations = queries.unbind(1)
     no_relation = (relations < 0) | (relations >= 2 * graph.num_relations)
-    # One look at all of them: each question that the device has to answer is a wait.
+    # One check for all of them, because each result from the device is a synchronization.
     if bool((no_relation | (entities < 0) | (entities >= graph.num_entities)).any()):
         check_entities(graph, entities)
         bad = relations[no_relation]
         raise InputError(
-            f"relation id {int(bad[0])} is not in the graph, whose ids go from 0 to "
-            f"{2 * graph.num_relations - 1}, inverses included"
+            f"relation id {int(bad[0])} is not in the graph; ids range from 0 to "
+            f"{2 * graph.num_relations - 1}, including inverses"
         )
     return queries
 
@@ -271,7 +271,7 @@ def check_include(graph: AdjacencyGraph, queries: Tensor, include: Tensor) -> Te
     include = torch.as_tensor(include, dtype=torch.long, device=graph.device)
     if include.dim() != 2 or len(include) != len(queries):
         raise InputError(
-            f"include must have shape [{len(queries)}, c], one row a query, not "
+            f"include must have shape [{len(queries)}, c], one row per query, not "
             f"{list(include.shape)}"
         )
     check_entities(graph, include[include != -1])
@@ -279,15 +279,15 @@ def check_include(graph: AdjacencyGraph, queries: Tensor, include: Tensor) -> Te
 
 
 def block_size(graph: AdjacencyGraph) -> int:
-    """How many queries are scored at once, from the memory that is free.
+    """Number of queries that are scored at once, given the free memory.
 
-    A processor gains nothing beyond 32 (two cache lines for each row of the block), a GPU
-    little beyond 1,024.
+    A CPU does not benefit from more than 32 (two cache lines per row of the block), a GPU little
+    from more than 1,024.
     """
     per_query = 4 * max(graph.num_entities, 1) * _LIVE_BLOCKS
     if graph.device.type == "cuda":
         most = 1024
-        # Asking for the free memory takes longer than a small block: not where it will do.
+        # Querying the free memory takes longer than a small block, so it is avoided if possible.
         if most * per_query <= (total_memory(graph.device) or 0) // 16:
             return most
         return min(max(available_memory(graph.device) // 2 // per_query, 1), most)
@@ -295,10 +295,10 @@ def block_size(graph: AdjacencyGraph) -> int:
 
 
 def _extraction_size(graph: AdjacencyGraph) -> int:
-    """How many subgraphs are cut out at once.
+    """Number of subgraphs that are extracted at once.
 
-    As many as are scored, so that the candidate edges stay in the processor's cache; on a GPU
-    as many as the table of the kernels has place for.
+    On a CPU as many as are scored, so that the candidate edges stay in the cache; on a GPU as many
+    as the table of the kernels allows.
     """
     if kernels_work(graph.device):
         return _extract_gpu.most_queries(graph)
@@ -314,6 +314,6 @@ def joined(parts: list[tuple[Tensor, Tensor, Tensor]], queries: Tensor) -> Selec
         return Selection(*parts[0])
     entities, query, score = (torch.cat(columns) for columns in zip(*parts, strict=True))
     if len(query) > 1 and bool((query[1:] < query[:-1]).any()):
-        order = query.argsort(stable=True)  # within a query the ids are sorted already
+        order = query.argsort(stable=True)  # within a query, the ids are already sorted
         entities, query, score = entities[order], query[order], score[order]
     return Selection(entities, query, score)

@@ -21,7 +21,7 @@ class BFSSampler(Sampler):
         hops = 0
         while True:
             hops += 1
-            # The weights of the matrix do not matter here, only where the product is positive.
+            # Only the sign of the product matters, not the weights of the matrix.
             new = ((adjacency @ frontier) > 0) & (scores == 0)
             if not bool(new.any()):
                 return scores.t().contiguous()

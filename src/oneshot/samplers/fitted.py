@@ -1,4 +1,4 @@
-"""FittedSampler: entities on the way to answers by PPR, and likely answers by a fitted score."""
+"""FittedSampler: entities near the query entity by PPR, and likely answers by a fitted score."""
 
 import math
 from typing import Any, NamedTuple
@@ -16,34 +16,34 @@ from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
 from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
 
-# Added to PPR scores before their logarithm is taken: below those of any entity that matters.
+# Added to PPR scores before the logarithm; below the scores of all relevant entities.
 _FLOOR = 1e-7
-# Weights where nothing was fitted: those of graphs of several kinds, about.
+# Default weights if nothing was fitted: approximate values for various graphs.
 _DEFAULT = (1.0, 0.4, 1.0, 0.3, 0.8, -0.8, 5.0)
-# Training facts that are taken out of the graph to be asked, and the share of them at most.
+# Training facts that are removed from the graph as queries: maximum number and share.
 _FACTS, _FACT_SHARE = 2000, 0.1
-# Entities that an answer is compared with: the highest by PPR, the likeliest of the relation, and
-# some at random, which stand for all others.
+# Negatives of an answer: the highest by PPR, the most likely of the relation, and a random sample,
+# which represents all others.
 _NEAR, _LIKELY, _RANDOM = 128, 128, 128
-# How strongly the weights of a relation are held to those of all relations, and those to 0.
+# Regularization of the weights of a relation towards the shared weights, and of these towards 0.
 _HELD, _HELD_ALL = 1.0, 0.1
 _ITERATIONS = 60
-# Numbers in a table over relations and entities that is kept for a graph.
+# Maximum number of entries of a table over relations and entities that is cached per graph.
 _TABLE = 1 << 27
 _BIG = 1e30
 _WEIGHTS = "weights"
-# Facts below which nothing is fitted.
+# Minimum number of facts for a fit.
 _LEAST_FACTS = 10
-# What was fitted last in this process: trials and probes of one graph ask for the same.
+# Cache of the last fit in this process: trials and probes on one graph repeat it.
 _FITS = 8
 _fits: dict[tuple[Any, ...], Tensor] = {}
 
 
 class _Examples(NamedTuple):
-    """Queries with what an answer is compared with, as features.
+    """Queries with the features of the answer and its negatives.
 
-    `features` [n, c, f], the answer in the first column; `offset` [n, c]: the logarithm of how many
-    entities each one stands for, -∞ for none; `relation` [n].
+    `features` [n, c, f], the answer in the first column; `offset` [n, c]: the logarithm of the
+    number of entities that each one represents, -∞ for none; `relation` [n].
     """
 
     features: Tensor
@@ -52,20 +52,20 @@ class _Examples(NamedTuple):
 
 
 class FittedSampler(PPRSampler):
-    """A share of the budget by PPR, the rest by a score of how likely an entity is the answer.
+    """Chooses a share of the budget by PPR, and the rest by the likelihood of being the answer.
 
-    PPR knows the question's entity and nothing of its relation. The score is linear in features of
-    question, relation and entity: log PPR, and how often the entity and others like it are answers
-    of the relation (see `AnswerCounts`). `fit` learns its weights in seconds, by asking for facts
-    that it takes out of the graph: those of all relations, and how each one differs.
+    PPR depends on the query entity but not on the relation. The fitted score is linear in features
+    of query, relation and entity: log PPR, and how often the entity and similar ones are answers of
+    the relation (see `AnswerCounts`). `fit` learns its weights in seconds, from facts that it
+    removes from the graph and uses as queries: shared weights, and deviations per relation.
 
-    In the subgraphs `score` is how many times as likely an entity is the answer as one drawn at
-    random, the exponential of the fitted score over its mean.
+    In the subgraphs, `score` is the likelihood of an entity relative to a random one: the
+    exponential of the fitted score divided by its mean.
 
-    `context`: share of the budget that PPR chooses, for the paths between question and answer. An
-    entity that no path leads to can be among the likely answers, whatever `keep_unreachable` says.
-    `weights` [2R, 7]: for each relation, in the order of the features; None before `fit`, when
-    weights that suit graphs of several kinds are taken.
+    `context`: share of the budget chosen by PPR, for the paths between query entity and answer.
+    Unreachable entities can be among the likely answers, regardless of `keep_unreachable`.
+    `weights` [2R, 7]: per relation, in the order of the features; None before `fit`, when default
+    weights are used.
     """
 
     name = "fitted"
@@ -82,7 +82,7 @@ class FittedSampler(PPRSampler):
         self._counts: WeakKeyDictionary[AdjacencyGraph, AnswerCounts] = WeakKeyDictionary()
 
     def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:
-        """Learn the weights from facts of the graph. The same graph and seed give the same."""
+        """Learn the weights from facts of the graph; deterministic for a graph and seed."""
         graph = graph.host or graph
         options = (self.restart, self.steps, self.method, self.transition, graph.device.type)
         key = (graph.fingerprint, seed, *options)
@@ -118,7 +118,7 @@ class FittedSampler(PPRSampler):
         forced: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         likely = self._likelihood(graph, queries[:, 1], scores)
-        # What PPR chooses comes before all others.
+        # Entities chosen by PPR come before all others.
         context, row, _ = choose_highest(scores, self._share(counts), forced[:, :1], False)
         wanted = likely.clone()
         wanted[row, context] = _BIG
@@ -133,10 +133,10 @@ class FittedSampler(PPRSampler):
         return places
 
     def _places(self, near: Tensor, likely: Tensor, first: Tensor, targets: Tensor) -> Tensor:
-        """The smallest budget that each target is sampled with, less one: [b].
+        """The smallest budget with which each target is sampled, minus one: [b].
 
-        `near`, `likely` [b, V]: PPR and likelihood; `first`, `targets` [b]. An entity that is
-        sampled stays so with a larger budget, so that halving finds the smallest.
+        `near`, `likely` [b, V]: PPR and likelihood; `first`, `targets` [b]. A sampled
+        entity is also sampled with any larger budget, so binary search finds the smallest.
         """
         rows = torch.arange(len(near), device=near.device)
         near[rows, first] = torch.inf
@@ -144,7 +144,7 @@ class FittedSampler(PPRSampler):
         place = torch.empty_like(order)
         place.scatter_(1, order, torch.arange(near.shape[1], device=near.device).expand_as(order))
         reachable = (near > 0).sum(1)
-        place[near == 0] = near.shape[1]  # PPR never chooses those
+        place[near == 0] = near.shape[1]  # never chosen by PPR
         own = place[rows, targets]
         value = likely[rows, targets][:, None]
         ids = torch.arange(near.shape[1], device=near.device)
@@ -160,11 +160,11 @@ class FittedSampler(PPRSampler):
         return low - 1
 
     def _share(self, budget: Tensor) -> Tensor:
-        """How many entities PPR chooses of each budget."""
+        """Number of entities chosen by PPR for each budget."""
         return (budget.double() * self.context).ceil().long().clamp(min=1)
 
     def _likelihood(self, graph: AdjacencyGraph, relations: Tensor, near: Tensor) -> Tensor:
-        """How many times as likely each entity is as one at random: PPR [b, V] → [b, V]."""
+        """Likelihood of each entity relative to a random one: PPR [b, V] → [b, V]."""
         weights = self._weights(graph)[relations]
         z = (near + _FLOOR).log_().mul_(weights[:, :1])
         z += self._table(graph, relations)
@@ -187,15 +187,15 @@ class FittedSampler(PPRSampler):
         return default.repeat(2 * graph.num_relations, 1)
 
     def _table(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
-        """The part of the score that does not depend on the question's entity: [b] → [b, V]."""
+        """The part of the score that does not depend on the query entity: [b] → [b, V]."""
         if graph not in self._counts:
             self._counts[graph] = AnswerCounts(graph)
         counts = self._counts[graph]
-        if counts.kinds * counts.num_entities > _TABLE:
+        if counts.num_relations * counts.num_entities > _TABLE:
             distinct, which = relations.unique(return_inverse=True)
             return self._static(graph, counts, distinct)[which]
         if graph not in self._tables:
-            every = torch.arange(counts.kinds, device=graph.device)
+            every = torch.arange(counts.num_relations, device=graph.device)
             self._tables[graph] = self._static(graph, counts, every)
         return self._tables[graph][relations]
 
@@ -261,24 +261,24 @@ class FittedSampler(PPRSampler):
 
 
 def _repeated(entities: Tensor) -> Tensor:
-    """Which entities of each row [n, c] stand further left in it, too: bool [n, c]."""
+    """Which entities of each row [n, c] also occur further left in it: bool [n, c]."""
     ordered, order = entities.sort(dim=1, stable=True)
     again = torch.zeros_like(entities, dtype=torch.bool)
     again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
     return torch.zeros_like(again).scatter_(1, order, again)
 
 
-def _fitted(examples: _Examples, kinds: int) -> Tensor | None:
-    """The weights of every relation [kinds, f] that tell answers from others best; None if none.
+def _fitted(examples: _Examples, num_relations: int) -> Tensor | None:
+    """The fitted weights of every relation [num_relations, f]; None if the fit fails.
 
-    Softmax cross-entropy. A relation with few examples stays near the weights of all.
+    Softmax cross-entropy. Relations with few examples stay near the shared weights.
     """
     relation = examples.relation
     scale = examples.features.flatten(0, 1).std(0).clamp(min=0.1)
     features = examples.features / scale
     start = torch.tensor(_DEFAULT, device=scale.device) * scale
     shared = start.clone().requires_grad_()
-    own = torch.zeros(kinds, len(scale), device=scale.device, requires_grad=True)
+    own = torch.zeros(num_relations, len(scale), device=scale.device, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [shared, own], max_iter=_ITERATIONS, line_search_fn="strong_wolfe"
     )

@@ -1,4 +1,4 @@
-"""PageRankSampler: the entities that matter most in the whole graph, whatever the question."""
+"""PageRankSampler: the entities of highest global PageRank, independent of the query."""
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ class PageRankSampler(Sampler):
     _latest: tuple[AdjacencyGraph, Tensor] | None = None
 
     def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
-        # The scores do not depend on the query: once a graph is enough.
+        # The scores do not depend on the query: computed once per graph.
         if self._latest is None or self._latest[0] is not graph:
             self._latest = graph, pagerank(graph)
         return self._latest[1].repeat(len(entities), 1)

@@ -18,29 +18,29 @@ Method = Literal["auto", "chebyshev", "power", "push"]
 
 POWER_STEPS = 30
 
-# When `method="auto"` takes the local push. Its cost grows with the budget, that of the block
-# methods with the graph; on family worlds the two meet at a hundredth (`benchmarks/push.py`).
+# When `method="auto"` uses the local push. Its cost grows with the budget, that of the block
+# methods with the graph; on family graphs they are equal at a hundredth (`benchmarks/push.py`).
 PUSH_LARGEST_SHARE = 0.01
 PUSH_LEAST_GRAPH = 50_000
 PUSH_LARGEST_HUB = 1_000
 
 
 class PPRSampler(Sampler):
-    """Personalized PageRank from `u`: how often a walk that restarts at `u` is found there.
+    """Personalized PageRank from `u`: how often a walk that restarts at `u` visits each entity.
 
     `restart`: probability of jumping back to `u` before a step. The official results use 0.15
         (the paper prints 0.85, which there is the probability of following a link).
-    `method`: how the scores are computed, always on demand, nothing is stored.
-        "chebyshev": a block of queries at once, 20 matrix products; the default.
-        "power": plain power iteration, 30 products; its errors are some 300 times larger.
-        "push": query by query, at a cost that does not grow with the graph; it loses on
-            graphs with large hubs.
+    `method`: how the scores are computed; always on demand, nothing is precomputed.
+        "chebyshev": a block of queries at once, 20 matrix products.
+        "power": plain power iteration, 30 products; its errors are about 300 times larger.
+        "push": query by query, at a cost that does not grow with the graph; slow and inaccurate
+            on graphs with large hubs.
         "auto": push for budgets of at most a hundredth of the entities, on graphs of at least
-            50,000 entities none of which has more than 1,000 neighbours, on a processor;
+            50,000 entities none of which has more than 1,000 neighbours, on a CPU;
             chebyshev otherwise.
-    `steps`: matrix products; by default 30 for power, else as many as `restart` needs, at least 20.
-    `ball_factor`: how many times `K` entities push looks at; more is slower and more exact.
-    `transition`: "walk", or "paper" for scores divided by degree (see `oneshot.ppr`).
+    `steps`: number of matrix products; default 30 for power, otherwise at least 20, as `restart`
+    needs. `ball_factor`: entities that push visits, as a multiple of `K`; more is slower and more
+    accurate. `transition`: "walk", or "paper" for scores divided by degree (see `oneshot.ppr`).
     """
 
     name = "ppr"
@@ -97,7 +97,7 @@ class PPRSampler(Sampler):
         return ppr_chebyshev(graph, entities, self.restart, self.steps, self.transition)
 
     def chosen_method(self, graph: AdjacencyGraph, most_entities: int) -> Method:
-        """The method that "auto" stands for with this graph and budget."""
+        """The method that "auto" selects for this graph and budget."""
         if self.method != "auto":
             return self.method
         local = (
@@ -139,12 +139,12 @@ class PPRSampler(Sampler):
                     scores[:place] == scores[place]
                 ).sum()
             else:
-                # Behind all that were found, in the order of ids.
+                # After all entities that were found, in order of ids.
                 places[row] = target + len(found) - place
         return places
 
     def _may_push(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
-        """Whether push is possible at all, before looking at the budget (a wait on a GPU)."""
+        """Whether push is possible, before reading the budget (a synchronization on a GPU)."""
         on_processor = graph.device.type == "cpu"
         return len(queries) > 0 and (
             self.method == "push" or (self.method == "auto" and on_processor)
@@ -160,15 +160,15 @@ class PPRSampler(Sampler):
             count = int(limit)
             found, scores = self._push(graph, entity, count)
             if masses is not None:
-                # Of the score in the ball; beyond it there is next to none.
+                # Share of the score in the ball; there is almost none outside.
                 first = torch.searchsorted(found, queries[row, :1])
                 limit = counts_of_mass(scores[None], first, limit, masses[row : row + 1])
             forced = queries[row, :1]
             if include is not None:
                 forced = torch.cat([forced, include[row]])
                 forced = forced[forced >= 0].unique()
-            # The rest of the graph has score 0: of it only what is forced and, to fill up
-            # the count, the lowest ids can be chosen.
+            # The rest of the graph has score 0: only forced entities and, to fill up the
+            # count, the lowest ids can be chosen from it.
             others = torch.arange(min(count + len(found), graph.num_entities), device=graph.device)
             candidates = torch.cat([found, forced, others]).unique()
             dense = torch.zeros(len(candidates), device=graph.device)
@@ -183,8 +183,8 @@ class PPRSampler(Sampler):
         return joined(parts, queries)
 
     def _push(self, graph: AdjacencyGraph, entity: int, count: int) -> tuple[Tensor, Tensor]:
-        """Scores around one entity, enough of them to choose `count` entities."""
-        # Taken out while it is in use: an interrupted push leaves it dirty, and it is not put back.
+        """Scores around one entity, enough to choose `count` entities."""
+        # Removed while in use: an interrupted push leaves it dirty, and it is not put back.
         workspace, self._workspace = self._workspace, None
         if workspace is None or not workspace.fits(graph):
             workspace = PushWorkspace(graph)

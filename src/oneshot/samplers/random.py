@@ -1,4 +1,4 @@
-"""RandomSampler: entities drawn uniformly, the floor of every comparison."""
+"""RandomSampler: uniformly random entities, as the lower baseline of comparisons."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from oneshot.samplers.base import Sampler
 
 
 class RandomSampler(Sampler):
-    """Uniform choice: the score is a random number of the pair (u, entity) under `seed`."""
+    """Uniform sampling: the score is a random number that depends on `seed`, u and entity."""
 
     name = "random"
 

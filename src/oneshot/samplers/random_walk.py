@@ -15,7 +15,7 @@ class RandomWalkSampler(Sampler):
     """Random walks: the score is the number of visits of `walks` walks of `length` steps.
 
     Each step goes to a uniformly random neighbour, without restart; entities never visited
-    have score 0. The paper gives neither number nor length.
+    have score 0. The paper specifies neither number nor length.
     """
 
     name = "random_walk"
@@ -60,7 +60,7 @@ class RandomWalkSampler(Sampler):
         for step in range(self.length):
             number = uniform(self.seed, start, walk, torch.full_like(walk, step))
             degree = neighbours.degree[at]
-            # `number` may be 1: the last neighbour, not one beyond it.
+            # `number` may be 1: take the last neighbour, not one beyond it.
             pick = torch.minimum((number * degree).long(), degree - 1)
             place = (neighbours.indptr[at] + pick).clamp(min=0, max=len(neighbours.index) - 1)
             if len(neighbours.index):
