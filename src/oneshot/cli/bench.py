@@ -31,7 +31,7 @@ ConfigOption = Annotated[
 def sampler(
     source: DataArgument = "world",
     ratio: Annotated[
-        float | None, typer.Option(help="Share of the entities in a subgraph. [0.1]")
+        float | None, typer.Option(help="Share of the entities in a subgraph.", show_default="0.1")
     ] = None,
     max_entities: Annotated[
         int | None,

@@ -41,7 +41,12 @@ def compare(
     ] = None,
     dim: Annotated[
         int | None,
-        typer.Option(min=4, max=2**16, help="Embedding dimension of the embedding models. [128]"),
+        typer.Option(
+            min=4,
+            max=2**16,
+            help="Embedding dimension of the embedding models.",
+            show_default="128",
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Start no further method after this many minutes.")

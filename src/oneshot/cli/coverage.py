@@ -35,7 +35,8 @@ def coverage(
         typer.Option(help="Samplers: ppr, bfs, random_walk, pagerank, random; comma-separated."),
     ] = "ppr",
     ratio: Annotated[
-        str | None, typer.Option(help="Shares of the entities, comma-separated. [0.1,0.2,0.5]")
+        str | None,
+        typer.Option(help="Shares of the entities, comma-separated.", show_default="0.1,0.2,0.5"),
     ] = None,
     max_entities: Annotated[
         str | None, typer.Option(help="Numbers of entities instead of shares, comma-separated.")

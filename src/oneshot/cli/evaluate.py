@@ -21,14 +21,18 @@ def evaluate(
     run: RunArgument,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DATA", help="Data set to evaluate on. [the run's own]"),
+        typer.Option(
+            "--data", metavar="DATA", help="Data set to evaluate on.", show_default="the run's own"
+        ),
     ] = None,
     split: SplitOption = "test",
     limit: LimitOption = None,
     settings: SetOption = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Batch size in queries. [16; on a GPU chosen to fill it]"),
+        typer.Option(
+            min=1, help="Batch size in queries.", show_default="16; on a GPU chosen to fill it"
+        ),
     ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,

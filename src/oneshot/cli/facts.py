@@ -31,7 +31,9 @@ def facts(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File for the exported facts, .tsv. [stdout]"),
+        typer.Option(
+            metavar="FILE", help="File for the exported facts, .tsv.", show_default="stdout"
+        ),
     ] = None,
     changes: Annotated[
         bool,

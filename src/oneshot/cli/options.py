@@ -30,7 +30,8 @@ RunArgument = Annotated[
 RunOption = Annotated[Path, typer.Option(metavar="RUN", help="Run directory to write.")]
 SplitOption = Annotated[str, typer.Option(help="Split: train, valid or test.")]
 LimitOption = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of queries, sampled with --seed. [all]")
+    int | None,
+    typer.Option(min=1, help="Maximum number of queries, sampled with --seed.", show_default="all"),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as one JSON value on stdout.")

@@ -25,7 +25,10 @@ def paper(
     data: Annotated[
         str | None,
         typer.Option(
-            "--data", metavar="DATA,...", help="Data sets, comma-separated. [those of the table]"
+            "--data",
+            metavar="DATA,...",
+            help="Data sets, comma-separated.",
+            show_default="those of the table",
         ),
     ] = None,
     out: Annotated[

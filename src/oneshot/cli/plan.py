@@ -67,7 +67,7 @@ def as_json(plan: "Plan") -> dict[str, Any]:
 
 
 def print_plan(name: str, plan: "Plan") -> None:
-    """Print the chosen options with reasons, as a table on stdout."""
+    """Print the chosen options and the reason for each, as a table on stdout."""
     rows = [
         (choice.option, _shown(choice.value), choice.reason)
         for choice in plan.choices

@@ -70,7 +70,8 @@ def predict(
         typer.Option(
             min=1,
             max=256,
-            help="Number of processes (through Dask); needs a directory as --out. [1]",
+            help="Number of processes (through Dask); needs a directory as --out.",
+            show_default="1",
         ),
     ] = None,
     dask: Annotated[
@@ -95,7 +96,12 @@ def predict(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="DATA", help="Data set whose graph to use. [the run's own]"),
+        typer.Option(
+            "--data",
+            metavar="DATA",
+            help="Data set whose graph to use.",
+            show_default="the run's own",
+        ),
     ] = None,
     settings: SetOption = None,
     json: JsonOption = False,

@@ -23,7 +23,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"File with the bearer token that every request must send. [${_TOKEN}]",
+            help="File with the bearer token that every request must send.",
+            show_default=f"${_TOKEN}",
         ),
     ] = None,
     read_only: Annotated[

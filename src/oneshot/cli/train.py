@@ -55,7 +55,10 @@ TensorBoardOption = Annotated[
     typer.Option(metavar="DIR", help="Also write training curves for TensorBoard to DIR."),
 ]
 TrainingSeedOption = Annotated[
-    int | None, typer.Option(min=0, max=2**63 - 1, help="Random seed. [that of the configuration]")
+    int | None,
+    typer.Option(
+        min=0, max=2**63 - 1, help="Random seed.", show_default="that of the configuration"
+    ),
 ]
 
 
