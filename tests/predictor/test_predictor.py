@@ -122,7 +122,7 @@ def test_a_predictor_works_on_a_graph_it_has_never_seen() -> None:
         graph = random_graph(size, size, 3 * size, 3)
         batch = PPRSampler(entity_ratio=0.5).sample(graph, random_queries(graph, 4, 0))
         assert predictor(batch).shape == (batch.num_entities,)
-    with pytest.raises(InputError, match="knows 3 relations, the graph has 4"):
+    with pytest.raises(InputError, match="has 3 relations, the graph has 4"):
         predictor.check_graph(4)
 
 

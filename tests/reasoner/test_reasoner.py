@@ -223,7 +223,7 @@ def test_wrong_questions_are_told(reasoner: Reasoner) -> None:
     for ask in (reasoner.predict, lambda e, r: reasoner.score(e, r, "link 1")):
         with pytest.raises(InputError, match="entity 'alone' has no facts in the graph"):
             ask("alone", "next")
-    with pytest.raises(InputError, match="knows 2 relations, the graph has 3"):
+    with pytest.raises(InputError, match="has 2 relations, the graph has 3"):
         Reasoner(reasoner.graph, PPRSampler(), tiny_predictor(num_relations=2))
 
 

@@ -1,4 +1,4 @@
-"""Aggregation: from the messages that arrive at an entity to one row."""
+"""Aggregation of the incoming messages of an entity to one row."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch import Tensor
 from oneshot.predictor.segments import EdgePlan
 
 VARIANCE_FLOOR = 1e-6
-DEGREE_SCALE = 3.0  # about log(1 + degree) of an average entity, so that factors stay near 1
+DEGREE_SCALE = 3.0  # about log(1 + degree) of an average entity, so that factors are near 1
 
 
 def add(messages: Tensor, plan: EdgePlan) -> Tensor:
@@ -27,13 +27,13 @@ def largest(messages: Tensor, plan: EdgePlan) -> Tensor:
 
 
 def pna(messages: Tensor, plan: EdgePlan) -> Tensor:
-    """What principal neighbourhood aggregation looks at: mean, max, min and deviation.
+    """The aggregates of principal neighbourhood aggregation: mean, max, min and deviation.
 
-    The layer takes each as it is, and amplified and damped by the entity's degree. → [N, 4 · d]
+    The layer uses each unscaled, and amplified and damped by the entity's degree. → [N, 4 · d]
     """
     average = mean(messages, plan)
     squares = mean(messages * messages, plan)
-    # Without variance the deviation is zero, so that entities no message reached stay at zero.
+    # Without variance the deviation is zero, so that entities without messages stay at zero.
     deviation = (squares - average * average).clamp(min=VARIANCE_FLOOR).sqrt()
     deviation = deviation - math.sqrt(VARIANCE_FLOOR)
     return torch.cat(
@@ -42,20 +42,20 @@ def pna(messages: Tensor, plan: EdgePlan) -> Tensor:
 
 
 def degree_factor(degree: Tensor, kind: torch.dtype) -> Tensor:
-    """How much an entity's degree in the whole graph amplifies, [N, 1]; about 1."""
+    """Amplification by an entity's degree in the whole graph, [N, 1]; about 1."""
     return degree.to(kind).add(1).log().add(1)[:, None] / DEGREE_SCALE
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """A way to aggregate, and all that is to know of it elsewhere.
+    """An aggregation and its properties.
 
-    `function`: messages [E, d] → [N, width · d]; `width`: how many times `d` its rows are wide.
+    `function`: messages [E, d] → [N, width · d]; `width`: width of its rows as a multiple of `d`.
     `scales_by_degree`: whether degrees amplify and damp its rows.
     `has_triton_kernels`, `has_compiled_kernels`: whether the kernels of the GPU
-    (`predictor.kernels.messages`) and of the CPU (`predictor.cpu.messages`) know its name.
-    `answering_rows`, `training_rows`: the rows of width `d` that it adds, for each entity, to what
-    a layer holds at once while it answers, and to what it keeps for the backward pass.
+    (`predictor.kernels.messages`) and of the CPU (`predictor.cpu.messages`) support it.
+    `answering_rows`, `training_rows`: additional rows of width `d` per entity that a layer holds at
+    once in inference, and that it stores for the backward pass.
     """
 
     function: Callable[[Tensor, EdgePlan], Tensor]

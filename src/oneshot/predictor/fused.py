@@ -1,7 +1,7 @@
-"""The predictor's computation by fused kernels; the plain one is the reference.
+"""Forward pass of the predictor with fused kernels; the plain one is the reference.
 
-On a GPU the kernels are Triton's (`oneshot.predictor.kernels`), on a CPU they are compiled from C
-(`oneshot.predictor.cpu`). Both have the same functions and walk a plan made for them.
+On a GPU the kernels are written in Triton (`oneshot.predictor.kernels`), on a CPU they are compiled
+from C (`oneshot.predictor.cpu`). Both have the same functions, each with its own type of plan.
 """
 
 from collections.abc import Sequence
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 
 def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dtype) -> str | None:
-    """Why the kernels cannot compute such a predictor there, or None if they can."""
+    """Why the kernels do not support a predictor on a device, or None if they do."""
     message, aggregate = MESSAGES[config.message], AGGREGATES[config.aggregate]
     has_kernels = aggregate.has_triton_kernels
     if _takes_compiled(device):
         has_kernels = aggregate.has_compiled_kernels
         if library() is None:
-            return "it was installed without a C compiler"
+            return "the package was installed without a C compiler"
         if torch.is_autocast_enabled("cpu"):
-            return "on a CPU the kernels compute in float32"
+            return "on a CPU the kernels support only float32"
     elif not kernels_work(device):
-        return "Triton's kernels do not work on this device"
+        return "the Triton kernels do not support this device"
     if kind == torch.float64:
-        return "the kernels compute in float32"
+        return "the kernels support only float32"
     if not message.has_kernels:
         return f'there are no kernels for message "{config.message}"'
     if not has_kernels:
@@ -50,14 +50,14 @@ def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dty
     if _takes_compiled(device):
         return None
     if not 16 <= config.dim <= 256:
-        return f"the kernels are for dimensions from 16 to 256, not {config.dim}"
+        return f"the kernels support dimensions from 16 to 256, not {config.dim}"
     if message.has_attention and config.attention_dim > 256:
-        return f"the kernels are for an attention_dim up to 256, not {config.attention_dim}"
+        return f"the kernels support an attention_dim of at most 256, not {config.attention_dim}"
     return None
 
 
 def _takes_compiled(device: torch.device) -> bool:
-    """Whether kernels on a device are those compiled from C."""
+    """Whether a device uses the kernels compiled from C."""
     # Triton's interpreter runs its kernels on a CPU, for tests.
     return device.type == "cpu" and not kernels_work(device)
 
@@ -73,7 +73,7 @@ def fused_plan(
     backward: bool,
     reach: Sequence[int] | None = None,
 ) -> "FusedPlan | CPUPlan":
-    """What the kernels need to know of a batch beside its tensors.
+    """The plan of a batch for the kernels.
 
     `backward`: also for gradients. `reach`: see `make_plan` of the GPU.
     """
@@ -92,8 +92,8 @@ def fused_plan(
 def fused_scores(
     predictor: "Predictor", batch: "SubgraphBatch", plan: "FusedPlan | CPUPlan"
 ) -> Tensor:
-    """Scores of the sampled entities, [N]; what `Predictor.forward` gives."""
-    # The functions of the two families differ in the plan they take alone.
+    """Scores of the sampled entities, [N]; the result of `Predictor.forward`."""
+    # The functions of the two families differ only in the type of the plan.
     collect: Any
     dots: Any
     if _takes_compiled(batch.device):
@@ -143,7 +143,7 @@ def fused_scores(
 def _initial(start: Tensor, plan: "FusedPlan | CPUPlan") -> Tensor:
     """`h⁰` of the rows that have one, [reach, d]."""
     if plan.reach[0] == len(start):
-        return start  # the queries' entities come first, in their order
+        return start  # the query entities come first, in order
     state = start.new_zeros(plan.reach[0], start.shape[1])
     return state.index_copy(0, plan.start, start)
 
@@ -151,7 +151,7 @@ def _initial(start: Tensor, plan: "FusedPlan | CPUPlan") -> Tensor:
 def _read(
     predictor: "Predictor", states: list[Tensor], plan: "FusedPlan | CPUPlan", dots: Any
 ) -> Tensor:
-    """The scores of the rows that have a state in the end, [reach]; each layer's are added up."""
+    """The scores of the rows with a final state, [reach]; the sum over the layers' scores."""
     total: Tensor | None = None
     width = predictor.config.dim
     for number, state in enumerate(states):
@@ -159,7 +159,7 @@ def _read(
             part = dots(state, state.index_select(0, plan.start), plan.by_row)
         else:
             weight = predictor.readout.weight[:, number * width : (number + 1) * width]
-            # Scores are compared with each other: they keep the precision that states may lack.
+            # Scores are compared with each other, so they are float32 even if states are not.
             with torch.autocast(state.device.type, enabled=False):
                 part = nn.functional.linear(state.float(), weight.float()).squeeze(1)
         part = nn.functional.pad(part, (0, plan.reach[-1] - len(part)))

@@ -1,4 +1,4 @@
-"""Layer: one round of messages, and the gate that joins the rounds."""
+"""Layer: one round of message passing, and the gate between the rounds."""
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Layer(nn.Module):
-    """`z = ACT(W · AGG{MESS(h_x, r, h_o)})`, with a shortcut `z + h` if wanted."""
+    """`z = ACT(W · AGG{MESS(h_x, r, h_o)})`, with an optional shortcut `z + h`."""
 
     def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
         super().__init__()
@@ -43,11 +43,11 @@ class Layer(nn.Module):
         return new + state if self.shortcut else new
 
     def combined(self, collected: Tensor, degree: Tensor) -> Tensor:
-        """`W · AGG{…}` [N, d], normed if wanted; `collected` [N, …]; `degree` [≥ N].
+        """`W · AGG{…}` [N, d], optionally normalized; `collected` [N, …]; `degree` [≥ N].
 
-        Norming divides by the root mean square, so that entities without a message stay at zero.
-        If degrees amplify, `W` has three parts: for the aggregate as it is, amplified and damped.
-        The factors are one number an entity, and so come after the product.
+        Normalization divides by the root mean square, so entities without messages stay at zero. If
+        degrees scale the aggregate, `W` has three parts: for the unscaled, amplified and damped
+        aggregate. The factors are one number per entity and are applied after the product.
         """
         product = self.product(collected)
         if self.scaled:
@@ -59,7 +59,7 @@ class Layer(nn.Module):
         return product
 
     def product(self, collected: Tensor) -> Tensor:
-        """`W · AGG{…}` [N, d]; [N, 3 · d], with the parts side by side, if degrees amplify."""
+        """`W · AGG{…}` [N, d]; [N, 3 · d], with the parts side by side, if degrees scale."""
         if not self.scaled:
             product: Tensor = self.linear(collected)
             return product
@@ -67,7 +67,7 @@ class Layer(nn.Module):
 
 
 class Gate(nn.Module):
-    """A GRU over the layers, the same for all; entities without a message stay at zero.
+    """A GRU over the layers, shared by all; entities without messages stay at zero.
 
     `mask`: "nonzero" keeps at zero the entities whose new state sums to zero (as the official
     code), "reached" those farther from `u` than the number of layers so far.
@@ -80,13 +80,13 @@ class Gate(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, new: Tensor, old: Tensor, reached: Tensor | None) -> Tensor:
-        """`new` [N, d] from the layer, `old` [N, d] from the gate before it → [N, d]."""
+        """`new` [N, d] from the layer, `old` [N, d] from the previous gate → [N, d]."""
         live = new.sum(dim=-1) != 0 if reached is None else reached
         gated: Tensor = self.cell(self.dropout(new), old)
         return gated * live[:, None]
 
 
 def reached_next(reached: Tensor, plan: EdgePlan) -> Tensor:
-    """The entities within one hop more: bool [N] → bool [N]."""
+    """The entities within one more hop: bool [N] → bool [N]."""
     arrives = reached.index_select(0, plan.source.index).float()[:, None]
     return plan.target.sum_without_gradient(arrives).squeeze(1) > 0

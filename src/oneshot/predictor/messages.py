@@ -1,4 +1,4 @@
-"""Messages: what an edge `(x, r, o)` carries from `x` to `o`, given the query relation `q`."""
+"""Messages along an edge `(x, r, o)` from `x` to `o`, given the query relation `q`."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from oneshot.predictor.segments import EdgePlan
 
 @dataclass(frozen=True)
 class Query:
-    """What messages may know of the queries of a batch.
+    """The inputs of messages that depend on the queries of a batch.
 
     `relation` int64 [n]: the query relations; `embedding` [n, d] or None: their embeddings;
-    `layer_weights` [L, n · (2R + 1), d] or None: weights made of them (`Message.layer_weights`).
+    `layer_weights` [L, n · (2R + 1), d] or None: weights computed from them
+    (`Message.layer_weights`).
     """
 
     relation: Tensor
@@ -41,8 +42,8 @@ class Attention:
 class Message(nn.Module, ABC):
     """The messages of one layer; a new one implements `forward`, one with kernels also `terms`.
 
-    `has_kernels`: whether the kernels of GPU and CPU can make it of its `terms`.
-    `has_attention`: whether these have an attention.
+    `has_kernels`: whether the kernels of GPU and CPU can compute it from its `terms`.
+    `has_attention`: whether the terms include an attention.
     """
 
     needs_query_embedding: ClassVar[bool] = False
@@ -57,8 +58,8 @@ class Message(nn.Module, ABC):
 
     @classmethod
     def layer_weights(cls, config: PredictorConfig, num_relations: int) -> nn.Module | None:
-        """What makes `Query.layer_weights` of the queries' embeddings [n, d], if the messages of
-        all layers share such a part."""
+        """The module that computes `Query.layer_weights` from the query embeddings [n, d], if the
+        messages of all layers share one."""
         return None
 
     @abstractmethod
@@ -68,7 +69,7 @@ class Message(nn.Module, ABC):
     def terms(self, state: Tensor, query: Query) -> tuple[Tensor, Attention | None]:
         """The relations' rows [2R + 1, d], or [n · (2R + 1), d], and the parts of the attention.
 
-        What the kernels make the messages of; a message without kernels has no terms.
+        Inputs of the kernels; a message without kernels has no terms.
         """
         raise NotImplementedError
 
@@ -158,8 +159,8 @@ class DRUMMessage(Message):
 class DRUMWeights(nn.Module):
     """Weights between 0 and 1 for each layer, relation and channel, from the query.
 
-    A bidirectional LSTM reads the query's embedding once a layer, so that the weight of a
-    relation in one layer can depend on what the other layers look for.
+    A bidirectional LSTM reads the query embedding once per layer, so that the weight of a relation
+    in one layer can depend on the other layers.
     """
 
     def __init__(self, config: PredictorConfig, num_relations: int) -> None:

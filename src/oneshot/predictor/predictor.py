@@ -1,7 +1,7 @@
 """Predictor: the query-conditioned graph neural network that reasons on the subgraph.
 
-It has no entity embeddings: its parameters grow with the relations only, so that it works on
-entities, and whole graphs, that it has never seen.
+It has no entity embeddings: its size depends only on the number of relations, so it applies to
+entities and whole graphs that it has never seen.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ Engine = Literal["auto", "plain", "fused"]
 class Predictor(nn.Module):
     """Scores the entities of each subgraph as answers to its query.
 
-    `h⁰` is zero but on the query's entity `u`; each layer sends messages along the edges, so that
-    after `l` layers an entity's state describes the paths of up to `l` edges from `u` to it; the
-    score is read off the last state (or, with `concat`, off all of them).
+    `h⁰` is zero except on the query entity `u`. Each layer sends messages along the edges, so that
+    after `l` layers an entity's state describes the paths of up to `l` edges from `u` to it. The
+    score is computed from the last state (or, with `concat`, from all of them).
 
-    `engine`: "plain" computes with PyTorch's own operations, "fused" with kernels for the GPU or
-    the CPU, "auto" takes the kernels where there are any. Both compute the same.
+    `engine`: "plain" uses PyTorch operations, "fused" kernels for the GPU or the CPU, "auto" the
+    kernels if available. Both give the same result.
     """
 
     def __init__(self, config: PredictorConfig, num_relations: int) -> None:
@@ -49,7 +49,7 @@ class Predictor(nn.Module):
             if message.needs_query_embedding or config.initial == "relational"
             else None
         )
-        # Named as runs have it, after the only message that has such weights.
+        # Named as in saved runs, after the only message with such weights.
         self.drum = message.layer_weights(config, num_relations)
         self.layers = nn.ModuleList(
             Layer(config, num_relations, layer) for layer in range(config.num_layers)
@@ -75,8 +75,9 @@ class Predictor(nn.Module):
     ) -> Tensor:
         """Scores of the sampled entities, [N].
 
-        `edge_weights`, one [E] a layer, scale the messages of each edge; their gradients tell
-        what an answer rests on. `plan`: what `fused_plan` gave for this batch, if it was asked.
+        `edge_weights`, one [E] per layer, scale the messages of each edge; their gradients show
+        which edges support an answer. `plan`: the result of `fused_plan` for this batch, if
+        already computed.
         """
         if edge_weights is None and (plan is not None or self._takes_kernels(batch.device)):
             plan = plan or fused_plan(self, batch, torch.is_grad_enabled())
@@ -112,14 +113,14 @@ class Predictor(nn.Module):
         return scores
 
     def check_graph(self, num_relations: int) -> None:
-        """Raise if a graph has another number of relations than this predictor knows."""
+        """Raise if a graph has a different number of relations than this predictor."""
         if num_relations != self.num_relations:
             raise InputError(
-                f"the predictor knows {self.num_relations} relations, the graph has {num_relations}"
+                f"the predictor has {self.num_relations} relations, the graph has {num_relations}"
             )
 
     def query(self, relation: Tensor) -> Query:
-        """What messages may know of queries with these relations, int64 [n]."""
+        """The query inputs of the messages for these relations, int64 [n]."""
         embedding = None
         if self.query_embedding is not None:
             embedding = self.query_embedding.weight.index_select(0, relation)
@@ -129,7 +130,7 @@ class Predictor(nn.Module):
         return Query(relation, embedding, weights)
 
     def start(self, query: Query) -> Tensor:
-        """The state of each query's entity before the first layer, [n, d]."""
+        """The initial state of each query entity, [n, d]."""
         if self.config.initial == "relational":
             assert query.embedding is not None
             return query.embedding
@@ -145,14 +146,14 @@ class Predictor(nn.Module):
         return reason is None
 
     def _initial(self, batch: SubgraphBatch, query: Query) -> Tensor:
-        """`h⁰` [N, d]: zero but on each query's entity."""
+        """`h⁰` [N, d]: zero except on each query entity."""
         start = self.start(query)
         state = start.new_zeros(batch.num_entities, self.config.dim)
         return state.index_copy(0, batch.source, start)
 
     def _read(self, final: Tensor, batch: SubgraphBatch) -> Tensor:
         if self.readout is not None:
-            # Scores are compared with each other: they keep the precision that states may lack.
+            # Scores are compared with each other, so they are float32 even if states are not.
             with torch.autocast(final.device.type, enabled=False):
                 scores: Tensor = self.readout(final.to(self.readout.weight.dtype)).squeeze(-1)
             return scores

@@ -1,9 +1,9 @@
-"""Rows of a table, picked for edges and added up again, with gradients that are not slow.
+"""Gathering rows of a table for edges and summing edges into rows, with fast gradients.
 
-Picking a row for each edge (`table[index]`) has a gradient that adds many edges up into few rows:
-tens of thousands into each row of a relation table. Left to plain indexing this is the slowest
-step of training. Here it is one product with a sparse matrix of ones, built once a batch, which
-is fast, deterministic, and the same operation as the sum aggregation.
+The gradient of gathering a row per edge (`table[index]`) sums many edges into few rows: tens of
+thousands into each row of a relation table. With plain indexing, this is the slowest step of
+training. Here it is one product with a sparse matrix of ones, built once per batch, which is fast,
+deterministic, and the same operation as the sum aggregation.
 """
 
 from functools import cached_property
@@ -15,12 +15,12 @@ from torch import Tensor
 from oneshot.graph.sparse import SparseMatrix
 from oneshot.subgraph import SubgraphBatch
 
-_LONG_ROWS = 64  # edges a row, on average, from which rows are added up in pieces
+_LONG_ROWS = 64  # mean edges per row from which rows are summed in pieces
 _PIECE = 256
 
 
 class Rows:
-    """For each edge a row of some table: `index` int64 [E], each below `size`."""
+    """A row index of some table per edge: `index` int64 [E], each below `size`."""
 
     def __init__(self, index: Tensor, size: int, is_sorted: bool = False) -> None:
         self.index = index
@@ -38,7 +38,7 @@ class Rows:
         return added
 
     def largest(self, values: Tensor) -> Tensor:
-        """The largest of the edges of each row, by channel: [E, d] → [size, d]; 0 if none."""
+        """The maximum over the edges of each row, per channel: [E, d] → [size, d]; 0 if none."""
         empty = values.new_zeros(self.size, values.shape[1])
         index = self.index[:, None].expand_as(values)
         return empty.scatter_reduce(0, index, values, "amax", include_self=False)
@@ -56,10 +56,10 @@ class Rows:
 
     @cached_property
     def matrices(self) -> list[SparseMatrix]:
-        """Sparse matrices of ones that add edges up into rows, to be applied one by one.
+        """Sparse matrices of ones that sum edges into rows, to be applied one after the other.
 
-        One [size, E] matrix; where rows are long (a relation with very many edges), a first one
-        adds up pieces of rows and a second one the pieces, so that the work is evenly spread.
+        One [size, E] matrix; if rows are long (a relation with very many edges), a first matrix
+        sums pieces of rows and a second one the pieces, so that the work is evenly distributed.
         """
         count, order = self.count, self._order
         ends = torch.cat([count.new_zeros(1), count.cumsum(0)])
@@ -78,7 +78,7 @@ class Rows:
 
     def sum_without_gradient(self, values: Tensor) -> Tensor:
         """`add` for tensors of any number of dimensions, in at least float32."""
-        # Sparse products know no bfloat16 on every device, and sums want the precision anyway.
+        # Not all devices support sparse products in bfloat16, and sums need the precision anyway.
         dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
         total = values.flatten(1).to(dtype)
         with torch.autocast(values.device.type, enabled=False):
@@ -110,7 +110,7 @@ class _Add(torch.autograd.Function):
 
 
 class EdgePlan:
-    """The edges of a batch as rows of the tables they touch; shared by all layers.
+    """The edges of a batch as rows of the tables that they use; shared by all layers.
 
     `source`, `target`: the entities of each edge; `relation`: its relation; `query`: its query;
     `query_relation`: row of a table [n · (2R + 1), …] with a row for each query and relation.

@@ -267,7 +267,7 @@ def check_queries(graph: AdjacencyGraph, queries: Tensor) -> Tensor:
 
 
 def check_include(graph: AdjacencyGraph, queries: Tensor, include: Tensor) -> Tensor:
-    """Entities to force in, as int64 [n, c] on the graph's device; -1 stands for none."""
+    """Entities to force in, as int64 [n, c] on the graph's device; -1 for none."""
     include = torch.as_tensor(include, dtype=torch.long, device=graph.device)
     if include.dim() != 2 or len(include) != len(queries):
         raise InputError(

@@ -72,11 +72,11 @@ class Choice(NamedTuple):
 class Plan:
     """A configuration with its expected time, coverage and memory.
 
-    `choices`: the chosen options with reasons, in order of choice; an empty reason means that the
-    choice is the same for all graphs. Options set by the user are not included. `seconds`: time of
-    the whole training including evaluation. `coverage`: share of the validation queries whose
-    answer is sampled. `memory`: approximate bytes per training step. `queries`: number of training
-    queries that fit the time.
+    `choices`: the chosen options in order of choice, with a reason for each; an empty reason means
+    that the choice is the same for all graphs. Options set by the user are not included. `seconds`:
+    time of the whole training including evaluation. `coverage`: share of the validation queries
+    whose answer is sampled. `memory`: approximate bytes per training step. `queries`: number of
+    training queries that fit the time.
     """
 
     config: Config

@@ -1,1 +1,1 @@
-"""The fused path of the predictor on a CPU: passes over edges compiled from C, without copies."""
+"""Fused kernels of the predictor for the CPU: passes over edges without copies, in C."""

@@ -1,7 +1,7 @@
-"""Settling: what follows the product of a layer, in one pass over its rows each way.
+"""Activation: the operations after the matrix product of a layer, in one pass per direction.
 
 `ACT(norm(p + m · f + l / f)) + old`: the parts for amplified and damped aggregates if degrees scale
-them, the norm if wanted, the activation and the shortcut.
+them, the optional norm, the activation and the shortcut.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ def settle(
     """The new states [rows, d].
 
     `product` [rows, d], or [rows, 3 · d] with the `factor` [rows] of each row's degree; `old`
-    [≤ rows, d] if there is a shortcut; `floor`: below the mean square that is divided by, None for
+    [≤ rows, d] if there is a shortcut; `floor`: added to the mean square before division, None for
     no norm.
     """
     parts = 1 if factor is None else 3
@@ -38,12 +38,12 @@ def settle(
 
 
 def can_settle(dim: int) -> bool:
-    """Whether states of a width can be settled here; else PyTorch's operations do it."""
+    """Whether these kernels support states of a width; otherwise PyTorch operations are used."""
     return dim % _LANES == 0
 
 
 class _Call(ctypes.Structure):
-    """The arguments of the kernels, as they are declared in `compiled/predictor.c`."""
+    """The arguments of the kernels, as declared in `compiled/predictor.c`."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (

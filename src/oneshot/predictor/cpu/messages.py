@@ -1,7 +1,7 @@
-"""Collecting messages: message × attention × aggregation in one pass over the edges.
+"""Fused messages: message × attention × aggregation in one pass over the edges.
 
-With `m_e = a_e · (h_x ∘ w_r)` for an edge `e = (x, r, o)`, the messages into a row are added up as
-they are computed; none is ever stored. The backward pass computes them again.
+With `m_e = a_e · (h_x ∘ w_r)` for an edge `e = (x, r, o)`, the messages into a row are aggregated
+as they are computed and never stored. The backward pass recomputes them.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ from oneshot.predictor.aggregation import AGGREGATES
 from oneshot.predictor.cpu.plan import CPUPlan
 from oneshot.predictor.messages import Attention
 
-# The kernels take so many channels, or numbers of an attention, at a time.
+# Number of channels, or attention values, that the kernels process at a time.
 _LANES, _NARROW = 16, 8
-# Aggregates by the numbers that the kernels know them by.
+# Numbers of the aggregates in the kernels.
 _NUMBERS = {"sum": 0, "mean": 1, "max": 2, "pna": 3}
-# Gradients of what all queries share are added up in so many parts at most.
+# Maximum number of partial sums for gradients of parameters that all queries share.
 _GROUPS = 32
 
 
@@ -32,7 +32,7 @@ def collect(
     aggregate: str,
     is_sum: bool,
 ) -> Tensor:
-    """What the rows within `layer + 1` edges of `u` collect, [reach, d] (pna: [reach, 4 · d]).
+    """Aggregates of the rows within `layer + 1` edges of `u`, [reach, d] (pna: [reach, 4 · d]).
 
     `state` [reach before, d]; `table` [K, d], or [n · K, d] with weights for each query;
     `is_sum`: entity and relation are added, not multiplied. For pna: mean, max, min, deviation.
@@ -41,7 +41,7 @@ def collect(
     if attention is not None:
         *rows, weight, bias = vars(attention).values()
         tensors += [*(_padded(part, _NARROW) for part in (*rows, weight)), bias.contiguous()]
-    # Inside of the function no gradient is ever wanted: ask before.
+    # Gradients are always disabled inside the function, so check before.
     wanted = torch.is_grad_enabled()
     out: Tensor = _Collect.apply(  # type: ignore[no-untyped-call]
         plan, layer, aggregate, is_sum, wanted, *tensors
@@ -52,7 +52,7 @@ def collect(
 
 
 def _padded(part: Tensor, lanes: int) -> Tensor:
-    """A tensor [..., d] with zeros behind, so that `d` is a multiple of `lanes`."""
+    """A tensor [..., d] padded with zeros, so that `d` is a multiple of `lanes`."""
     return nn.functional.pad(part, (0, -part.shape[-1] % lanes)).contiguous()
 
 
@@ -103,7 +103,7 @@ class _Collect(torch.autograd.Function):
 
 
 class _Layer(ctypes.Structure):
-    """The arguments of the kernels, as they are declared in `compiled/predictor.c`."""
+    """The arguments of the kernels, as declared in `compiled/predictor.c`."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
@@ -122,7 +122,7 @@ class _Layer(ctypes.Structure):
 def _layer(
     plan: CPUPlan, layer: int, aggregate: str, is_sum: bool, tensors: list[Tensor]
 ) -> _Layer:
-    """What forward and backward pass of a layer have in common."""
+    """The common part of forward and backward pass of a layer."""
     state, table, *parts = tensors
     queries = plan.batch.num_queries
     call = _Layer(

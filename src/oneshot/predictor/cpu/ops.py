@@ -1,4 +1,4 @@
-"""What the fused path needs beside `collect`, by PyTorch's own operations.
+"""Operations of the fused path besides `collect`, in plain PyTorch.
 
 Rows beyond those of an older state have a state of zero, which is not stored.
 """
@@ -14,7 +14,7 @@ from oneshot.predictor.segments import Rows
 def dots(state: Tensor, asked: Tensor, rows: Rows) -> Tensor:
     """Each row of `state` [m, d] times that of its query in `asked` [n, d] → float [m].
 
-    `rows`: the query of each row; those beyond `m` are left out.
+    `rows`: the query of each row; those beyond `m` are ignored.
     """
     if len(state) < len(rows.index):
         rows = Rows(rows.index[: len(state)], rows.size)
@@ -22,7 +22,7 @@ def dots(state: Tensor, asked: Tensor, rows: Rows) -> Tensor:
 
 
 def gated(cell: nn.GRUCell, new: Tensor, old: Tensor, live: Tensor) -> Tensor:
-    """The GRU `cell` on `new` [rows, d] and `old` [≤ rows, d]; zero where `live` [rows] is."""
+    """The GRU `cell` on `new` [rows, d] and `old` [≤ rows, d]; zero where `live` [rows] is zero."""
     longer = nn.functional.pad(old, (0, 0, 0, len(new) - len(old)))
     out: Tensor = cell(new, longer)
     return out * live[:, None]
@@ -31,10 +31,10 @@ def gated(cell: nn.GRUCell, new: Tensor, old: Tensor, live: Tensor) -> Tensor:
 def settled(
     layer: Layer, collected: Tensor, degree: Tensor, old: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
-    """The states that a layer makes of what its rows have collected, [rows, d].
+    """The output states of a layer from the aggregated messages of its rows, [rows, d].
 
-    `collected` [rows, …]; `degree` [≥ rows]; `old` [≤ rows, d] if there is a shortcut. Also whether
-    each row sums to anything but zero, bool [rows].
+    `collected` [rows, …]; `degree` [≥ rows]; `old` [≤ rows, d] if there is a shortcut. Also returns
+    whether the sum of each row is not zero, bool [rows].
     """
     if can_settle(layer.linear.out_features):
         factor = None

@@ -1,4 +1,4 @@
-"""CPUPlan: the rows and edges of a batch in the order that the compiled kernels walk them in."""
+"""CPUPlan: the rows and edges of a batch in the order used by the compiled kernels."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from oneshot.subgraph import SubgraphBatch
 
 @dataclass(frozen=True)
 class CPUPlan:
-    """With `n` queries, `K = 2R + 1` kinds of relations, `L` layers:
+    """With `n` queries, `K = 2R + 1` relations (with inverses and identity), `L` layers:
 
     Rows are the entities that `L` edges or fewer lead to, numbered by distance and then by query;
-    `reach` [L + 1]: how many rows have a state after so many layers. `order` int64 [rows]: the
-    place in `batch.entities` of each row. `row_query` int32 [rows]; `by_row`, `by_place`: the query
-    of each row, and of each entity in the order of the batch; `degree` [rows]: in the whole
+    `reach` [L + 1]: number of rows with a state after each number of layers. `order` int64 [rows]:
+    the index in `batch.entities` of each row. `row_query` int32 [rows]; `by_row`, `by_place`: the
+    query of each row, and of each entity in the order of the batch; `degree` [rows]: in the whole
     graph; `start` int64 [n]: the row of each query's entity. `level_row` int32 [L + 1, n + 1]: the
     rows of a query at each distance begin there, and end where those of the next query begin.
 
@@ -41,7 +41,7 @@ class CPUPlan:
 
 
 def make_plan(batch: SubgraphBatch, num_relations: int, num_layers: int, prune: bool) -> CPUPlan:
-    """The plan of a batch. `prune`: by distance; else all rows have a state from the start."""
+    """The plan of a batch. `prune`: by distance; otherwise all rows have a state from the start."""
     source, relation, target = batch.edges.contiguous()
     count, queries, edges = batch.num_entities, batch.num_queries, batch.num_edges
     levels = num_layers + 2  # 0 to L edges, and more
@@ -67,7 +67,7 @@ def make_plan(batch: SubgraphBatch, num_relations: int, num_layers: int, prune: 
     torch.cumsum(by_level.reshape(-1), 0, dtype=torch.int32, out=first[1:])
     starts = torch.arange(levels - 1)[:, None] * queries + torch.arange(queries + 1)
     reach = by_level.sum(1).cumsum(0)[:-1].tolist()
-    # The entities stand by query already: a pass per distance is cheaper than a sort.
+    # The entities are already grouped by query: a pass per distance is cheaper than a sort.
     order = torch.cat([(distance == level).nonzero().squeeze(1) for level in range(levels)])
     place = torch.empty(count, dtype=torch.int32)
     place[order] = torch.arange(count, dtype=torch.int32)

@@ -1,1 +1,1 @@
-"""The fused path of the predictor: Triton kernels for the GPU, imported only where they run."""
+"""Fused kernels of the predictor for the GPU, in Triton; imported only if used."""

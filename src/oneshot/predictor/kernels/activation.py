@@ -1,4 +1,4 @@
-"""Settling: activation, shortcut, and which rows are not zero, in one kernel each way."""
+"""Activation: activation, shortcut and test for zero rows, in one kernel per direction."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ _ACTIVATIONS = {"identity": 0, "relu": 1, "tanh": 2}
 def settled(
     layer: Layer, collected: Tensor, degree: Tensor, old: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
-    """The states that a layer makes of what its rows have collected, [rows, d].
+    """The output states of a layer from the aggregated messages of its rows, [rows, d].
 
-    `collected` [rows, …]; `degree` [≥ rows]; `old` [≤ rows, d] if there is a shortcut. Also whether
-    each row sums to anything but zero, bool [rows].
+    `collected` [rows, …]; `degree` [≥ rows]; `old` [≤ rows, d] if there is a shortcut. Also returns
+    whether the sum of each row is not zero, bool [rows].
     """
     product = layer.combined(collected, degree)
     found: tuple[Tensor, Tensor] = _Settle.apply(

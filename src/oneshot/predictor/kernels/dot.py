@@ -1,6 +1,6 @@
 """Dot products of each entity's row with its query's, as in the readout `h_o · h_u`.
 
-The gradient of a query's row is a sum over its entities, made in a fixed order.
+The gradient of a query's row is a sum over its entities, in a fixed order.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The gate: two matrix products and one elementwise kernel each way.
+"""The gate: two matrix products and one elementwise kernel per direction.
 
 Rows beyond those of the old state have an old state of zero, which is not stored.
 """
@@ -15,7 +15,7 @@ _ROWS = 16
 
 
 def gated(cell: nn.GRUCell, new: Tensor, old: Tensor, live: Tensor) -> Tensor:
-    """The GRU `cell` on `new` [rows, d] and `old` [≤ rows, d]; zero where `live` [rows] is."""
+    """The GRU `cell` on `new` [rows, d] and `old` [≤ rows, d]; zero where `live` [rows] is zero."""
     out: Tensor = _Gate.apply(
         new.contiguous(),
         old.contiguous(),
@@ -24,7 +24,7 @@ def gated(cell: nn.GRUCell, new: Tensor, old: Tensor, live: Tensor) -> Tensor:
         cell.weight_hh,
         cell.bias_ih,
         cell.bias_hh,
-        torch.is_grad_enabled(),  # inside of the function it never is
+        torch.is_grad_enabled(),  # it is always disabled inside the function
     )
     return out
 
@@ -43,9 +43,9 @@ class _Gate(torch.autograd.Function):
         needs_gradient: bool,
     ) -> Tensor:
         rows, dim = new.shape
-        kind = new.dtype
-        from_new = torch.addmm(bias_new.to(kind), new, weight_new.to(kind).t())
-        from_old = torch.addmm(bias_old.to(kind), old, weight_old.to(kind).t())
+        dtype = new.dtype
+        from_new = torch.addmm(bias_new.to(dtype), new, weight_new.to(dtype).t())
+        from_old = torch.addmm(bias_old.to(dtype), old, weight_old.to(dtype).t())
         out = torch.empty_like(new)
         hidden = torch.empty_like(new) if needs_gradient else out
         if rows:
@@ -61,8 +61,8 @@ class _Gate(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         new, old, live, gates, hidden, weight_new, weight_old = ctx.saved_tensors
         rows, dim = new.shape
-        kind = new.dtype
-        # Not written over the gates: a graph may be walked back twice.
+        dtype = new.dtype
+        # Does not overwrite the gates: backward may run twice on a graph.
         slopes, slope_hidden = torch.empty_like(gates), torch.empty_like(hidden)
         to_old = torch.empty_like(old)
         programs = triton.cdiv(rows, _ROWS)
@@ -75,10 +75,10 @@ class _Gate(torch.autograd.Function):
             )  # fmt: skip
         total = sums.sum(0)
         shared, few = slopes[:, : 2 * dim], len(old)
-        weight_old = weight_old.to(kind)
+        weight_old = weight_old.to(dtype)
         to_old.addmm_(shared[:few], weight_old[: 2 * dim])
         to_old.addmm_(slope_hidden[:few], weight_old[2 * dim :])
-        to_new = slopes @ weight_new.to(kind)
+        to_new = slopes @ weight_new.to(dtype)
         to_weight_new = slopes.t() @ new
         to_weight_old = torch.cat([shared[:few].t() @ old, slope_hidden[:few].t() @ old])
         to_bias_new = total[: 3 * dim]
@@ -98,7 +98,7 @@ class _Gate(torch.autograd.Function):
 
 @triton.jit
 def tanh(x):
-    """Exact to float32 near zero too, where `(1 − e⁻²ˣ) / (1 + e⁻²ˣ)` is not."""
+    """Accurate in float32 also near zero, where `(1 − e⁻²ˣ) / (1 + e⁻²ˣ)` is not."""
     e = tl.exp(-2.0 * tl.abs(x))
     far = (1.0 - e) / (1.0 + e)
     far = tl.where(x < 0, -far, far)
@@ -121,7 +121,7 @@ def _forward(
     r = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     u = tl.load(at + D, mask=inside, other=0.0).to(tl.float32)
     n = tl.load(at + 2 * D, mask=inside, other=0.0).to(tl.float32)
-    # Where there is no old state, its product with the weights is the bias alone.
+    # Without an old state, its product with the weights is only the bias.
     bias = bias_at + d
     other = old_at + row * (3 * D) + d
     r += tl.where(
@@ -145,13 +145,13 @@ def _forward(
     h = tl.load(state_at + place, mask=has_old, other=0.0).to(tl.float32)
     live = tl.load(live_at + row, mask=inside, other=0).to(tl.int1)
     out = tl.where(live, n + u * (h - n), 0.0)
-    kind = out_at.dtype.element_ty
-    tl.store(out_at + place, out.to(kind), mask=inside)
-    if STORE:  # for the way back: the gates take the place of the products
-        tl.store(at, r.to(kind), mask=inside)
-        tl.store(at + D, u.to(kind), mask=inside)
-        tl.store(at + 2 * D, n.to(kind), mask=inside)
-        tl.store(hidden_at + place, hidden.to(kind), mask=inside)
+    dtype = out_at.dtype.element_ty
+    tl.store(out_at + place, out.to(dtype), mask=inside)
+    if STORE:  # for the backward pass: the gates overwrite the products
+        tl.store(at, r.to(dtype), mask=inside)
+        tl.store(at + D, u.to(dtype), mask=inside)
+        tl.store(at + 2 * D, n.to(dtype), mask=inside)
+        tl.store(hidden_at + place, hidden.to(dtype), mask=inside)
 
 
 @triton.jit
@@ -177,12 +177,12 @@ def _backward(
     by_n = g * (1.0 - u) * (1.0 - n * n)
     by_u = g * (h - n) * u * (1.0 - u)
     by_r = by_n * hidden * r * (1.0 - r)
-    kind = slope_at.dtype.element_ty
-    tl.store(slope_at + at, by_r.to(kind), mask=inside)
-    tl.store(slope_at + at + D, by_u.to(kind), mask=inside)
-    tl.store(slope_at + at + 2 * D, by_n.to(kind), mask=inside)
-    tl.store(slope_hidden_at + place, (by_n * r).to(kind), mask=inside)
-    tl.store(to_old_at + place, (g * u).to(kind), mask=has_old)
+    dtype = slope_at.dtype.element_ty
+    tl.store(slope_at + at, by_r.to(dtype), mask=inside)
+    tl.store(slope_at + at + D, by_u.to(dtype), mask=inside)
+    tl.store(slope_at + at + 2 * D, by_n.to(dtype), mask=inside)
+    tl.store(slope_hidden_at + place, (by_n * r).to(dtype), mask=inside)
+    tl.store(to_old_at + place, (g * u).to(dtype), mask=has_old)
     # The gradients of the biases, from these rows.
     total = sum_at + tl.program_id(0).to(tl.int64) * (4 * D) + d
     tl.store(total, tl.sum(by_r, axis=0), mask=in_d)

@@ -1,15 +1,14 @@
-"""Collecting messages: message × attention × aggregation in one pass over the edges.
+"""Fused messages: message × attention × aggregation in one pass over the edges.
 
-With `m_e = a_e · (h_x ∘ w_r)` for an edge `e = (x, r, o)`, a program takes one target row, or a
-piece of a long one, and adds up its messages in registers; no message is ever stored. Gradients
-are collected the same way, with the parts of the attention added up in the same order, so that
-its ReLU has the same sign: those of `h` and of the source's part of the attention by source,
-those of relations and queries by query and relation. All sums are made in float32 and in a fixed
-order.
+With `m_e = a_e · (h_x ∘ w_r)` for an edge `e = (x, r, o)`, a program processes one target row, or a
+piece of a long one, and aggregates its messages in registers; messages are never stored. Gradients
+are computed in the same way, with the terms of the attention added in the same order, so that its
+ReLU has the same sign: those of `h` and of the source term of the attention by source, those of
+relations and queries by query and relation. All sums are in float32 and in a fixed order.
 
 In all kernels `state` [.., D], `table` [.., D], the parts of the attention `s`, `t`, `q` [.., A],
-`w` [A] and `b`; `D` channels in blocks of `BD`, `A` in `BA`, `BE` edges at a time, `SIZE` edges a
-piece. A row that has several pieces gets its parts, to be joined; else its result.
+`w` [A] and `b`; `D` channels in blocks of `BD`, `A` in `BA`, `BE` edges at a time, `SIZE` edges
+per piece. The pieces of a long row write partial results, which are joined later.
 """
 
 from typing import Any
@@ -24,8 +23,8 @@ from oneshot.predictor.kernels.plan import FusedPlan
 from oneshot.predictor.kernels.segments import PIECE, Pieces, join_sums
 from oneshot.predictor.messages import Attention
 
-# How the slope of the loss in a message is found: it is the target's; by comparing the message
-# with the target's highest; by that, the lowest and the message itself.
+# How the gradient with respect to a message is computed: equal to that of the target; by comparing
+# the message with the maximum of the target; by maximum, minimum and the message itself.
 _PLAIN, _HIGHEST, _ALL = 0, 1, 2
 _MODES = {"sum": _PLAIN, "mean": _PLAIN, "max": _HIGHEST, "pna": _ALL}
 
@@ -39,14 +38,14 @@ def collect(
     aggregate: str,
     is_sum: bool,
 ) -> Tensor:
-    """What the rows within `layer + 1` edges of `u` collect, [reach, d] (pna: [reach, 4 · d]).
+    """Aggregates of the rows within `layer + 1` edges of `u`, [reach, d] (pna: [reach, 4 · d]).
 
     `state` [reach before, d]; `table` [K, d], or [n · K, d] with weights for each query;
     `is_sum`: entity and relation are added, not multiplied. For pna: mean, max, min, deviation.
     """
     parts = () if attention is None else vars(attention).values()
     tensors = [state.contiguous(), table.contiguous(), *(part.contiguous() for part in parts)]
-    # Inside of the function no gradient is ever wanted: ask before.
+    # Gradients are always disabled inside the function, so check before.
     wanted = torch.is_grad_enabled()
     out: Tensor = _Collect.apply(plan, layer, aggregate, is_sum, wanted, *tensors)
     return out
@@ -79,7 +78,7 @@ class _Collect(torch.autograd.Function):
 
 
 class _Call:
-    """One layer's collecting: the arguments that forward and backward kernels share."""
+    """The arguments that forward and backward kernels of a layer share."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class _Call:
     ) -> None:
         self.plan, self.layer, self.aggregate = plan, layer, aggregate
         self.state, self.table, *rest = tensors
-        # Without attention the pointers are never followed.
+        # Without attention the pointers are never used.
         self.terms = rest or [self.state] * 5
         self.dim = self.state.shape[1]
         self.width = rest[0].shape[1] if rest else 1
@@ -130,8 +129,8 @@ class _Call:
     def extremes(self) -> tuple[Tensor, Tensor | None]:
         """→ (highest and how often it occurs [rows, 2, d], or all six of pna; attention [E])
 
-        Messages are compared with the highest again on the way back. So the attention, a sum
-        that may be rounded otherwise each time it is written, is computed once and read.
+        The backward pass compares messages with the maximum again. Therefore the attention, a sum
+        whose rounding may differ between kernels, is computed once and stored.
         """
         plan = self.plan
         kinds = 2 if self.aggregate == "max" else 6
@@ -168,7 +167,7 @@ class _Call:
     def gradients(self, gradient: Tensor, weights: Tensor | None) -> list[Tensor | None]:
         """The gradients of state, table and the parts of the attention.
 
-        `gradient` [rows, d], or the slopes that `slopes` made.
+        `gradient` [rows, d], or the result of `slopes`.
         """
         plan, has_attention = self.plan, self.constants["ATTENTION"]
         width = self.width if has_attention else 0
@@ -228,9 +227,9 @@ class _Call:
 
 
 def tiling(dim: int, edges_per_row: float) -> tuple[int, int]:
-    """How many edges a program takes at once, few where rows are short, and its warps.
+    """Number of edges that a program processes at once, few if rows are short, and its warps.
 
-    One warp is best: its threads need not wait for others between the edges.
+    One warp is fastest: it needs no synchronization between the edges.
     """
     tile = 4 if edges_per_row < 12 else 8
     return tile, 1 if dim * tile <= 2048 else 2
@@ -248,7 +247,7 @@ def finished(raw: Tensor, scale: Tensor, state_type: torch.dtype) -> Tensor:
 
 
 def slopes(raw: Tensor, gradient: Tensor, scale: Tensor) -> Tensor:
-    """What the slope of the loss in a message is made of, by target; see `_slope`.
+    """The values per target that determine the gradient of a message; see `_slope`.
 
     `gradient` of `finished`. → [rows, 2, d]: highest, its slope; for pna [rows, 6, d]: slope,
     slope by the message, highest, its slope, lowest, its slope.
@@ -400,7 +399,7 @@ def collect_extremes(
             exists = edge < end
             x = tl.load(source_at + edge, mask=exists, other=0).to(tl.int64)
             r = tl.load(relation_at + edge, mask=exists, other=0)
-            # A source without a state sends zeros, which count here.
+            # A source without a state sends zeros, which count for these aggregates.
             inside = exists & (x < num_sources)
             grid = inside[:, None] & in_d[None, :]
             h = tl.load(state_at + x[:, None] * D + d[None, :], mask=grid, other=0.0)
@@ -424,7 +423,7 @@ def collect_extremes(
                 low_count = tl.where(new < lowest, 0.0, low_count)
                 low_count += tl.sum(same.to(tl.float32), axis=0)
                 lowest = new
-        # A row without edges, of the padding, is zero.
+        # A row without edges (padding) is zero.
         highest = tl.where(count > 0, highest, 0.0)
         if ALL:
             lowest = tl.where(low_count > 0, lowest, 0.0)
@@ -499,7 +498,7 @@ def _slope(
     gradient_at, scale_at, target, inside, message, d, in_d,
     D: tl.constexpr, MODE: tl.constexpr, MEAN: tl.constexpr,
 ):  # fmt: skip
-    """The slope of the loss in each message of a tile, [edges, channels]."""
+    """The gradient with respect to each message of a tile, [edges, channels]."""
     grid = inside[:, None] & in_d[None, :]
     if MODE == 0:
         at = gradient_at + target[:, None] * D + d[None, :]
@@ -555,7 +554,7 @@ def to_sources(
             edge = place + tl.arange(0, BE)
             inside = edge < end
             o = tl.load(target_at + edge, mask=inside, other=0).to(tl.int64)
-            # Only a row that has no state yet can have targets beyond.
+            # Only a row without a state yet can have targets beyond the reach.
             inside = inside & (o < num_targets)
             r = tl.load(relation_at + edge, mask=inside, other=0)
             grid = inside[:, None] & in_d[None, :]

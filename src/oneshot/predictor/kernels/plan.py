@@ -1,8 +1,8 @@
-"""Plan: the edges of a batch in the three orders that the kernels walk them in, as int32.
+"""Plan: the edges of a batch in the three orders that the kernels use, as int32.
 
-The entities are numbered anew, by their distance from the query's entity `u`: after `l` layers
-only those within `l` edges of `u` have a state, and they are the first `reach[l]` rows. So every
-layer works on the rows and edges that can hold anything but zero, and no others.
+The entities are renumbered by their distance from the query entity `u`: after `l` layers, only
+those within `l` edges of `u` have a state, and they are the first `reach[l]` rows. Every layer
+therefore processes only rows and edges that can be nonzero.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ _SPREAD_BLOCK = 1024
 
 @dataclass(frozen=True)
 class QueryRows:
-    """Which rows belong to which query, both ways; int32.
+    """The mapping between rows and queries, in both directions; int32.
 
-    `query` [rows]: the query of each row. `pieces`: for each query places, and `place` [N] the
-    row of each place.
+    `query` [rows]: the query of each row. `pieces`: a range of positions per query; `place` [N]:
+    the row of each position.
     """
 
     query: Tensor
@@ -34,19 +34,19 @@ class QueryRows:
 
 @dataclass(frozen=True)
 class FusedPlan:
-    """With `N` entities, `E` edges, `n` queries, `K = 2R + 1` kinds of relations, `L` layers:
+    """With `N` entities, `E` edges, `n` queries, `K = 2R + 1` relations, `L` layers:
 
-    `order` int64 [N]: the place in `batch.entities` of each row. `by_row`, `by_place`: the rows of
-    each query, numbered by distance or as in the batch. `reach` [L + 1]: how many rows have a state
-    after so many layers. `row_query` [N]; `scale` float [N]: one over the number of edges into
-    each row; `degree` [N]: of each row in the whole graph; `start` int64 [n]: the row of each
-    query's entity.
+    `order` int64 [N]: the index in `batch.entities` of each row. `by_row`, `by_place`: the rows of
+    each query, numbered by distance or as in the batch. `reach` [L + 1]: number of rows with a
+    state after each number of layers. `row_query` [N]; `scale` float [N]: one over the number of
+    edges into each row; `degree` [N]: of each row in the whole graph; `start` int64 [n]: the row of
+    each query's entity.
 
     By target: `rows`, and for each edge `source`, `relation`, `query` [E].
-    By source: `out_rows`, `out_target`, `out_relation`, `out_edge` [E] (its place by target).
+    By source: `out_rows`, `out_target`, `out_relation`, `out_edge` [E] (its index by target).
     By query and relation, then by distance: `kind_rows` (of `n · K`), `kind_source`,
-    `kind_target`, `kind_edge` [E]; `kind_end` [L, n · K]: the end of the edges that carry
-    anything in each layer.
+    `kind_target`, `kind_edge` [E]; `kind_end` [L, n · K]: the end of the edges with nonzero
+    messages in each layer.
     """
 
     kinds: int
@@ -81,10 +81,10 @@ def make_plan(
     backward: bool = True,
     reach: Sequence[int] | None = None,
 ) -> FusedPlan:
-    """The plan of a batch; waits for the GPU once, or not at all if `reach` is given.
+    """The plan of a batch; synchronizes with the GPU once, or not at all if `reach` is given.
 
-    `prune`: number by distance (else all rows are worked on in all layers). `backward`: also the
-    orders that only gradients need. `reach`: bounds to be used instead of the exact numbers. The
+    `prune`: number by distance (otherwise all layers process all rows). `backward`: also the orders
+    that only gradients need. `reach`: upper bounds to use instead of the exact numbers. The
     batch may be padded (see `oneshot.training.padding`).
     """
     source, relation, target = batch.edges
@@ -104,14 +104,14 @@ def make_plan(
     place = torch.empty(count, dtype=torch.int32, device=device)
     place.scatter_(0, order, torch.arange(count, dtype=torch.int32, device=device))
 
-    # The edges stand by target already: rows change places as wholes, without a sort.
+    # The edges are already grouped by target: whole rows are permuted, without a sort.
     ends = torch.searchsorted(target, torch.arange(count + 1, device=device))
     length = ends.diff()[order]
     indptr = torch.zeros(count + 1, dtype=torch.int32, device=device)
     torch.cumsum(length, 0, dtype=torch.int32, out=indptr[1:])
     places = torch.arange(num_edges, dtype=torch.int32, device=device)
     row = torch.searchsorted(indptr[1:], places, right=True, out_int32=True)
-    # Edges of the padding come last and belong to no row.
+    # Padding edges come last and belong to no row.
     is_edge = places < indptr[-1]
     row.clamp_(max=max(count - 1, 0))
     edge = places + (ends[:-1][order] - indptr[:-1])[row]
@@ -132,7 +132,7 @@ def make_plan(
         out_rows = cut(torch.searchsorted(by_source.values, rows, out_int32=True), num_edges)
         chosen = by_source.indices
         out = (row[chosen], new_relation[chosen], chosen.to(torch.int32))
-        # A kind's edges by the distance they start from: those that carry anything come first.
+        # The edges of a relation by distance of their source: nonzero messages come first.
         levels = num_layers + 2
         key = (row_query[row] * kinds + new_relation).long() * levels + distance[old_source]
         key.masked_fill_(~is_edge, num_queries * kinds * levels)
@@ -172,7 +172,7 @@ def make_plan(
 
 
 def distances(batch: SubgraphBatch, most: int) -> Tensor:
-    """Edges from the query's entity to each entity, int16 [N]; `most + 1` for all farther ones."""
+    """Distance in edges from the query entity, int16 [N]; `most + 1` for all farther entities."""
     count = batch.num_entities
     distance = torch.full((count,), most + 1, dtype=torch.int16, device=batch.device)
     distance.index_fill_(0, batch.source, 0)
@@ -186,7 +186,7 @@ def distances(batch: SubgraphBatch, most: int) -> Tensor:
 
 @triton.jit
 def _spread(source_at, target_at, distance_at, hop, num_edges, count, BLOCK: tl.constexpr):
-    # Programs may meet at a target; they all write the same number there.
+    # Several programs may write to the same target, but always the same number.
     edge = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = edge < num_edges
     source = tl.load(source_at + edge, mask=inside, other=0)

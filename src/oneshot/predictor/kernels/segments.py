@@ -1,9 +1,9 @@
-"""Pieces: rows of edges cut so that no row keeps one program busy for long.
+"""Pieces: rows of edges, split so that no program has a very long row.
 
-A kernel gets one program a piece. A row of at most `PIECE` edges is one piece, whose program
-writes the result; the pieces of a longer row write parts, which a second launch joins in their
-order, so that the result is the same each time. Nothing here waits for the GPU: launches are sized
-by bounds that the host knows.
+A kernel has one program per piece. A row of at most `PIECE` edges is one piece, whose program
+writes the result. The pieces of a longer row write partial results, which a second launch joins in
+a fixed order, so the result is deterministic. Nothing here synchronizes with the GPU: launch sizes
+are upper bounds known to the host.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class Pieces:
     """The pieces of `num_rows` rows that together have `num_edges` edges; all int32.
 
     `indptr` [num_rows + 1]: the edges of a row. `row` [P]: the row of each piece, `num_rows` for
-    those that are not used; `first` [num_rows + 1]: the first piece of each row; `slot`
-    [num_rows]: where the parts of a row that has several pieces begin; `split` [H]: these rows,
-    `num_rows` where there are fewer.
+    unused ones; `first` [num_rows + 1]: the first piece of each row; `slot`
+    [num_rows]: start of the parts of a row with several pieces; `split` [H]: these rows,
+    filled up with `num_rows`.
     """
 
     indptr: Tensor
@@ -36,11 +36,11 @@ class Pieces:
 
     @property
     def num_slots(self) -> int:
-        """The most parts that there can be."""
+        """Maximum number of parts."""
         return 2 * (self.num_edges // PIECE)
 
     def bound(self, num_rows: int) -> int:
-        """The most pieces that the first `num_rows` rows can have."""
+        """Maximum number of pieces of the first `num_rows` rows."""
         return min(len(self.row), num_rows + self.num_edges // PIECE)
 
 
@@ -59,7 +59,7 @@ def cut(indptr: Tensor, num_edges: int) -> Pieces:
     parts = torch.where(is_split, pieces, 0)
     slot = (parts.cumsum(0, dtype=torch.int32) - parts).to(torch.int32)
     num_split = num_edges // PIECE
-    # Rows that are not split all write behind the end.
+    # Rows that are not split all write past the end.
     place = torch.where(is_split, is_split.cumsum(0) - 1, num_split)
     split = torch.full((num_split + 1,), num_rows, dtype=torch.int32, device=device)
     split.scatter_(0, place, torch.arange(num_rows, dtype=torch.int32, device=device))
