@@ -74,9 +74,9 @@ def test_ids_keep_their_numbers() -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        (ids([0, 7], [0, 0], [1, 1]), "fact 2 has entity id 7, but the ids go from 0 to 2"),
+        (ids([0, 7], [0, 0], [1, 1]), "fact 2 has entity id 7, but ids range from 0 to 2"),
         (ids([0, 0], [0, 0], [1, -1]), "fact 2 has entity id -1"),
-        (ids([0, 0], [4, 0], [1, 1]), "fact 1 has relation id 4, but the ids go from 0 to 1"),
+        (ids([0, 0], [4, 0], [1, 1]), "fact 1 has relation id 4, but ids range from 0 to 1"),
     ],
 )
 def test_ids_outside_the_given_names_are_refused(facts: RawFacts, message: str) -> None:

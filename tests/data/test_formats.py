@@ -255,7 +255,7 @@ def test_names_stand_one_a_line(tmp_path: Path, content: bytes) -> None:
         (b"", "the file is empty"),
         (b"\n\n", "the file is empty"),
         (b"a\n\nb\n", "line 2: the line is empty"),
-        (b"a\nb\na\n", "'a' stands twice, as number 0 and 2"),
+        (b"a\nb\na\n", "'a' occurs twice, as number 0 and 2"),
         (b"a\nb\xff\n", "line 2: not valid UTF-8"),
     ],
 )

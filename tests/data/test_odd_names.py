@@ -94,7 +94,7 @@ def test_ordinary_names_stand_in_the_file_as_they_are(tmp_path: Path) -> None:
     [
         ('next\n"after\n', "relations.txt, line 2: not a name in quotes"),
         ('next\n"after" x\n', "relations.txt, line 2: not a name in quotes"),
-        ('next\n"next"\n', "relations.txt: relation 'next' stands twice"),
+        ('next\n"next"\n', "relations.txt: relation 'next' occurs twice"),
         ('next\n"\\ud800"\n', "cannot be written in UTF-8"),
         ("next\n\nafter\n", "relations.txt, line 2: the line is empty"),
     ],

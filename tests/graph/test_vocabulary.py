@@ -81,12 +81,12 @@ def test_names_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "hash_names", lambda blob, ends: np.full(len(ends) - 1, 7, "u8"))
     vocabulary = entities("ann", "bob", "eve")
     assert [vocabulary.get(name) for name in ("eve", "bob", "ann", "joe")] == [2, 1, 0, None]
-    with pytest.raises(InputError, match="'bob' stands twice, as number 1 and 3"):
+    with pytest.raises(InputError, match="'bob' occurs twice, as number 1 and 3"):
         entities("ann", "bob", "eve", "bob")
 
 
 def test_a_repeated_name_is_refused() -> None:
-    with pytest.raises(InputError, match="relation 'knows' stands twice, as number 0 and 2"):
+    with pytest.raises(InputError, match="relation 'knows' occurs twice, as number 0 and 2"):
         Vocabulary.from_names(["knows", "likes", "knows"], "relation")
 
 

@@ -1,4 +1,4 @@
-"""Facts as arrays: the graph, its vocabulary and adjacency, in memory, saved and memory-mapped.
+"""Graph: facts, vocabulary and adjacency as arrays, in memory, saved and memory-mapped.
 
 Imports `errors` and `system`.
 """

@@ -1,6 +1,6 @@
-"""Edges and Neighbours: the adjacency of a graph as arrays, and who has one.
+"""Edges and Neighbours: the adjacency of a graph as arrays, and the protocol of such graphs.
 
-Ids of entities and relations, and places in the arrays, take 32 bits each where that is enough.
+Ids of entities and relations, and indices into the arrays, use 32 bits if possible.
 """
 
 import dataclasses
@@ -16,11 +16,11 @@ from oneshot.graph.sparse import Matrix, SparseMatrix
 from oneshot.graph.vocabulary import Vocabulary
 
 SMALL = 2**31
-"""Numbers below it are kept in 32 bits."""
+"""Numbers below this limit are stored in 32 bits."""
 
 
 def integer_type(most: int) -> type[np.int32] | type[np.int64]:
-    """The type for numbers of at most so much."""
+    """The integer type for numbers up to a maximum."""
     return np.int32 if most < SMALL else np.int64
 
 
@@ -29,11 +29,11 @@ class Edges:
     """All edges, both directions, grouped by target and sorted by (target, source, relation).
 
     `indptr` int64 [V + 1]: the edges that point to `o` are `indptr[o]:indptr[o + 1]`.
-    `source` [2F]: the entity each edge starts from.
+    `source` [2F]: the source entity of each edge.
     `relation` [2F]: its relation, `0..R-1`, inverse `R..2R-1`.
-    `fact` [2F]: the row of `graph.facts` it comes from.
-    int32 where the numbers allow it, else int64: ids (`source`, `relation`) alike, and places
-    (`fact`, and all but `index` of `Neighbours`).
+    `fact` [2F]: its row in `graph.facts`.
+    int32 if possible, otherwise int64: one type for ids (`source`, `relation`) and one for indices
+    (`fact`, and all of `Neighbours` except `index`).
     """
 
     indptr: Tensor
@@ -42,15 +42,15 @@ class Edges:
     fact: Tensor
 
     def expect(self, start: Tensor, count: Tensor) -> None:
-        """Announce that rows `start : start + count` [m] will be read; for those in files."""
+        """Announce that rows `start : start + count` [m] will be read; for memory-mapped files."""
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The undirected simple graph for PageRank: one entry a pair, no self-loops, sorted.
+    """The undirected simple graph for PageRank: one entry per pair, no self-loops, sorted.
 
     `indptr` [V + 1] and `index` [P]: the neighbours of `x` are `index[indptr[x]:indptr[x + 1]]`.
-    `pair` [2F]: for each edge of `Edges`, its place in `index`; -1 for a self-loop.
+    `pair` [2F]: for each edge of `Edges`, its index in `index`; -1 for a self-loop.
     """
 
     indptr: Tensor
@@ -66,20 +66,20 @@ class Neighbours:
         return self.indptr.diff().long()
 
     def degree_of(self, entities: Tensor) -> Tensor:
-        """Number of neighbours of some entities [m], int64 [m]; touches no others if mapped."""
+        """Number of neighbours of some entities [m], int64 [m]; reads no others if mapped."""
         return self.degree[entities]
 
     @cached_property
     def largest_degree(self) -> int:
-        """The most neighbours that an entity has."""
+        """Maximum number of neighbours of an entity."""
         return int(self.degree.max()) if len(self.indptr) > 1 else 0
 
 
 class AdjacencyGraph(Protocol):
-    """What samplers may ask of a graph; `KnowledgeGraph` says what each of it is.
+    """The interface of graphs for samplers; `KnowledgeGraph` documents the members.
 
-    All tensors are on `device`. A graph too large for it has a `host`, the same graph in the
-    host's memory, which is to be asked instead.
+    All tensors are on `device`. A graph that is too large for it has a `host`, the same graph in
+    the memory of the host, which must be used instead.
     """
 
     @property
@@ -110,7 +110,7 @@ ArraysT = TypeVar("ArraysT", Edges, Neighbours)
 
 
 def compress_indptr(indptr: Tensor, keep: Tensor) -> Tensor:
-    """Row pointers after the entries where `keep` is false are gone. → int64 [V + 1]."""
+    """Row pointers after removing the entries where `keep` is false. → int64 [V + 1]."""
     kept_before = torch.cat([keep.new_zeros(1, dtype=torch.long), keep.cumsum(0)])
     return kept_before[indptr.long()]
 

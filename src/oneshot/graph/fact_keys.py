@@ -1,4 +1,4 @@
-"""Facts and pairs as one number each: checked, compared, found, and told apart from repeats."""
+"""Integer keys of facts and pairs: validation, comparison, search and removal of duplicates."""
 
 import math
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from oneshot.graph.vocabulary import Vocabulary
 
 
 def check_ids(ids: NDArray[np.integer], names: Vocabulary, where: str = "facts") -> None:
-    """Raise unless every id, [n], is one of the vocabulary's."""
+    """Raise unless every id, [n], is in the vocabulary."""
     bad = np.flatnonzero((ids < 0) | (ids >= len(names)))
     if len(bad):
         raise InputError(
             f"{where}: fact {bad[0] + 1} has {names.kind} id {ids[bad[0]]}, "
-            f"but the ids go from 0 to {len(names) - 1}"
+            f"but ids range from 0 to {len(names) - 1}"
         )
 
 
 def first_occurrences(
     facts: NDArray[np.integer], num_entities: int, num_relations: int
 ) -> NDArray[np.int64]:
-    """Rows of `facts` [n, 3] that did not occur before, ascending, int64 [m]."""
+    """Rows of `facts` [n, 3] that occur for the first time, ascending, int64 [m]."""
     key = combined_key(facts, (num_entities, num_relations, num_entities))
     order = np.argsort(key)
     ordered = key[order]
@@ -33,14 +33,14 @@ def first_occurrences(
     new[1:] = ordered[1:] != ordered[:-1]
     if new.all():
         return np.arange(len(facts))
-    # Equal facts stand together in `order`; the smallest row of each group came first.
+    # Equal facts are adjacent in `order`; the smallest row of each group came first.
     return np.sort(np.minimum.reduceat(order, np.flatnonzero(new)))
 
 
 def combined_key(rows: NDArray[np.integer], sizes: Sequence[int]) -> NDArray[np.int64]:
-    """One number for each row of `rows` [n, k], `rows[:, i] < sizes[i]`, in the order of rows.
+    """One number per row of `rows` [n, k], `rows[:, i] < sizes[i]`, in the order of rows.
 
-    Where the numbers would not fit into 64 bits, the rows are ranked instead.
+    If the numbers do not fit into 64 bits, the ranks of the rows are used instead.
     """
     if math.prod(max(size, 1) for size in sizes) >= 2**63:
         _, rank = np.unique(rows, axis=0, return_inverse=True)
@@ -53,7 +53,7 @@ def combined_key(rows: NDArray[np.integer], sizes: Sequence[int]) -> NDArray[np.
 
 
 def place_of(keys: Tensor, wanted: Tensor) -> Tensor:
-    """Place in the sorted `keys` [N] of each wanted number, or -1. [m] → [m]"""
+    """Index of each wanted number in the sorted `keys` [N], or -1. [m] → [m]"""
     place = torch.searchsorted(keys, wanted)
     if not len(keys):
         return place.fill_(-1)

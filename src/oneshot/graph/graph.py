@@ -1,4 +1,4 @@
-"""KnowledgeGraph: the facts one may look at, as sparse adjacency.
+"""KnowledgeGraph: the observed facts as sparse adjacency.
 
 Every fact `(h, r, t)` is an edge in both directions: `(h, r, t)` and `(t, r + R, h)`, where
 `R` is the number of relations and `r + R` the inverse of `r`. Edges are grouped by the
@@ -34,13 +34,13 @@ INVERSE_MARK = "⁻¹"
 
 
 class KnowledgeGraph:
-    """Facts between named entities, with the adjacency that samplers walk on.
+    """Facts between named entities, with the adjacency for samplers.
 
     `facts` [F, 3] integers: (head, relation, tail), distinct rows.
-    `origin`: how to read it again, {"source": …, "options": …}, if it was read from somewhere.
-    `packed`: whether the rows of the adjacency stand one after the other, without gaps.
-    `host`: where the adjacency is, if not on the graph's device (see `HostGraph`).
-    Immutable; `subset` and `to` give new graphs.
+    `origin`: how to load it again, {"source": …, "options": …}, if it was loaded from a source.
+    `packed`: whether the rows of the adjacency are contiguous, without gaps.
+    `host`: the graph with the adjacency, if not on the graph's device (see `HostGraph`).
+    Immutable; `subset` and `to` return new graphs.
     """
 
     packed = True
@@ -60,10 +60,10 @@ class KnowledgeGraph:
         entities: Vocabulary | Sequence[str] | int | None = None,
         relations: Vocabulary | Sequence[str] | int | None = None,
     ) -> "KnowledgeGraph":
-        """The graph of these facts; repeated facts count once.
+        """The graph of these facts; duplicates are removed.
 
         `facts` [F, 3] ids. `entities` and `relations` are names, or counts (then the names are
-        the numbers), or None (then the largest id gives the count).
+        the numbers), or None (then the largest id determines the count).
         """
         array = np.asarray(facts.cpu() if isinstance(facts, Tensor) else facts)
         if array.size == 0:
@@ -83,7 +83,7 @@ class KnowledgeGraph:
     def from_distinct(
         cls, facts: NDArray[np.integer], entities: Vocabulary, relations: Vocabulary
     ) -> "KnowledgeGraph":
-        """The graph of `facts` [F, 3] that are known to be valid ids and distinct."""
+        """The graph of `facts` [F, 3], which must be valid and distinct (not checked)."""
         check_relations(relations)
         kind = integer_type(max(len(entities), 2 * len(relations) + 1))
         kept = np.ascontiguousarray(facts, kind)
@@ -99,7 +99,7 @@ class KnowledgeGraph:
 
     @property
     def num_relations(self) -> int:
-        """Number of relations, inverses not counted."""
+        """Number of relations, without inverses."""
         return len(self.relations)
 
     @property
@@ -169,7 +169,7 @@ class KnowledgeGraph:
     def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
         """`D^-1/2 A D^-1/2` of the undirected simple graph, sparse CSR [V, V].
 
-        An entity without neighbours gets a 1 on the diagonal: a walk that starts there stays.
+        An entity without neighbours has a 1 on the diagonal: a walk that starts there stays.
         """
         if dtype not in self._normalized:
             self._normalized[dtype] = normalized_adjacency(self.neighbours, dtype)
@@ -177,11 +177,11 @@ class KnowledgeGraph:
 
     @cached_property
     def degree(self) -> Tensor:
-        """Number of edges that point to each entity (facts it takes part in), int64 [V]."""
+        """Number of edges that point to each entity (the facts that contain it), int64 [V]."""
         return self.edges.indptr.diff()
 
     def degree_of(self, entities: Tensor) -> Tensor:
-        """`degree` of some entities [m], int64 [m]; touches no others if the graph is mapped."""
+        """`degree` of some entities [m], int64 [m]; reads no others if the graph is mapped."""
         return self.degree[entities]
 
     def edges_into(self, entity: int) -> tuple[Tensor, Tensor]:
@@ -193,7 +193,7 @@ class KnowledgeGraph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of names and facts, independent of the order in which facts were given."""
+        """A hash of names and facts, independent of the order of the facts."""
         edges = self.edges
         names = (a for v in (self.entities, self.relations) for a in (v.offsets, v.blob))
         numbers = (
@@ -206,8 +206,8 @@ class KnowledgeGraph:
     def subset(self, mask: Tensor) -> "KnowledgeGraph":
         """The graph of the facts where `mask` bool [F] is true, with the same entities.
 
-        Filters the sorted adjacency instead of sorting again, so that a fresh observation
-        graph each epoch costs a few passes over the edges.
+        Filters the sorted adjacency instead of sorting again, so that the observation graph of an
+        epoch costs only a few passes over the edges.
         """
         if mask.dtype != torch.bool or mask.shape != (self.num_facts,):
             raise InputError(f"mask must be bool of shape [{self.num_facts}]")
@@ -236,9 +236,9 @@ class KnowledgeGraph:
         return graph
 
     def to(self, device: torch.device | str) -> "KnowledgeGraph":
-        """This graph with its tensors on a device (itself if they are there already).
+        """This graph with its tensors on a device (itself if they are already there).
 
-        One that is too large for the device stays where it is (see `HostGraph`).
+        A graph that is too large for the device stays on the host (see `HostGraph`).
         """
         from oneshot.graph.host import HostGraph, fits_on
 
@@ -254,7 +254,7 @@ class KnowledgeGraph:
         return graph
 
     def with_relations(self, relations: Vocabulary) -> "KnowledgeGraph":
-        """This graph with its relations numbered as in another vocabulary, matched by name."""
+        """This graph with the relation ids of another vocabulary, matched by name."""
         if relations == self.relations:
             return self
         used = np.unique(self.facts[:, 1].cpu().numpy()).tolist()
@@ -277,14 +277,14 @@ class KnowledgeGraph:
 
 
 def fingerprint_of(arrays: Iterable[NDArray[Any]]) -> str:
-    """The fingerprint of a graph from its arrays, each whole or in pieces.
+    """The fingerprint of a graph from its arrays, each as a whole or in pieces.
 
-    Offsets and letters of the entities' names, the same of the relations, then `indptr`, `source`
-    and `relation` of the edges.
+    Offsets and bytes of the entity names, then of the relation names, then `indptr`, `source` and
+    `relation` of the edges.
     """
     digest = hashlib.blake2b(digest_size=16)
     for array in arrays:
-        # Letters as they are; numbers alike, whatever type they are kept in.
+        # Bytes unchanged; integers independent of their stored type.
         same = array if array.dtype == np.uint8 else array.astype("<i8", copy=False)
         digest.update(np.ascontiguousarray(same).data)
     return digest.hexdigest()
@@ -293,7 +293,7 @@ def fingerprint_of(arrays: Iterable[NDArray[Any]]) -> str:
 def _vocabulary(
     names: Vocabulary | Sequence[str] | int | None, ids: NDArray[np.integer], kind: str
 ) -> Vocabulary:
-    """Names given in one of the ways of `from_facts`, as a vocabulary."""
+    """The vocabulary of names given as in `from_facts`."""
     if isinstance(names, Vocabulary):
         return names
     if names is not None and not hasattr(names, "__index__"):
@@ -305,9 +305,9 @@ def _vocabulary(
 
 
 def check_relations(relations: Vocabulary, where: str = "graph") -> None:
-    """Raise if a relation has the name that the inverse of another one has."""
+    """Raise if the name of a relation equals the name of another one's inverse."""
     mark = INVERSE_MARK.encode()
-    if mark not in relations.blob.tobytes():  # in one pass, as good as always
+    if mark not in relations.blob.tobytes():  # one pass, which is nearly always sufficient
         return
     for name in relations:
         if name.endswith(INVERSE_MARK) and name.removesuffix(INVERSE_MARK) in relations:

@@ -1,8 +1,8 @@
-"""HostGraph: a graph too large for the device that answers, kept in the memory of the host.
+"""HostGraph: a graph that is too large for the device, kept in the memory of the host.
 
-Subgraphs are small even where the graph is not: they are sampled on the CPU, and only they go to
-the device. Samplers ask `host`; for all others it is a graph on the device, but that its adjacency
-lies on the host.
+Subgraphs are small even if the graph is not: they are sampled on the CPU, and only they are moved
+to the device. Samplers use `host`; otherwise it behaves like a graph on the device, except that its
+adjacency is on the host.
 """
 
 from functools import cached_property
@@ -17,11 +17,11 @@ from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.devices import available_memory
 
 LARGEST_SHARE = 0.6
-"""Of the free memory of a device that a graph may take; the rest is for questions."""
+"""Maximum share of the free memory of a device for a graph; the rest is for queries."""
 
 
 class HostGraph(KnowledgeGraph):
-    """The graph `host`, which lies on the CPU, for a predictor on another device."""
+    """The graph `host` on the CPU, for a predictor on another device."""
 
     packed = False
     host: KnowledgeGraph
@@ -41,7 +41,7 @@ class HostGraph(KnowledgeGraph):
 
     @cached_property
     def facts(self) -> Tensor:
-        """The facts alone are a tenth of the adjacency, and training draws from them."""
+        """The facts on the device: a tenth of the size of the adjacency, and used by training."""
         return self.host.facts.to(self.device)
 
     @cached_property
@@ -82,7 +82,7 @@ class HostGraph(KnowledgeGraph):
 
 
 def fits_on(graph: KnowledgeGraph, device: torch.device) -> bool:
-    """Whether a device has place for a graph, its adjacency and the matrix of its walks."""
+    """Whether a graph, its adjacency and its walk matrix fit into the memory of a device."""
     pairs = len(graph.neighbours.index)
     arrays = (
         graph.facts,

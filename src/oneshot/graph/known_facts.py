@@ -1,4 +1,4 @@
-"""KnownFacts: which answers of a query are known, and whether an entity is one of them."""
+"""KnownFacts: the known answers of queries, for filtered ranking."""
 
 import torch
 from torch import Tensor
@@ -9,13 +9,13 @@ from oneshot.graph.fact_keys import place_of
 class KnownFacts:
     """The known answers of every query, both directions.
 
-    `facts` [n, 3] integers, repeated ones allowed, between `num_entities` entities.
+    `facts` [n, 3] integers, duplicates allowed, between `num_entities` entities.
     """
 
     def __init__(self, facts: Tensor, num_entities: int, num_relations: int) -> None:
         self.num_entities, self.num_relations = num_entities, num_relations
         head, relation, tail = facts.long().unbind(1)
-        # One number for each query and answer, in their order.
+        # One sorted key per query and answer.
         keys = self._first_key(
             torch.cat([head, tail]), torch.cat([relation, relation + num_relations])
         )
@@ -45,5 +45,5 @@ class KnownFacts:
         return place_of(self._keys, self._first_key(*queries.unbind(1))[:, None] + entities) >= 0
 
     def _first_key(self, entity: Tensor, relation: Tensor) -> Tensor:
-        """The least number that an answer of each query (entity, relation) can have, [n]."""
+        """The smallest possible key of an answer of each query (entity, relation), [n]."""
         return (entity * (2 * self.num_relations)).add_(relation).mul_(self.num_entities)

@@ -1,10 +1,9 @@
-"""Arrays in memory-mapped files: pages are read when they are touched.
+"""Arrays in memory-mapped files: pages are read on first access.
 
-The system reads more than what is touched, on the guess that the rest will be wanted as well; how
-much is its own setting, up to megabytes a touch. For a graph that fits into memory that is a good
-guess. For one that does not it would fill the memory with what nobody asks for, so that such
-arrays are mapped with the word that touches come at random (`Scattered`); then pages that will be
-needed are announced before, all together, because one by one each would wait for the disk.
+The system reads ahead, up to megabytes per access. For a graph that fits into memory, this is
+efficient. For a larger graph, it would fill the memory with unused pages. Such arrays are therefore
+mapped with the advice that access is random (`Scattered`), and the pages that will be needed are
+announced in advance, all together, because otherwise each access would wait for the disk.
 """
 
 import mmap
@@ -20,15 +19,15 @@ from torch import Tensor
 from oneshot.system.files import check_readable
 
 _MACHINES = ("x86_64", "aarch64", "riscv64")
-# What Linux calls MAP_NORESERVE; Python has no name for it before 3.13.
+# MAP_NORESERVE of Linux; Python has no constant for it before 3.13.
 _NO_RESERVE = 0x4000 if sys.platform == "linux" and platform.machine() in _MACHINES else 0
 _CAN_ADVISE = hasattr(mmap.mmap, "madvise") and hasattr(mmap, "MADV_RANDOM")
 
 
 class Scattered:
-    """The pages of mapped arrays [n] of one graph, of which few are touched.
+    """The pages of mapped arrays [n] of one graph, of which few are accessed.
 
-    `arrays`: memory maps, rows of which start and end at the same places.
+    `arrays`: memory maps whose rows start and end at the same positions.
     """
 
     def __init__(self, *arrays: NDArray[Any]) -> None:
@@ -40,14 +39,14 @@ class Scattered:
                 self._maps.append((pages, int(getattr(array, "offset", 0)), array.itemsize))
 
     def expect(self, start: Tensor, count: Tensor) -> None:
-        """Have the system fetch rows `start : start + count` [m] while others are waited for."""
+        """Let the system prefetch rows `start : start + count` [m] in parallel."""
         first, last = start.numpy(), (start + count).numpy()
         for pages, offset, size in self._maps:
             low = (offset + size * first) // mmap.PAGESIZE
             high = (offset + size * last - 1) // mmap.PAGESIZE + 1
             order = np.argsort(low, kind="stable")
             low, high = low[order], np.maximum.accumulate(high[order])
-            # Rows whose pages touch each other are asked for together.
+            # Rows with adjacent pages are requested together.
             gap = low[1:] > high[:-1]
             begins = low[np.append(True, gap)[: len(low)]] * mmap.PAGESIZE
             ends = high[np.append(gap, True)[: len(low)]] * mmap.PAGESIZE
@@ -57,9 +56,9 @@ class Scattered:
 
 
 def map_array(path: Path, dimensions: int = 1) -> NDArray[Any]:
-    """The integers in a `.npy` file, with pages that are copied when they are written to.
+    """The integers in a `.npy` file, with copy-on-write pages.
 
-    torch wants writable memory; the file is never changed.
+    torch requires writable memory; the file is never changed.
     """
     check_readable(path)
     try:
@@ -71,7 +70,7 @@ def map_array(path: Path, dimensions: int = 1) -> NDArray[Any]:
     if sys.platform == "win32" or not array.flags.c_contiguous:
         return np.lib.format.open_memmap(path, mode="c")
     with path.open("rb") as file:
-        # Else the system refuses files larger than its memory: every page might be written to.
+        # Otherwise the system rejects files larger than its memory, as every page could be written.
         flags = mmap.MAP_PRIVATE | _NO_RESERVE
         pages = mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     mapped = np.ndarray.__new__(np.memmap, array.shape, array.dtype, pages, int(array.offset))

@@ -1,9 +1,9 @@
 """Saved graphs: memory-mapped arrays that open in milliseconds, whatever their size.
 
 A saved graph is a directory with `oneshot-graph.json` (format version, fingerprint, checksums) and
-one `.npy` file an array. Opening maps the files; pages are read when they are touched. A graph may
-be larger than the memory: questions by the local push (`method="push"`) and the extraction of their
-subgraphs touch the rows of the entities that they reach, and nothing else.
+one `.npy` file per array. Opening maps the files; pages are read on first access. A graph may be
+larger than the memory: queries with the local push (`method="push"`) and the extraction of their
+subgraphs read only the rows of the entities that they reach.
 """
 
 import json
@@ -29,9 +29,9 @@ from oneshot.system.files import check_replaceable, replacing_directory
 FORMAT = 1
 MARKER = "oneshot-graph.json"
 CHECKED_BYTES = 1 << 26
-"""Saved graphs up to this size are checked as a whole when they are opened."""
+"""Saved graphs up to this size in bytes are fully verified when they are opened."""
 SCATTERED_SHARE = 0.5
-"""Of the memory: adjacency that takes more is read page by page (see `graph.memory_map`)."""
+"""Share of the memory above which the adjacency is read page by page (see `graph.memory_map`)."""
 
 _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")
@@ -47,11 +47,11 @@ CONTENTS: dict[str, None] = dict.fromkeys(
         *(f"{facts}.npy" for facts in ("facts", "valid", "test")),
     ]
 )
-"""The files of a saved graph; a directory that holds anything else is not replaced."""
+"""The files of a saved graph; a directory with other files is not replaced."""
 
 
 class MappedEdges(Edges):
-    """Edges in files. `scattered`: set if they are larger than the memory can hold."""
+    """Edges in files. `scattered`: set if they are too large for the memory."""
 
     scattered: Scattered | None = None
 
@@ -61,7 +61,7 @@ class MappedEdges(Edges):
 
 
 class MappedNeighbours(Neighbours):
-    """Neighbours in files: degrees are counted where they are asked for."""
+    """Neighbours in files: degrees are computed on demand."""
 
     scattered: Scattered | None = None
 
@@ -74,7 +74,7 @@ class MappedNeighbours(Neighbours):
 
 
 class MappedGraph(KnowledgeGraph):
-    """A graph in a file: degrees are counted where they are asked for."""
+    """A graph in a file: degrees are computed on demand."""
 
     def degree_of(self, entities: Tensor) -> Tensor:
         indptr = self.edges.indptr
@@ -82,14 +82,14 @@ class MappedGraph(KnowledgeGraph):
 
 
 def check_place(path: Path) -> None:
-    """Raise if no graph can be saved there; for a look before the long work starts."""
+    """Raise if no graph can be saved there; called before the long work starts."""
     check_replaceable(path, MARKER, CONTENTS)
 
 
 def save_graph(
     path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor], about: dict[str, Any]
 ) -> None:
-    """Write a graph and further splits [n, 3]; `about` is kept as it is."""
+    """Write a graph and further splits [n, 3]; `about` is stored unchanged."""
     fingerprint, largest_degree = graph.fingerprint, graph.neighbours.largest_degree
     with replacing_directory(path, MARKER, CONTENTS) as directory:
         for name in _EDGES:
@@ -143,7 +143,7 @@ def is_saved_graph(path: Path) -> bool:
 
 
 def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str, Any]]:
-    """A saved graph, its further splits, and what was noted about it."""
+    """A saved graph, its further splits, and its metadata."""
     try:
         meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
         if meta["format"] != FORMAT:
@@ -159,7 +159,7 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
         pairs = {name: map_array(path / f"neighbours_{name}.npy") for name in _NEIGHBOURS}
         graph.edges = MappedEdges(*map(torch.from_numpy, edges.values()))
         graph.neighbours = MappedNeighbours(*map(torch.from_numpy, pairs.values()))
-        # What questions touch; `indptr` is small and soon in memory as a whole.
+        # The arrays that queries read; `indptr` is small and soon completely in memory.
         touched = edges["source"], edges["relation"], pairs["index"]
         memory = total_memory(torch.device("cpu"))
         size = sum(array.nbytes for array in touched)
@@ -178,11 +178,10 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
 
 
 def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:
-    """Raise unless every file of a saved graph has the checksum that it was saved with.
+    """Raise unless every file of a saved graph has its original checksum.
 
-    Then every number in them must point to something. Opening does so by itself for small graphs;
-    of large ones it looks at the sizes of the files only. `progress` is told the bytes done and
-    those there are.
+    Then the values of all arrays are validated. Opening does so for small graphs; for large ones it
+    checks only the sizes of the files. `progress` is called with the bytes done and the total.
     """
     try:
         meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
@@ -205,7 +204,7 @@ def _check_files(
     whole: bool = False,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> None:
-    """Raise if a file is not the one that was saved: by its size, or by its checksum."""
+    """Raise if the size or the checksum of a file differs from the saved one."""
     if not is_intact(meta):
         raise ValueError(f"{MARKER} was changed or damaged")
     files: dict[str, dict[str, Any]] = meta["files"]
@@ -234,7 +233,7 @@ def _open_vocabulary(path: Path, kind: str) -> Vocabulary:
 
 
 def _check_lengths(path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
-    """Arrays of different graphs, mixed by a partial copy, must not be taken for one."""
+    """Raise if arrays of different graphs were mixed by a partial copy."""
     edges, neighbours = graph.edges, graph.neighbours
     consistent = (
         len(edges.indptr) == len(neighbours.indptr) == graph.num_entities + 1

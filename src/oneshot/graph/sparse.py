@@ -1,10 +1,10 @@
 """SparseMatrix: a sparse matrix and its product with dense blocks.
 
 On the CPU the product is `torch.nn.functional.embedding_bag`, which sums weighted rows of the
-block: one column of the result then has the same bits whatever columns stand beside it. The
-product of `torch.sparse_csr_tensor` does not have this property on every CPU (on some Intel
-processors the last bit of a column depends on the width of the block), and it takes two to four
-times as long on blocks of 32 columns. On a GPU it is cuSPARSE's product.
+block: each column of the result is then bitwise independent of the other columns. The product of
+`torch.sparse_csr_tensor` does not have this property on every CPU (on some Intel CPUs the last bit
+of a column depends on the width of the block), and takes two to four times as long on blocks of 32
+columns. On a GPU it is the product of cuSPARSE.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Matrix(Protocol):
-    """A sparse matrix [rows, columns] that walks multiply by."""
+    """The interface of a sparse matrix [rows, columns] for walks."""
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -28,7 +28,7 @@ class Matrix(Protocol):
         """The product with a dense block: [columns, n] → [rows, n]."""
 
     def chebyshev_step(self, current: Tensor, previous: Tensor) -> Tensor:
-        """`2 · M @ current − previous`, both [rows, n]; may be written over `previous`."""
+        """`2 · M @ current − previous`, both [rows, n]; may overwrite `previous`."""
 
 
 class SparseMatrix:
@@ -42,7 +42,7 @@ class SparseMatrix:
         self, indptr: Tensor, index: Tensor, values: Tensor | None, num_columns: int
     ) -> None:
         self.shape: tuple[int, int] = (len(indptr) - 1, num_columns)
-        # The products are fastest with indices of 32 bits.
+        # The products are fastest with 32-bit indices.
         kind = torch.int32 if max(*self.shape, len(index)) < 2**31 else torch.int64
         self.indptr, self.index = indptr.to(kind), index.to(kind)
         self.values = values
@@ -56,7 +56,7 @@ class SparseMatrix:
         """The product with a dense block: [num_columns, n] → [rows, n]."""
         if self.device.type != "cpu":
             return self._csr(block.dtype) @ block
-        if not block.shape[1]:  # which the kernel of the product does not expect
+        if not block.shape[1]:  # not supported by the kernel of the product
             return block.new_zeros(self.shape[0], 0)
         return torch.nn.functional.embedding_bag(
             self.index,

@@ -1,7 +1,8 @@
-"""Checks of the arrays of a graph that comes from a file: each number points to something.
+"""Validation of the arrays of a graph from a file: every index must be in range.
 
-A checksum tells damage; whoever made the file on purpose also made its checksum. Compiled code
-that follows a wrong number may read beyond its memory, so that none is followed before this look.
+A checksum detects damage, but not a file that was manipulated on purpose, with its checksum.
+Compiled code that uses an invalid index may read outside of its memory, so all indices are
+validated first.
 """
 
 from collections.abc import Iterator
@@ -14,11 +15,11 @@ from torch import Tensor
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 
-_PIECE = 1 << 22  # numbers looked at together
+_PIECE = 1 << 22  # values per chunk
 
 
 def check_values(graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
-    """Raise a `ValueError` that names an array with a number that cannot be."""
+    """Raise a `ValueError` that names an array with invalid values."""
     entities, relations, facts = graph.num_entities, graph.num_relations, graph.num_facts
     edges, neighbours = graph.edges, graph.neighbours
     _check_rising("edges_indptr", edges.indptr, 2 * facts)
@@ -36,15 +37,15 @@ def check_values(graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
 
 
 def _check_names(names: Vocabulary) -> None:
-    """Every name is a piece of UTF-8, and the index of hashes leads to names."""
+    """Raise unless every name is valid UTF-8, and the index of hashes is valid."""
     kind, blob, offsets = names.kind, names.blob, names.offsets
     _check_rising(f"{kind}_offsets", offsets, len(blob))
     hashes, ids = names.hash_index
     _check_range(f"{kind}_hash_ids", ids, 0, len(names))
     for piece in _pieces(offsets[:-1]):
         starts = blob[piece[piece < len(blob)]]
-        if bool(((starts & 0xC0) == 0x80).any()):  # in the middle of a letter
-            raise ValueError(f"{kind}_offsets.npy has wrong numbers")
+        if bool(((starts & 0xC0) == 0x80).any()):  # in the middle of a character
+            raise ValueError(f"{kind}_offsets.npy has invalid values")
     for first in range(0, len(names), _PIECE):
         last = min(first + _PIECE, len(names))
         try:
@@ -54,31 +55,31 @@ def _check_names(names: Vocabulary) -> None:
     previous = np.uint64(0)
     for piece in _pieces(hashes):
         if piece[0] < previous or bool((piece[1:] < piece[:-1]).any()):
-            raise ValueError(f"{kind}_hashes.npy is not in order")
+            raise ValueError(f"{kind}_hashes.npy is not sorted")
         previous = piece[-1]
 
 
 def _check_rising(name: str, values: Tensor | NDArray[Any], last: int) -> None:
-    """Raise unless the values go from 0 to `last` and never down."""
+    """Raise unless the values increase monotonically from 0 to `last`."""
     previous = 0
     for number, piece in enumerate(_pieces(values)):
         wrong = number == 0 and int(piece[0]) != 0
         if wrong or int(piece[0]) < previous or bool((piece[1:] < piece[:-1]).any()):
-            raise ValueError(f"{name}.npy has wrong numbers")
+            raise ValueError(f"{name}.npy has invalid values")
         previous = int(piece[-1])
     if previous != last:
-        raise ValueError(f"{name}.npy has wrong numbers")
+        raise ValueError(f"{name}.npy has invalid values")
 
 
 def _check_range(name: str, values: Tensor | NDArray[Any], least: int, most: int) -> None:
     """Raise unless `least` ≤ value < `most` for all."""
     for piece in _pieces(values):
         if int(piece.min()) < least or int(piece.max()) >= most:
-            raise ValueError(f"{name}.npy has wrong numbers")
+            raise ValueError(f"{name}.npy has invalid values")
 
 
 def _pieces(values: Tensor | NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """An array [n] in parts, none of them empty."""
+    """An array [n] in non-empty parts."""
     array = values.numpy() if isinstance(values, Tensor) else values
     for start in range(0, len(array), _PIECE):
         yield array[start : start + _PIECE]

@@ -1,8 +1,8 @@
-"""Vocabulary: the names of entities or relations, id by id.
+"""Vocabulary: the names of entities or relations, by id.
 
-Millions of names as Python strings cost hundreds of bytes each, so the names are kept as
-one block of UTF-8 with offsets, which can be memory-mapped. Looking a name up goes through
-a sorted array of 64-bit hashes, verified against the bytes: no dictionary is ever built.
+Millions of names as Python strings cost hundreds of bytes each, so the names are stored as
+one block of UTF-8 with offsets, which can be memory-mapped. Lookup uses a sorted array of 64-bit
+hashes, verified against the bytes, without a dictionary.
 """
 
 import difflib
@@ -20,7 +20,7 @@ from oneshot.errors import InputError, UnknownNameError
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _WORD = 1 << 64
 _CHUNK = 1 << 18  # names hashed or decoded at a time
-_COMPARED = 2_000  # names compared letter by letter when one is not found
+_COMPARED = 2_000  # names compared character by character when a name is not found
 
 
 class Vocabulary(Sequence[str]):
@@ -28,7 +28,7 @@ class Vocabulary(Sequence[str]):
 
     `blob` uint8 [bytes]: all names in UTF-8, one after the other.
     `offsets` int64 [n + 1]: name `i` is `blob[offsets[i]:offsets[i + 1]]`.
-    `kind`: what the names are, for messages ("entity" or "relation").
+    `kind`: type of the names, for messages ("entity" or "relation").
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Vocabulary(Sequence[str]):
         self.offsets = offsets
         self.kind = kind
         if index is not None:
-            self.hash_index = index  # takes the place of the cached property
+            self.hash_index = index  # replaces the cached property
 
     @classmethod
     def from_names(cls, names: Iterable[str], kind: str) -> "Vocabulary":
@@ -99,7 +99,7 @@ class Vocabulary(Sequence[str]):
 
     def get(self, name: str) -> int | None:
         """The id of a name, or None."""
-        # What cannot be encoded becomes invalid UTF-8, which no known name is equal to.
+        # Unencodable characters become invalid UTF-8, which matches no known name.
         encoded = name.encode(errors="surrogatepass")
         hashes, ids = self.hash_index
         wanted = np.uint64(_hash(encoded))
@@ -112,14 +112,14 @@ class Vocabulary(Sequence[str]):
         return None
 
     def index(self, name: str, *_: Any) -> int:
-        """The id of a name; an unknown one is an error that suggests the nearest names."""
+        """The id of a name; raises for an unknown name, with the nearest names."""
         found = self.get(name)
         if found is None:
             raise UnknownNameError(self.kind, name, self.nearest(name))
         return found
 
     def nearest(self, name: str, count: int = 3) -> list[str]:
-        """Known names that look like `name`, best first (for messages)."""
+        """Known names similar to `name`, best first (for messages)."""
         candidates: dict[str, str] = {}  # folded → as written
         for candidate in self if len(self) <= _COMPARED else self._sharing_letters(name):
             candidates.setdefault(candidate.casefold(), candidate)
@@ -137,7 +137,7 @@ class Vocabulary(Sequence[str]):
         return hashes[order], order
 
     def extended(self, names: Sequence[str]) -> "Vocabulary":
-        """The vocabulary of these names and of further ones, which must be new."""
+        """The vocabulary extended by further names, which must be new."""
         if not names:
             return self
         more = Vocabulary.from_names(names, self.kind)
@@ -149,7 +149,7 @@ class Vocabulary(Sequence[str]):
         return Vocabulary(blob, offsets, self.kind, index)
 
     def check_distinct(self) -> None:
-        """Raise if a name stands twice."""
+        """Raise if a name occurs twice."""
         hashes, ids = self.hash_index
         for position in np.flatnonzero(hashes[1:] == hashes[:-1]):
             # Equal hashes of different names are possible; only equal names are an error.
@@ -159,14 +159,14 @@ class Vocabulary(Sequence[str]):
                 if names.count(name) > 1:
                     first, second = sorted(i for i in run.tolist() if self[i] == name)[:2]
                     raise InputError(
-                        f"{self.kind} {name!r} stands twice, as number {first} and {second}"
+                        f"{self.kind} {name!r} occurs twice, as number {first} and {second}"
                     )
 
     def _bytes(self, index: int) -> bytes:
         return self.blob[self.offsets[index] : self.offsets[index + 1]].tobytes()
 
     def _sharing_letters(self, name: str) -> list[str]:
-        """The names that share most pairs of neighbouring letters with `name`."""
+        """The names that share most character bigrams with `name`."""
         letters = np.frombuffer(name.encode(errors="replace").lower(), np.uint8)
         wanted = np.zeros(1 << 16, bool)
         wanted[_letter_pairs(letters)] = True
@@ -183,9 +183,10 @@ class Vocabulary(Sequence[str]):
 
 
 class GrowingVocabulary(Vocabulary):
-    """A vocabulary that new names can be added to, one by one, at no cost for the old ones.
+    """A vocabulary to which names can be added one by one, at constant cost.
 
-    Readers in other threads see a name as soon as `add` has returned. `settled` gives a plain one.
+    Readers in other threads see a name as soon as `add` has returned. `settled` returns a plain
+    vocabulary.
     """
 
     def __init__(self, base: Vocabulary) -> None:
@@ -195,13 +196,13 @@ class GrowingVocabulary(Vocabulary):
         self._new_ids: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
-        # The arrays of a plain vocabulary, made when they are asked for.
+        # The arrays of a plain vocabulary, created on demand.
         if name in ("blob", "offsets"):
             return getattr(self.settled(), name)
         raise AttributeError(name)
 
     def add(self, name: str) -> int:
-        """The id of a name, which is a new one if it was not known."""
+        """The id of a name, which is added if unknown."""
         found = self.get(name)
         if found is not None:
             return found
@@ -242,7 +243,7 @@ class GrowingVocabulary(Vocabulary):
 
 
 def _lowered(text: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """UTF-8 text [n] with ASCII letters in lower case. → uint8 [n]"""
+    """UTF-8 text [n] with ASCII characters in lower case. → uint8 [n]"""
     capital = (text >= ord("A")) & (text <= ord("Z"))
     return text | (capital * np.uint8(32))
 
@@ -270,7 +271,7 @@ def hash_names(blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.u
     powers = np.full(int(lengths.max(initial=0)) + 1, _MULTIPLIER, np.uint64).cumprod()
     place = np.arange(len(blob)) - np.repeat(starts, lengths)
     terms = (blob.astype(np.uint64) + np.uint64(1)) * powers[place]
-    # Sums of slices as differences of a running sum: wrapping keeps them exact.
+    # Sums of slices as differences of a cumulative sum: exact because of wrapping.
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
     sums: NDArray[np.uint64] = running[starts + lengths] - running[starts]
     return sums + lengths.astype(np.uint64)

@@ -1,1 +1,1 @@
-"""A graph that changes: a base, an overlay of added and removed facts, and their durable store."""
+"""Mutable graphs: a base, an overlay of added and removed facts, and their persistent store."""

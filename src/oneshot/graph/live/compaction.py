@@ -1,4 +1,4 @@
-"""Compaction: a graph and its changes as one plain graph, and where facts stand in a graph."""
+"""Compaction: merging a graph and its changes into a plain graph, and finding facts in a graph."""
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ Facts = NDArray[np.int64]
 
 
 def find_facts(graph: KnowledgeGraph, facts: Facts) -> NDArray[np.int64]:
-    """Place in `graph.edges` of each fact [n, 3] in its own direction, -1 if it is not there. → [n]
+    """Index in `graph.edges` of each fact [n, 3] in its own direction, -1 if not present. → [n]
 
-    The graph is on a processor; ids may lie beyond its entities.
+    The graph is on the CPU; ids may exceed its entities.
     """
     edges = graph.edges
     indptr, source, relation = (
@@ -43,10 +43,10 @@ def find_facts(graph: KnowledgeGraph, facts: Facts) -> NDArray[np.int64]:
 def compacted(
     graph: KnowledgeGraph, added: Facts, removed: Facts, entities: Vocabulary
 ) -> KnowledgeGraph:
-    """The graph with facts added [a, 3] and removed [m, 3]; `entities`: its own and new ones.
+    """The graph with facts added [a, 3] and removed [m, 3]; `entities`: old and new ones.
 
-    The added are not in the graph, the removed are. The sorted adjacency is filtered and merged in
-    a few passes instead of being sorted again. The result has no origin: it stands in no file.
+    Added facts must not be in the graph, removed ones must be. The sorted adjacency is filtered and
+    merged in a few passes instead of being sorted again. The result has no origin.
     """
     if len(removed):
         keep = torch.ones(graph.num_facts, dtype=torch.bool)

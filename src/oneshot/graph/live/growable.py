@@ -1,8 +1,8 @@
-"""Adjacency that can change: rows with room to grow, and a matrix with a few entries replaced.
+"""Mutable adjacency: rows that can grow, and a matrix with a few modified entries.
 
-A change of a graph touches the rows of few entities. Their rows are rewritten, in place where they
-fit and at the end of the arrays where they do not, and the matrix of the walks is corrected where
-it differs: the cost is that of the touched rows, not of the graph.
+A change of a graph touches the rows of few entities. These rows are rewritten, in place if they
+fit, otherwise at the end of the arrays, and the walk matrix is corrected where it differs. The cost
+depends on the touched rows, not on the graph.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from oneshot.graph.sparse import Matrix
 
 
 class GrowableRows:
-    """Rows of different length in shared arrays, each of which can be rewritten.
+    """Rows of different lengths in shared arrays, each of which can be rewritten.
 
-    Row `i` is `start[i] : start[i] + count[i]` of every column; rows need not stand in order, and
-    between them may be gaps. `columns`: [capacity] each, `used` of them taken.
+    Row `i` is `start[i] : start[i] + count[i]` of every column; rows may be in any
+    order and have gaps between them. `columns`: [capacity] each, of which `used` are in use.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class GrowableRows:
         self.count[:rows] = count
         self.room[:rows] = count
         self.used = len(columns[0])
-        # Not filled: memory that is never touched is never taken from the system.
+        # Uninitialized: untouched memory is never allocated by the system.
         self.columns = [_longer(column, len(column) + spare) for column in columns]
 
     def reserve(self, rows: int) -> None:
-        """Have place for so many rows."""
+        """Make room for a number of rows."""
         if rows > len(self.start):
             for name in ("start", "count", "room"):
                 old = getattr(self, name)
@@ -44,7 +44,7 @@ class GrowableRows:
                 setattr(self, name, new)
 
     def read(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The content of some rows [m]: (place in `rows` of each entry, the columns), int64."""
+        """The content of some rows [m]: (index in `rows` of each entry, the columns), int64."""
         row, place = _places(self.start[rows], self.count[rows])
         return row, [column[place].long() for column in self.columns]
 
@@ -100,7 +100,7 @@ class PatchedMatrix:
         known = self.base.shape[0]
         result = torch.zeros_like(block)
         inner = block[:known]
-        # Scaled in place and put back: a copy of the block would cost as much as the product.
+        # Scaled in place and restored: a copy of the block would cost as much as the product.
         kept = inner[self.scaled]
         inner[self.scaled] = kept * self.scale
         result[:known] = self.base @ inner
@@ -120,7 +120,7 @@ def _longer(column: Tensor, length: int) -> Tensor:
 
 
 def _places(start: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Of rows by start and count [m]: (the row, the place) of each entry, int64."""
+    """(row, position) of each entry of rows given by start and count [m], int64."""
     total = int(count.sum())
     row = torch.arange(len(count), device=count.device).repeat_interleave(count, output_size=total)
     first = count.cumsum(0) - count

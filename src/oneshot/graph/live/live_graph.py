@@ -1,9 +1,9 @@
-"""LiveGraph: the graph of a run while facts are added and removed, kept on disk and in memory.
+"""LiveGraph: the graph of a run with facts added and removed, on disk and in memory.
 
-A change is first written to the `FactStore` of the run and then, before the next question is
-answered, to the overlay on top of the base. Requests may change and look from any thread; `graph`,
-which gives a snapshot, is for the one thread that answers, and never waits for the disk. When much
-has changed, compaction makes a new base in the background.
+A change is first written to the `FactStore` of the run and then, before the next query is answered,
+to the overlay on top of the base. Any thread may read and change facts. `graph`, which returns a
+snapshot, is for the single thread that answers queries, and never waits for the disk. After many
+changes, compaction creates a new base in the background.
 """
 
 import logging
@@ -32,15 +32,15 @@ from oneshot.graph.live.store import (
 )
 from oneshot.graph.vocabulary import GrowingVocabulary
 
-_COMPACTION_PAUSE = 60.0  # seconds after a new base could not be made
+_COMPACTION_PAUSE = 60.0  # seconds after a failed compaction
 
 log = logging.getLogger(__name__)
 
 
 def with_changes(run: Path, graph: KnowledgeGraph, fingerprint: str) -> KnowledgeGraph:
-    """The graph of a run with the facts that were added and removed since, as a plain graph.
+    """The graph of a run with its added and removed facts, as a plain graph.
 
-    `graph`: the base, whose ids stay as they are; `fingerprint`: its, as the run has it.
+    `graph`: the base, whose ids do not change; `fingerprint`: that of the base, from the run.
     """
     if not has_changes(run / STORE):
         return graph
@@ -57,11 +57,11 @@ def with_changes(run: Path, graph: KnowledgeGraph, fingerprint: str) -> Knowledg
 
 
 class LiveGraph:
-    """The graph of a run under change.
+    """The mutable graph of a run.
 
-    `base`: the run's graph as trained on, with its `fingerprint`; `run`: its directory, or None to
-    keep nothing on disk. `device`: where questions are answered. `read_only`: for a look, of a run
-    that may lie where nothing can be written.
+    `base`: the original graph of the run, with its `fingerprint`; `run`: its directory, or None to
+    store nothing on disk. `device`: device for queries. `read_only`: for reading, also from a
+    directory that is not writable.
     """
 
     def __init__(
@@ -74,24 +74,28 @@ class LiveGraph:
     ) -> None:
         self.relations = base.relations
         self.version = 0
-        self._lock = threading.RLock()  # of what is in memory
-        self._writing = threading.Lock()  # of the store; taken before the other
+        self._lock = threading.RLock()  # for the data in memory
+        self._writing = threading.Lock()  # for the store; acquired before the other
         self._store: FactStore | None = None
         if run is not None and (not read_only or (run / STORE).is_file()):
             self._store = FactStore(run / STORE, fingerprint, read_only)
         self._read_only = read_only
-        # Facts that were ever changed: whether each holds, and whether the base has it.
+        # All changed facts: whether each is present, and whether the base contains it.
         self._state: dict[Fact, tuple[bool, bool]] = {}
         self._around: dict[int, dict[Fact, None]] = defaultdict(dict)
         self.entities = GrowingVocabulary(base.entities)
         self._pending: dict[Fact, bool] = {}
-        self._base = base  # the run's at first; each compaction makes a new one
+        self._base = base  # initially that of the run; each compaction creates a new one
         self.num_facts = base.num_facts
         self._compaction: threading.Thread | None = None
-        self._compact_from = 0.0  # when a new base may be made
-        self._renewed: tuple[KnowledgeGraph, Overlay] | None = None  # a new base, made meanwhile
-        self._since_base: dict[Fact, bool] = {}  # changes since the base was made
-        self._since_compaction: dict[Fact, bool] | None = None  # and since a new one is being made
+        self._compact_from = 0.0  # earliest time of the next compaction
+        self._renewed: tuple[KnowledgeGraph, Overlay] | None = (
+            None  # a new base, created in the background
+        )
+        self._since_base: dict[Fact, bool] = {}  # changes since the base was created
+        self._since_compaction: dict[Fact, bool] | None = (
+            None  # changes since the running compaction
+        )
         if self._store is not None:
             self._read_store()
         if self._pending:
@@ -99,7 +103,7 @@ class LiveGraph:
             self._pending = {}
             self._since_base = {}
         self._device = torch.device(device)
-        self._overlay: Overlay | None = None  # made with the first look at the graph
+        self._overlay: Overlay | None = None  # created on first use of the graph
         self._snapshot = self._base
 
     @property
@@ -107,11 +111,11 @@ class LiveGraph:
         return len(self.entities)
 
     def add(self, facts: Iterable[Sequence[str]]) -> int:
-        """Add facts by names; new entities are taken in. → how many were new"""
+        """Add facts by name; new entities are added. → number of new facts"""
         return self._change(facts, True)
 
     def remove(self, facts: Iterable[Sequence[str]]) -> int:
-        """Remove facts by names. → how many of them held"""
+        """Remove facts by name. → number of removed facts"""
         return self._change(facts, False)
 
     def graph(self) -> KnowledgeGraph:
@@ -143,12 +147,12 @@ class LiveGraph:
             return self._snapshot
 
     def catch_up(self) -> None:
-        """Know what another process has written, `oneshot facts` say; takes microseconds."""
+        """Read changes of other processes, such as `oneshot facts`; takes microseconds."""
         with self._lock:
             self._catch_up()
 
     def facts_of(self, entity: int, limit: int) -> tuple[list[Fact], int]:
-        """Facts that an entity takes part in, at most `limit`, and how many there are in all."""
+        """At most `limit` facts of an entity, and their total number."""
         with self._lock:
             self._catch_up()
             changed = {fact: self._state[fact][0] for fact in self._around.get(entity, ())}
@@ -159,7 +163,7 @@ class LiveGraph:
             edges = base.edges
             row = slice(int(edges.indptr[entity]), int(edges.indptr[entity + 1]))
             relation = edges.relation[row]
-            # A self-loop stands in the row in both directions, and is one fact.
+            # A self-loop is in the row in both directions, but is one fact.
             once = (relation < count) | (edges.source[row] != entity)
             total += int(once.sum())
             ids = np.array(list(changed), np.int64).reshape(-1, 3)
@@ -176,13 +180,13 @@ class LiveGraph:
         return self.entities[fact[0]], self.relations[fact[1]], self.entities[fact[2]]
 
     def changes(self) -> list[tuple[NamedFact, bool]]:
-        """The facts that differ from the run's base graph, and whether each holds now."""
+        """The facts that differ from the run's base graph, and whether each is present."""
         with self._lock:
             state = list(self._state.items())
         return [(self.names(fact), holds) for fact, (holds, in_base) in state if holds != in_base]
 
     def close(self) -> None:
-        """Let go of the file; waits for a compaction that is under way."""
+        """Close the file; waits for a running compaction."""
         compaction = self._compaction
         if compaction is not None:
             compaction.join()
@@ -191,10 +195,10 @@ class LiveGraph:
 
     def _change(self, facts: Iterable[Sequence[str]], present: bool) -> int:
         if self._read_only:
-            raise InputError("the graph was opened for a look only")
+            raise InputError("the graph was opened read-only")
         named = [checked_fact(fact) for fact in facts]
         for _, relation, _ in named:
-            self.relations.index(relation)  # an unknown one is an error
+            self.relations.index(relation)  # raises if unknown
         if self._store is None:
             with self._lock:
                 changes = self._effective(named, present)
@@ -203,17 +207,17 @@ class LiveGraph:
         with self._writing:
             with self._store.writing():
                 with self._lock:
-                    self._read_store()  # what others have written; now they cannot
+                    self._read_store()  # changes of other processes, which are now locked out
                     changes = self._effective(named, present)
                 if changes:
                     self._store.write(changes)
-            # Durable now. Read back, and not just taken: another process may have gone on already.
+            # Persistent now. Read back, because another process may have written since.
             with self._lock:
                 self._read_store()
         return len(changes)
 
     def _effective(self, named: Sequence[NamedFact], present: bool) -> list[Change]:
-        """The changes that it takes for these facts to hold or not; each fact once."""
+        """The changes needed to make these facts present or absent; each fact once."""
         named = list(dict.fromkeys(named))
         rows = [
             (self._number(head), self.relations.index(relation), self._number(tail))
@@ -236,7 +240,7 @@ class LiveGraph:
         return -1 if found is None else found
 
     def _absorb(self, changes: Sequence[Change]) -> None:
-        """Have changes take effect in memory; the adjacency follows with the next `graph`."""
+        """Apply changes in memory; the adjacency is updated by the next `graph`."""
         ids = numbered_facts(changes, self.entities, self.relations)
         for change, numbers in zip(changes, ids.tolist(), strict=True):
             fact: Fact = tuple(numbers)
@@ -261,14 +265,14 @@ class LiveGraph:
         self._absorb(changes)
 
     def _compact(self, changes: dict[Fact, bool]) -> None:
-        """Make a new base of the old one and these changes; in a thread of its own."""
+        """Create a new base from the old one and these changes; runs in its own thread."""
         renewed = None
         try:
             base = self._compacted(self._base, changes)
             renewed = base, self._overlay_on(base)
-            renewed[1].base.normalized_adjacency()  # so that no question waits for it
-        except Exception:  # too little memory, say: the old base serves on
-            log.exception("a new base of the graph could not be made; trying again later")
+            renewed[1].base.normalized_adjacency()  # so that no query waits for it
+        except Exception:  # for example out of memory: the old base stays in use
+            log.exception("compaction of the graph failed; it will be retried later")
         with self._lock:
             self._renewed, self._compaction = renewed, None
             if renewed is None:
@@ -276,7 +280,7 @@ class LiveGraph:
                 self._compact_from = time.monotonic() + _COMPACTION_PAUSE
 
     def _overlay_on(self, base: KnowledgeGraph) -> Overlay:
-        """A base made ready for changes, on the device if it has place for it."""
+        """A base prepared for changes, on the device if it fits."""
         moved = base.to(self._device)
         return Overlay(moved.host or moved, self.entities)
 

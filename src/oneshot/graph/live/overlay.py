@@ -1,7 +1,7 @@
 """Overlay: the changes of a graph on top of its base, at a cost that does not grow with the graph.
 
-It starts as a copy of the base's adjacency and takes changes in place. After each it hands out a
-`Snapshot` to ask on, which shares its memory: only the newest may be used.
+It starts as a copy of the base's adjacency and applies changes in place. After each change it
+provides a `Snapshot` for queries, which shares its memory: only the newest one is valid.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from oneshot.graph.vocabulary import GrowingVocabulary
 Fact = tuple[int, int, int]
 
 _SPARE_ROWS = 1 << 16
-_SPARE_ENTRIES = 1 << 22  # on a processor, where memory counts only when it is touched
+_SPARE_ENTRIES = 1 << 22  # on a CPU, where untouched memory is not allocated
 _SPARE_ENTRIES_ON_DEVICE = 1 << 18
 
 
@@ -51,7 +51,7 @@ class Overlay:
 
     @property
     def needs_compaction(self) -> bool:
-        """Whether so much has changed that a new base would be better."""
+        """Whether there are so many changes that a new base would be faster."""
         many = max(10_000, self.base.num_entities // 20)
         used = max(
             (rows.used - first) / max(len(rows.columns[0]) - first, 1)
@@ -63,7 +63,7 @@ class Overlay:
         return len(self.touched) > many or used > 0.5
 
     def apply(self, changes: Mapping[Fact, bool], num_entities: int) -> None:
-        """Have facts hold (true) or not (false), of the first `num_entities` entities."""
+        """Make facts present (true) or absent (false), among the first `num_entities` entities."""
         device, labels = self.base.device, 2 * self.base.num_relations
         new = torch.arange(self.num_entities, num_entities, device=device)
         self.num_entities = num_entities
@@ -90,10 +90,10 @@ class Overlay:
         self._set_neighbours(rows, pairs // num_entities, pairs % num_entities)
 
     def _set_neighbours(self, rows: Tensor, row: Tensor, index: Tensor) -> None:
-        """Replace the neighbours of the entities `rows` [m] and note where they differ."""
+        """Replace the neighbours of the entities `rows` [m] and record the differences."""
         counts = torch.bincount(row, minlength=len(rows))
         self._neighbours.write(rows, counts, (index,))
-        known = rows[rows < self.base.num_entities]  # the first of the rows, as they are sorted
+        known = rows[rows < self.base.num_entities]  # a prefix of the rows, which are sorted
         base = self.base.neighbours
         start, old_counts = base.indptr[known].long(), base.degree[known]
         total = int(old_counts.sum())
@@ -122,7 +122,7 @@ class Overlay:
         self.touched = torch.cat([self.touched, rows]).unique()
 
     def snapshot(self) -> Snapshot:
-        """The graph as it is now; the next `apply` makes it invalid."""
+        """The current graph; the next `apply` invalidates it."""
         return Snapshot(self)
 
     def matrix(self, dtype: torch.dtype) -> Matrix:

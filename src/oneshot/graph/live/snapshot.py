@@ -1,4 +1,4 @@
-"""Snapshot: a graph under change as it is now, to ask on."""
+"""Snapshot: the current state of a mutable graph, for queries."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SnapshotNeighbours(Neighbours):
-    """Neighbours whose rows have gaps between them: `counts` [V] says how long each is."""
+    """Neighbours whose rows have gaps between them: `counts` [V]: the length of each."""
 
     counts: Tensor
 
@@ -27,10 +27,10 @@ class SnapshotNeighbours(Neighbours):
 
 
 class Snapshot(KnowledgeGraph):
-    """A graph to ask on that shares the memory of an overlay.
+    """A graph for queries that shares the memory of an overlay.
 
-    All that needs the whole graph in order (`facts`, `subset`, `to`, the fingerprint) makes a plain
-    graph of it first, once.
+    Members that need the whole graph in order (`facts`, `subset`, `to`, the fingerprint) convert it
+    to a plain graph first, once.
     """
 
     packed = False
@@ -62,7 +62,7 @@ class Snapshot(KnowledgeGraph):
 
     @cached_property
     def compacted(self) -> KnowledgeGraph:
-        """The same graph as a plain one of its own memory, on the CPU."""
+        """The same graph as a plain one with its own memory, on the CPU."""
         facts = self._overlay.facts().cpu().numpy()
         names = self._overlay.entities.settled(self.num_entities)
         return KnowledgeGraph.from_distinct(facts, names, self.relations)

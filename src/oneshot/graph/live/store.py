@@ -1,9 +1,9 @@
-"""FactStore: the facts that were added to the graph of a run or removed from it, on disk.
+"""FactStore: the added and removed facts of a run, on disk.
 
-One SQLite file beside the run, in WAL mode with full synchronisation: what `write` has returned
-from survives a killed process and a lost power supply. Rows are never deleted, so that every
-process that has the file open can catch up with the others by version. A checksum over all rows,
-kept up to date with each change, tells whether they are as they were written.
+One SQLite file in the run, in WAL mode with full synchronization: after `write` has returned, its
+changes survive a killed process and a power failure. Rows are never deleted, so that every process
+that has the file open can catch up with the others by version. A checksum over all rows, updated
+with each change, detects modified rows.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ FILES = (STORE, f"{STORE}-wal", f"{STORE}-shm")
 """All files of a store in its run."""
 
 _FORMAT = 1
-_APPLICATION = 0x6F6E6573  # "ones", which marks the file as ours
+_APPLICATION = 0x6F6E6573  # "ones", which identifies the file as ours
 _PATIENCE = 30.0  # seconds to wait for another process that writes
 _SCHEMA = (
     "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -46,11 +46,11 @@ NamedFact = tuple[str, str, str]
 
 
 class StoreError(InputError):
-    """Facts cannot be kept at the moment: the disk, or another process, does not let us."""
+    """Facts cannot be stored at the moment, because of the disk or another process."""
 
 
 class Change(NamedTuple):
-    """A fact by names, whether it holds now, and whether it stands in the run's base graph."""
+    """A fact by name, whether it is present, and whether it is in the run's base graph."""
 
     head: str
     relation: str
@@ -62,16 +62,16 @@ class Change(NamedTuple):
 class FactStore:
     """The changed facts of one run; `fingerprint` is that of its base graph.
 
-    One thread may read while another writes, each through a connection of its own: who waits for
-    the disk, or for another process, holds up nobody who only looks. `read_only`: for a look; there
-    must be a file then.
+    One thread may read while another writes, each with its own connection: a writer that waits for
+    the disk or for another process does not block readers. `read_only`: for reading; the file must
+    exist.
     """
 
     def __init__(self, path: Path, fingerprint: str, read_only: bool = False) -> None:
         self.path = path
         self._writer: sqlite3.Connection | None = None
         if path.is_symlink() and not read_only:
-            raise InputError(f"{path}: is a link, and facts are not written to where one leads")
+            raise InputError(f"{path}: is a symbolic link; facts are not written through links")
         is_new = not path.exists()
         try:
             if not read_only:
@@ -80,40 +80,43 @@ class FactStore:
             self._reader = _connect(path, read_only)
             about = dict(self._rows("SELECT key, value FROM about"))
         except sqlite3.OperationalError as error:
-            # Half a store, on a full disk, helps nobody; one that another process has just begun,
-            # and that is locked for us, is left alone.
+            # A partial store, from a full disk, is removed; one that another process has just
+            # created and locked is left alone.
             is_full = error.sqlite_errorcode == sqlite3.SQLITE_FULL
             if is_new and is_full and self._writer is not None and not path.stat().st_size:
                 self._writer.close()
                 for name in FILES:
                     path.with_name(name).unlink(missing_ok=True)
-            # SQLite does not always say why a file could not be opened.
+            # SQLite does not always report why a file could not be opened.
             more = "" if os.access(path.parent, os.W_OK) else "; the directory is read-only"
             raise StoreError(
-                f"{path}: changed facts cannot be kept there ({error}{more})"
+                f"{path}: changed facts cannot be stored there ({error}{more})"
             ) from error
-        except (sqlite3.Error, ValueError) as error:  # a message of sqlite3 may be damaged, too
+        except (
+            sqlite3.Error,
+            ValueError,
+        ) as error:  # an error message of sqlite3 may be undecodable
             raise InputError(f"{path}: not a whole store of facts ({error})") from error
         if about.get("format") != str(_FORMAT):
             raise InputError(
-                f"{path}: facts are kept in format {about.get('format')}, this version reads "
+                f"{path}: facts are stored in format {about.get('format')}, this version reads "
                 f"{_FORMAT}; update oneshot"
             )
         if about.get("fingerprint") != fingerprint:
             raise InputError(
-                f"{path}: holds changes of another graph than that of the run; move the file away "
-                "to answer without them"
+                f"{path}: contains changes of a different graph; move the file away to use the "
+                "run without them"
             )
         self._inode = path.stat().st_ino
         self._seen = self._data_version()
 
     def read(self, since: int = 0) -> tuple[int, list[Change]]:
-        """The version, and what has changed after another one, in the order of first mention.
+        """The version, and the changes since another version, in order of first occurrence.
 
-        All rows, with `since` 0, are checked by their checksum.
+        With `since` 0, all rows are verified by their checksum.
         """
         try:
-            # First the version: what comes between the two is read again next time, not missed.
+            # First the version: changes between the two reads are read again, not missed.
             version = self._version()
             rows = self._rows(
                 f"SELECT {_COLUMNS} FROM changes WHERE version > ? ORDER BY id", since
@@ -131,15 +134,13 @@ class FactStore:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold all other writers off; what was written is durable when the block has ended."""
+        """Lock out all other writers; changes are persistent at the end of the block."""
         writer = self._writer
         if writer is None:
-            raise StoreError(f"{self.path.name}: was opened for a look only")
+            raise StoreError(f"{self.path.name}: was opened read-only")
         try:
             if not self.path.exists() or self.path.stat().st_ino != self._inode:
-                raise StoreError(
-                    f"{self.path.name}: the run was replaced meanwhile; start the service again"
-                )
+                raise StoreError(f"{self.path.name}: the run was replaced; restart the service")
             writer.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -152,7 +153,7 @@ class FactStore:
             raise StoreError(f"{self.path.name}: facts cannot be written ({error})") from error
 
     def write(self, changes: Sequence[Change]) -> int:
-        """Keep these changes, within `writing`. → the new version"""
+        """Store these changes, within `writing`. → the new version"""
         assert self._writer is not None
         before = self._version()
         checksum = self._checksum(before)
@@ -196,7 +197,7 @@ class FactStore:
 
 
 def _prepare(connection: sqlite3.Connection, fingerprint: str) -> None:
-    """Have the file say what it is, and keep what is written whatever happens."""
+    """Initialize the file: identification, durable writes and tables."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN IMMEDIATE")
@@ -212,7 +213,7 @@ def _prepare(connection: sqlite3.Connection, fingerprint: str) -> None:
 
 
 def _sum_of(rows: Iterable[tuple[Any, ...]]) -> int:
-    """A checksum of rows, in any order: that of some with others is the two, joined by ^."""
+    """A checksum of rows that does not depend on their order; checksums combine with ^."""
     total = 0
     for row in rows:
         content = "\x1f".join(map(str, row)).encode("utf-8", "surrogatepass")
@@ -221,7 +222,7 @@ def _sum_of(rows: Iterable[tuple[Any, ...]]) -> int:
 
 
 def has_changes(path: Path) -> bool:
-    """Whether a store exists and holds any change that is not undone again."""
+    """Whether a store exists and contains changes that were not undone."""
     if not path.is_file():
         return False
     try:
@@ -240,8 +241,8 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     try:
         connection.execute("SELECT 1 FROM sqlite_master")
     except sqlite3.OperationalError:
-        # A WAL file wants files beside it even for reading. Where none can be made (a run on a
-        # read-only disk) nobody writes either.
+        # A WAL file needs files next to it even for reading. If none can be created (a run on a
+        # read-only disk), there are no writers either.
         connection.close()
         connection = _opened(f"{address}?immutable=1")
     return connection
@@ -255,7 +256,7 @@ def _opened(address: str) -> sqlite3.Connection:
 
 
 def checked_fact(fact: Sequence[str]) -> NamedFact:
-    """A fact as three names that can be kept."""
+    """A fact as three names that can be stored."""
     if len(fact) != 3 or not all(isinstance(name, str) for name in fact):
         raise InputError("a fact is three names: head, relation, tail")
     head, relation, tail = fact
@@ -272,7 +273,7 @@ def checked_fact(fact: Sequence[str]) -> NamedFact:
 def numbered_facts(
     changes: Sequence[Change], entities: GrowingVocabulary, relations: Vocabulary
 ) -> NDArray[np.int64]:
-    """Changes as ids [n, 3]; new entities are taken in."""
+    """Changes as ids [n, 3]; new entities are added."""
     rows = [
         (
             entities.add(change.head),
