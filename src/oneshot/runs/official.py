@@ -60,7 +60,7 @@ def import_official(path: Path, data: Dataset, config: Config) -> Reasoner:
     if num_rows != 2 * relations + 1:
         raise InputError(
             f"{path}: has {num_rows} relation rows, but {data.name} with {relations} relations "
-            f"needs {2 * relations + 1} (relations, inverses, identity); is it the right data set?"
+            f"needs {2 * relations + 1} (with inverses and identity); is this the right data set?"
         )
     asked = renamed.get("query_embedding.weight")
     if asked is not None and len(asked) == num_rows - 1:  # no query has the identity relation
