@@ -75,14 +75,14 @@ def test_refusals_are_errors_that_help(client: oneshot.Client) -> None:
     assert (caught.value.status, "link 3" in caught.value.nearest) == (404, True)
     with pytest.raises(oneshot.ServiceError, match="greater than or equal to 1"):
         client.predict("link 3", "after", top=0)
-    with pytest.raises(oneshot.ServiceError, match="without explanations; see `explain`"):
+    with pytest.raises(oneshot.ServiceError, match="have no explanations; use `explain`"):
         client.predict("link 3", "after", explain=True)
     with pytest.raises(oneshot.ServiceError, match="Authorization: Bearer"):
         oneshot.Client(client.url).relations()
     with pytest.raises(oneshot.ServiceError, match="cannot be reached") as caught:
         oneshot.Client("http://127.0.0.1:1").relations()
     assert caught.value.status is None
-    with pytest.raises(oneshot.ServiceError, match="begins with http"):
+    with pytest.raises(oneshot.ServiceError, match="begin with http"):
         oneshot.Client("file:///etc/passwd")
 
 

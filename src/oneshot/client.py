@@ -1,4 +1,4 @@
-"""Client: ask a service, as `oneshot serve` runs it, from Python; needs nothing but Python."""
+"""Client of a service that `oneshot serve` runs; needs only Python."""
 
 import json
 import time
@@ -14,9 +14,9 @@ from oneshot.reasoner.answers import Answer, AnswerKeywords, Prediction
 
 
 class ServiceError(OneshotError):
-    """A service refused, or cannot be reached; `status` is None then.
+    """A service refused a request, or cannot be reached (`status` is then None).
 
-    `nearest`: known names that look like an unknown one.
+    `nearest`: known names similar to an unknown one.
     """
 
     def __init__(
@@ -27,21 +27,22 @@ class ServiceError(OneshotError):
 
 
 class Client:
-    """Asks the service at `url`.
+    """Sends queries and changes to the service at `url`.
 
-    `token`: what it wants to see, if it does. `timeout`: seconds to wait for an answer. `retries`:
-    how often a request is made again when the service is busy, after the time that it asks for.
+    `token`: the token of the service, if it requires one. `timeout`: seconds to wait for a
+    response. `retries`: how often to repeat a request while the service is busy, each time after
+    the delay that it requests.
     """
 
     def __init__(
         self, url: str, *, token: str | None = None, timeout: float = 60.0, retries: int = 5
     ) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise ServiceError(f"{url}: not an address that begins with http:// or https://")
+            raise ServiceError(f"{url}: the address must begin with http:// or https://")
         self.url = url.rstrip("/")
         self.timeout, self.retries = timeout, retries
         self._token = token
-        # The service is asked directly, whatever proxy the system has for other addresses.
+        # Requests go to the service directly, without the proxy of the system.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def __repr__(self) -> str:
@@ -57,7 +58,7 @@ class Client:
     ) -> Prediction:
         """The best answers to `(entity, relation, ?)`, as `Reasoner.predict` gives them.
 
-        `options`: what is wanted of them, such as `top=10` or `exclude_known=True`.
+        `options`: options of the answers, such as `top=10` or `exclude_known=True`.
         """
         return self.predict_many([(entity, relation)], inverse=inverse, **options)[0]
 
@@ -69,9 +70,9 @@ class Client:
         batch_size: int = 16,
         **options: Unpack[AnswerKeywords],
     ) -> list[Prediction]:
-        """The answers to many questions (entity, relation), in requests of `batch_size`."""
+        """The answers to many queries (entity, relation), sent in requests of `batch_size`."""
         if "explain" in options:
-            raise ServiceError("predictions of a client come without explanations; see `explain`")
+            raise ServiceError("predictions of a client have no explanations; use `explain`")
         asked = [
             {"entity": entity, "relation": relation, "inverse": inverse}
             for entity, relation in questions
@@ -92,17 +93,17 @@ class Client:
         paths: int = 5,
         drawing: bool = False,
     ) -> dict[str, Any]:
-        """Why an answer has its score: `paths`, and with `drawing` pictures as SVG."""
+        """The explanation of an answer: `paths`, and with `drawing` also drawings as SVG."""
         body = {"entity": entity, "relation": relation, "inverse": inverse, "answer": answer}
         return self._call("/v1/explain", {**body, "paths": paths, "drawing": drawing})
 
     def search(self, text: str, limit: int = 10) -> list[str]:
-        """Entities whose name begins with a text, or looks like it."""
+        """Entities by name: prefix matches first, then fuzzy matches."""
         query = urllib.parse.urlencode({"search": text, "limit": limit})
         return list(self._call(f"/v1/entities?{query}")["entities"])
 
     def facts(self, entity: str, limit: int = 100) -> list[tuple[str, str, str]]:
-        """Facts around an entity."""
+        """Facts about an entity."""
         name = urllib.parse.quote(entity, safe="")
         found = self._call(f"/v1/entities/{name}?limit={limit}")["facts"]
         return [(head, relation, tail) for head, relation, tail in found]
@@ -112,11 +113,11 @@ class Client:
         return list(self._call("/v1/relations")["relations"])
 
     def add(self, facts: Iterable[Sequence[str]]) -> int:
-        """Add facts (head, relation, tail). → how many were new"""
+        """Add facts (head, relation, tail). Returns the number of new ones."""
         return self._change(facts, "POST", "added")
 
     def remove(self, facts: Iterable[Sequence[str]]) -> int:
-        """Remove facts. → how many were there"""
+        """Remove facts. Returns the number of facts that were in the graph."""
         return self._change(facts, "DELETE", "removed")
 
     def state(self) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class Client:
 
 
 def _pause(asked: str | None) -> float:
-    """The seconds that a busy service asks for, within reason."""
+    """The delay in seconds that a busy service requests, within bounds."""
     return min(float(asked), 30.0) if asked and asked.isdecimal() else 1.0
 
 

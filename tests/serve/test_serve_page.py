@@ -216,8 +216,8 @@ def test_a_token_is_asked_for(browser: Any, tmp_path: Path) -> None:
         context = browser.new_context()
         page = context.new_page()
         page.goto(f"{url}/#entity=link+1&relation=next")
-        page.get_by_label("Token of this service").fill("s3cret")
-        page.get_by_role("button", name="Use it").click()
+        page.get_by_label("Access token").fill("s3cret")
+        page.get_by_role("button", name="Use token").click()
         sync_api.expect(page.locator("#answers-title")).to_have_text("(link 1, next, ?)")
         context.close()
 

@@ -1,4 +1,4 @@
-"""The REST API: routes that check, call the service and answer in JSON."""
+"""The REST API: routes that validate requests, call the service and respond with JSON."""
 
 import json
 import time
@@ -20,9 +20,9 @@ from oneshot.serve.service import Service
 from oneshot.serve.settings import MAX_FOUND, MAX_NAME
 
 _DESCRIPTION = (
-    "Link prediction on a knowledge graph: one small subgraph a question. Questions that arrive "
-    "together are answered together. Facts can be changed at any time and count from the next "
-    "question on, those about new entities included."
+    "Link prediction on a knowledge graph with one small subgraph per query. Queries that arrive "
+    "at the same time are answered in one batch. Facts, including those about new entities, can "
+    "be added and removed at any time and take effect from the next query on."
 )
 
 
@@ -30,7 +30,7 @@ _BODY = (408, 413, 415, 422)  # refusals of a body
 
 
 class _Anything(Convertor[str]):
-    """The rest of a path as a name, slashes and line ends included."""
+    """The rest of a path as a name, including slashes and line breaks."""
 
     regex = r"[\s\S]+"
 
@@ -45,21 +45,21 @@ register_url_convertor("anything", _Anything())
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals of a route, for its description."""
+    """The error responses of a route, for its description."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {s: {"description": "refused", "content": content} for s in (400, 401, *statuses)}
 
 
 def create_app(service: Service) -> FastAPI:
-    """The app of a service, which must be started."""
+    """The app of a service. The service must be started separately."""
     app = FastAPI(
         title="oneshot",
         version=__version__,
         description=_DESCRIPTION,
-        openapi_url=None,  # served below, with limits like all routes
-        docs_url=None,  # both load their scripts from elsewhere; ours is /reference
+        openapi_url=None,  # served below, with limits like every other route
+        docs_url=None,  # both load scripts from other hosts; /reference replaces them
         redoc_url=None,
-        redirect_slashes=False,  # an address that is not there is not there
+        redirect_slashes=False,  # an unknown path is a 404
     )
     handle_errors(app)
     _describe(app)
@@ -77,7 +77,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         response_model=schemas.PredictOut,
         response_model_exclude_none=True,
         responses=_problems(404, *_BODY, 503, 504),
-        summary="Answer questions",
+        summary="Answer queries",
     )
     @limited(json=True, queued=True)
     async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
@@ -88,7 +88,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
                 for one in body.questions
             ]
 
-        # To find what looks like an unknown name takes a while.
+        # The fuzzy search for an unknown name is slow.
         is_quick = all(service.knows(one.entity) for one in body.questions)
         questions = asked() if is_quick else await run_in_threadpool(asked)
         results = await service.predict(questions, service.deadline())
@@ -132,7 +132,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
     @limited()
     async def entities(
         search: Annotated[
-            str, Query(max_length=MAX_NAME, description="how the name begins, or about how")
+            str, Query(max_length=MAX_NAME, description="prefix of the name; similar names follow")
         ] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_FOUND)] = 10,
     ) -> Response:
@@ -142,7 +142,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
         "/v1/entities/{name:anything}",
         response_model=schemas.EntityOut,
         responses=_problems(404, 422),
-        summary="The facts around an entity",
+        summary="Facts about an entity",
     )
     @limited()
     async def entity(
@@ -155,7 +155,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
         "/v1/relations",
         response_model=schemas.RelationsOut,
         responses=_problems(),
-        summary="All relations",
+        summary="List all relations",
     )
     @limited()
     async def relations() -> Response:
@@ -165,7 +165,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
 def _add_facts(app: FastAPI, service: Service) -> None:
     async def change(body: schemas.FactsIn, present: bool) -> Response:
         if service.settings.read_only:
-            raise Problem(403, "the facts of this service cannot be changed")
+            raise Problem(403, "this service is read-only: facts cannot be changed")
         count = await service.change(body.facts, present, service.deadline())
         key = "added" if present else "removed"
         return _json({key: count, "version": service.live.version})
@@ -178,7 +178,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
     )
     @limited(json=True)
     async def add(body: Annotated[schemas.FactsIn, Body()]) -> Response:
-        """New entities are taken in; the relations must be known. Kept on disk when answered."""
+        """Entities may be new; relations must be known. Facts are on disk before the response."""
         return await change(body, True)
 
     @app.delete(
@@ -189,7 +189,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
     )
     @limited(json=True)
     async def remove(body: Annotated[schemas.FactsIn, Body()]) -> Response:
-        """Facts that are not there are passed over."""
+        """Facts that the graph does not hold are ignored."""
         return await change(body, False)
 
 
@@ -198,7 +198,7 @@ _READ = ["GET", "HEAD"]
 
 def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/v1/healthz", response_model=schemas.HealthOut, summary="Is the process alive?")
-    @limited(token=False)  # for those who watch over the service
+    @limited(token=False)  # for monitoring
     async def healthz() -> Response:
         return _json({"status": "ok"})
 
@@ -206,7 +206,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         "/v1/readyz",
         response_model=schemas.ReadyOut,
         responses=_problems(503),
-        summary="Are questions answered?",
+        summary="Is the service ready to answer queries?",
     )
     @limited(token=False)
     async def readyz() -> Response:
@@ -214,7 +214,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
             raise Problem(503, "the service is stopping", {"Retry-After": "5"})
         return _json(await run_in_threadpool(service.state))
 
-    # Probes ask for the head alone.
+    # Probes send HEAD requests.
     app.head("/v1/healthz", include_in_schema=False)(healthz)
     app.head("/v1/readyz", include_in_schema=False)(readyz)
 
@@ -249,7 +249,7 @@ def _add_pages(app: FastAPI) -> None:
 
 
 def _describe(app: FastAPI) -> None:
-    """Have the description tell of problems as they are, and of the token."""
+    """Describe error responses and the token as they are in the OpenAPI document."""
     plain = app.openapi
 
     def described() -> dict[str, Any]:
@@ -269,5 +269,5 @@ def _describe(app: FastAPI) -> None:
 
 def _json(value: Any) -> Response:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # A name may hold half a surrogate pair only by mistake; it must not end the answer.
+    # A malformed name may hold half a surrogate pair, which must not break the response.
     return Response(text.encode(errors="replace"), media_type="application/json")

@@ -1,7 +1,7 @@
-"""The engine of a service: one thread that answers, and a bounded queue before it.
+"""The engine of a service: one worker thread with a bounded queue.
 
-Questions that wait at the same time are answered in one batch. A question that nobody waits for
-any more, because its time is over or its asker is gone, is left out.
+Queries that wait at the same time are answered in one batch. A query is dropped if its deadline
+has passed or its client has disconnected.
 """
 
 import math
@@ -24,20 +24,20 @@ from oneshot.serve.metrics import Metrics
 from oneshot.serve.settings import ServeSettings
 from oneshot.subgraph import SubgraphBatch
 
-_BATCH_SECONDS = 1.0  # that a batch may take, as far as the latest ones tell
+_BATCH_SECONDS = 1.0  # target time of a batch, estimated from recent batches
 
 
 class OverloadedError(OneshotError):
-    """More questions wait than may."""
+    """The queue is full."""
 
 
 class ExpiredError(OneshotError):
-    """A question's time was over before its turn came."""
+    """A query's deadline passed while it was in the queue."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A query by ids, and what is wanted of it."""
+    """A query by ids, with the options of its answers."""
 
     entity: int
     relation: int
@@ -46,11 +46,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Answered:
-    """The answers to a question, and how long each step took, in milliseconds.
+    """The answers to a query, and the time of each step in milliseconds.
 
-    Updating (of the graph, by what was changed before) and sampling are those of the whole batch of
-    `batch` questions; on a GPU all steps are. `subgraph`: where the answers were found, if they are
-    to be explained.
+    The times of updating (applying changes to the graph) and sampling are those of the whole batch
+    of `batch` queries; on a GPU, so are all other times. `subgraph` is kept if the answers are to
+    be explained.
     """
 
     prediction: Prediction
@@ -72,7 +72,7 @@ class _WaitingQuestion(_Waiting):
 
 
 @dataclass(eq=False)
-class _WaitingReason(_Waiting):
+class _WaitingExplanation(_Waiting):
     question: Question = field(kw_only=True)
     answer: int = field(kw_only=True)
     paths: int = field(kw_only=True)
@@ -80,7 +80,7 @@ class _WaitingReason(_Waiting):
 
 
 class Engine:
-    """Answers questions and explains answers with one reasoner, in a thread of its own."""
+    """Answers queries and explains answers with one reasoner, in its own thread."""
 
     def __init__(
         self, reasoner: Reasoner, live: LiveGraph, settings: ServeSettings, metrics: Metrics
@@ -88,17 +88,17 @@ class Engine:
         self._reasoner, self._live = reasoner, live
         self._settings, self._metrics = settings, metrics
         self._questions: deque[_WaitingQuestion] = deque()
-        self._reasons: deque[_WaitingReason] = deque()
+        self._explanations: deque[_WaitingExplanation] = deque()
         self._changed = threading.Condition()
         self._stopping = False
-        self._pace = 0.0  # seconds that a question took of late
+        self._pace = 0.0  # recent seconds per query
         self._thread = threading.Thread(target=self._work, name="oneshot-engine", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is being answered; what still waits is refused."""
+        """Finish the current batch and refuse everything that is still queued."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -111,12 +111,12 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Questions and explanations in the queue."""
-        return len(self._questions) + len(self._reasons)
+        """Number of queries and explanations in the queue."""
+        return len(self._questions) + len(self._explanations)
 
     @property
     def full(self) -> bool:
-        """Whether another question would be refused; for a look before the request is read."""
+        """Whether another query would be refused; checked before a request is read."""
         if self.waiting < self._settings.queue:
             return False
         with self._changed:
@@ -125,13 +125,13 @@ class Engine:
 
     @property
     def patience(self) -> int:
-        """Seconds after which somebody who was refused should ask again: half of the queue's."""
+        """Seconds after which a refused client should retry: half the time of the queue."""
         return min(max(math.ceil(self.waiting * self._pace / 2), 1), 30)
 
     def ask(self, questions: Sequence[Question], deadline: float) -> "list[Future[Answered]]":
-        """Have questions answered; raises `OverloadedError` if too many wait already.
+        """Enqueue queries; raises `OverloadedError` if the queue is full.
 
-        `deadline`: when the asker stops waiting, by `time.monotonic`.
+        `deadline`: when the client stops waiting, as `time.monotonic`.
         """
         items = [_WaitingQuestion(deadline, question=question) for question in questions]
         self._enqueue(self._questions, items)
@@ -145,31 +145,31 @@ class Engine:
         deadline: float,
         subgraph: SubgraphBatch | None = None,
     ) -> "Future[Explanation]":
-        """Have an answer explained; raises `OverloadedError` if too many wait already.
+        """Enqueue an explanation; raises `OverloadedError` if the queue is full.
 
-        `subgraph`: where the answer was found; without one the question is sampled again.
+        `subgraph`: the subgraph of the answer; if None, the query is sampled again.
         """
-        item = _WaitingReason(
+        item = _WaitingExplanation(
             deadline, question=question, answer=answer, paths=paths, subgraph=subgraph
         )
-        self._enqueue(self._reasons, [item])
+        self._enqueue(self._explanations, [item])
         return item.future
 
     def _enqueue(self, line: "deque[Any]", items: Sequence[_Waiting]) -> None:
         with self._changed:
             if self._stopping:
                 raise OverloadedError("the service is stopping")
-            # A request larger than the queue is taken when nobody else waits.
+            # A request larger than the queue is accepted if the queue is empty.
             if self.waiting and self.waiting + len(items) > self._settings.queue:
                 self._forget_gone()
             if self.waiting and self.waiting + len(items) > self._settings.queue:
                 self._metrics.questions("refused", len(items))
-                raise OverloadedError("too many questions wait already; ask again in a moment")
+                raise OverloadedError("too many queries are waiting; retry in a moment")
             line.extend(items)
             self._changed.notify_all()
 
     def _forget_gone(self) -> None:
-        for line in (self._questions, self._reasons):
+        for line in (self._questions, self._explanations):
             kept = [item for item in line if not item.future.cancelled()]
             line.clear()
             line.extend(kept)  # type: ignore[arg-type]
@@ -181,13 +181,13 @@ class Engine:
                 while not self.waiting and not self._stopping:
                     self._changed.wait()
                 if self._stopping:
-                    for item in (*self._questions, *self._reasons):
+                    for item in (*self._questions, *self._explanations):
                         _fail(item, OverloadedError("the service is stopping"))
                     return
-                # Explanations take long: while questions wait, too, each comes in turn.
+                # Explanations are slow: they alternate with batches of queries.
                 reason = None
-                if self._reasons and (explain_next or not self._questions):
-                    reason = self._reasons.popleft()
+                if self._explanations and (explain_next or not self._questions):
+                    reason = self._explanations.popleft()
             explain_next = reason is None
             if reason is not None:
                 if self._begins(reason):
@@ -198,10 +198,10 @@ class Engine:
                 self._answer(batch)
 
     def _gather(self) -> list[_WaitingQuestion]:
-        """The questions of the next batch; waits a little for more of them."""
+        """The queries of the next batch; waits up to `batch_wait` seconds for more."""
         size = self._settings.batch_size
         if self._pace > 0:
-            # Who comes while a batch is answered waits for all of it: it must not take too long.
+            # A query that arrives during a batch waits for all of it, so a batch must be short.
             size = min(max(int(_BATCH_SECONDS / self._pace), 1), size)
         with self._changed:
             if self._questions:
@@ -214,13 +214,13 @@ class Engine:
         return [item for item in taken if self._begins(item)]
 
     def _begins(self, item: _Waiting) -> bool:
-        """Whether somebody still waits for it."""
+        """Mark an item as running, unless its client has left or its deadline has passed."""
         if not item.future.set_running_or_notify_cancel():
             self._metrics.questions("abandoned")
             return False
         if time.monotonic() > item.deadline:
             self._metrics.questions("expired")
-            _fail(item, ExpiredError("the question waited too long; ask again later"))
+            _fail(item, ExpiredError("the query waited too long; retry later"))
             return False
         return True
 
@@ -228,7 +228,7 @@ class Engine:
         try:
             for item, answered in zip(batch, self._answers(batch), strict=True):
                 item.future.set_result(answered)
-        except Exception as error:  # whatever it is, its asker is told and the others go on
+        except Exception as error:  # its client gets the error, and other queries continue
             undone = [item for item in batch if not item.future.done()]
             if len(batch) > 1:
                 for item in undone:
@@ -238,7 +238,7 @@ class Engine:
                 _fail(batch[0], error)
 
     def _answers(self, batch: list[_WaitingQuestion]) -> Iterator[Answered]:
-        """The answers of a batch, each as soon as it is there."""
+        """Yield the answers of a batch one by one."""
         reasoner = self._reasoner
         begun = time.monotonic()
         reasoner.graph = self._live.graph()
@@ -251,8 +251,8 @@ class Engine:
         shared = {"updating": updated - begun, "sampling": sampled - updated}
         for name, seconds in shared.items():
             self._metrics.step(name, seconds)
-        # Sampling together is several times as fast on any device. Reasoning is so on a GPU only:
-        # what a processor has in its cache for one subgraph it would not have for many.
+        # Sampling a whole batch is several times as fast on any device. The predictor gains on a
+        # GPU only: on a CPU, one subgraph fits into the cache and many do not.
         size = 1 if reasoner.device.type == "cpu" else len(batch)
         for start, part in zip(range(0, len(batch), size), subgraphs.split(size), strict=True):
             items = batch[start : start + size]
@@ -270,13 +270,13 @@ class Engine:
             alone = part.split(1) if is_kept else [None] * len(items)
             for item, prediction, subgraph in zip(items, found, alone, strict=True):
                 times = {"waiting": begun - item.since, **shared, **steps}
-                told = {name: round(1e3 * seconds, 3) for name, seconds in times.items()}
+                milliseconds = {name: round(1e3 * seconds, 3) for name, seconds in times.items()}
                 kept = subgraph if item.question.options.explain else None
-                yield Answered(prediction, told, len(batch), kept)
+                yield Answered(prediction, milliseconds, len(batch), kept)
         latest = (time.monotonic() - begun) / len(batch)
         self._pace = latest if self._pace == 0 else 0.8 * self._pace + 0.2 * latest
 
-    def _explain(self, item: _WaitingReason) -> None:
+    def _explain(self, item: _WaitingExplanation) -> None:
         try:
             self._reasoner.graph = self._live.graph()
             started = time.monotonic()
@@ -293,7 +293,7 @@ class Engine:
             _fail(item, error)
 
     def _now(self) -> float:
-        """The time, once the device has done what it was told."""
+        """The time after all work that the device has queued."""
         if self._reasoner.device.type == "cuda":
             torch.cuda.synchronize(self._reasoner.device)
         return time.monotonic()

@@ -1,7 +1,7 @@
-"""Search: entities by the beginning of their name, or by one that looks like it.
+"""Search for entities by name: prefix matches first, then fuzzy matches.
 
-Names are folded (case, accents, `_` for a space). Beginnings are found in the sorted order of all
-names, likenesses by the letter triples that names share: both touch few of millions of names.
+Names are folded (case, accents, `_` as a space). Prefix matches are found by bisection of the
+sorted names, fuzzy matches by shared trigrams. Both read only a few of millions of names.
 """
 
 import difflib
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 
-_BUCKETS = 1 << 18  # of letter triples
-_POSTINGS = 150_000  # that a search looks at, those of the rarest triples first
-_COMPARED = 150  # names compared letter by letter
-_LIKE = 0.55  # of two letters one is the same in the same order, about
-_PREFIX_RANKED = 200_000  # names of one beginning that are ranked by degree
+_BUCKETS = 1 << 18  # of trigrams
+_POSTINGS = 150_000  # read by a search, those of the rarest trigrams first
+_COMPARED = 150  # names compared character by character
+_LIKE = 0.55  # lowest similarity ratio: about half of the characters match, in order
+_PREFIX_RANKED = 200_000  # names with one prefix that are ranked by degree
 _CHUNK = 1 << 17
-_NEW = 2_000  # names that are looked through one by one
+_NEW = 2_000  # names without an index, compared one by one
 
 
 class NameIndex:
-    """Search in the names of a vocabulary; `degree` [n]: how many facts each is in, for ranking."""
+    """Index of the names of a vocabulary; `degree` [n], the number of facts, ranks the matches."""
 
     def __init__(self, names: Vocabulary, degree: NDArray[np.int64]) -> None:
         self._names = names
@@ -37,26 +37,26 @@ class NameIndex:
         self._starts, self._postings = _triples(blob, offsets)
 
     def beginning(self, text: str, limit: int) -> list[str]:
-        """Names that begin with the text: those that are the text, then the best known."""
+        """Prefix matches: exact matches first, then by degree."""
         return [self._names[i] for i in self._beginning(_encoded(text), limit)]
 
     def alike(self, text: str, limit: int) -> "list[tuple[float, int, str]]":
-        """Names that look like the text: (how little they do, minus the degree, the name)."""
+        """Fuzzy matches as (distance, negative degree, name)."""
         wanted = _encoded(text)
         return self._alike(wanted, limit) if len(wanted) >= 3 else []
 
-    def _name(self, place: int) -> bytes:
-        """The folded name in a place of the sorted order."""
-        number = self._order[place]
+    def _name(self, position: int) -> bytes:
+        """The folded name at a position of the sorted order."""
+        number = self._order[position]
         return self._blob[self._offsets[number] : self._offsets[number + 1]].tobytes()
 
     def _beginning(self, wanted: bytes, limit: int) -> list[int]:
         size = len(wanted)
-        places = range(len(self._order))
-        first = bisect_left(places, wanted, key=lambda place: self._name(place)[:size])
-        last = bisect_right(places, wanted, lo=first, key=lambda place: self._name(place)[:size])
+        positions = range(len(self._order))
+        first = bisect_left(positions, wanted, key=lambda i: self._name(i)[:size])
+        last = bisect_right(positions, wanted, lo=first, key=lambda i: self._name(i)[:size])
         ids = self._order[first:last][:_PREFIX_RANKED]
-        # Names that are the text but for their case come first in the sorted order.
+        # Names that equal the text except for case come first in the sorted order.
         same = 0
         while same < min(len(ids), limit) and len(self._name(first + same)) == size:
             same += 1
@@ -71,7 +71,7 @@ class NameIndex:
         buckets = np.unique(_buckets(letters)[: max(len(letters) - 2, 0)])
         sizes = self._starts[buckets + 1] - self._starts[buckets]
         order = np.argsort(sizes)
-        # At least the rarest, then as many as are quickly looked at.
+        # The rarest bucket always, then as many as the limit allows.
         count = max(int((np.cumsum(sizes[order]) <= _POSTINGS).sum()), 1)
         lists = [
             self._postings[self._starts[b] : self._starts[b + 1]][:_POSTINGS]
@@ -81,9 +81,9 @@ class NameIndex:
         if not len(ids):
             return []
         new = np.concatenate([[True], ids[1:] != ids[:-1]])
-        places = np.flatnonzero(new)
-        shared = np.diff(np.append(places, len(ids)))
-        ids = ids[places]
+        starts = np.flatnonzero(new)
+        shared = np.diff(np.append(starts, len(ids)))
+        ids = ids[starts]
         length = self._offsets[ids + 1] - self._offsets[ids]
         likeness = 2 * shared / (length + len(letters))
         if len(ids) > _COMPARED:
@@ -96,7 +96,7 @@ class NameIndex:
             name = self._blob[self._offsets[number] : self._offsets[number + 1]].tobytes()
             plain = name.decode(errors="replace")[:200]
             matcher.set_seq1(plain)
-            # The quick ones are upper bounds.
+            # The quick ratios are upper bounds.
             if min(matcher.real_quick_ratio(), matcher.quick_ratio()) < _LIKE:
                 ratio = 0.0
             else:
@@ -109,11 +109,11 @@ class NameIndex:
 
 
 class NameSearch:
-    """Search in names of which more come.
+    """Index of names that grows.
 
-    Those that are there at the beginning have one index. New ones are looked through one by one
-    until there are enough for an index of their own, which is made in the background. Two indices
-    of new names of about the same size become one, so that there are few and a name moves seldom.
+    The initial names have one index. New names are compared one by one until there are enough for
+    an index of their own, which is built in the background. Two indices of new names of similar
+    size are merged, so that there are few indices and a name is rarely indexed again.
     """
 
     def __init__(self, names: Vocabulary, degree: NDArray[np.int64]) -> None:
@@ -121,16 +121,16 @@ class NameSearch:
         known = names.settled() if isinstance(names, GrowingVocabulary) else names
         unknown = np.zeros(len(known) - len(degree), np.int64)
         self._index = NameIndex(known, np.concatenate([degree, unknown]))
-        # What is new: (how many names, their index), the oldest first. Replaced as a whole, so that
-        # a search goes on with what it has seen.
+        # Indices of new names as (number of names, index), oldest first. The list is replaced as a
+        # whole, so that a running search continues with the old one.
         self._new: tuple[tuple[int, NameIndex], ...] = ()
         self._first = len(known)
         self._making = threading.Lock()
 
     def search(self, text: str, limit: int) -> list[str]:
-        """Names that begin with the text, best known first, then those that look like it.
+        """Prefix matches by degree, then fuzzy matches.
 
-        Half of the places are kept for new names: nothing is known about how well-known they are.
+        Half of the results are reserved for new names, whose degrees are unknown.
         """
         indices, fresh = self._look()
         wanted = fold(text)
@@ -148,7 +148,7 @@ class NameSearch:
         return list(found)[:limit]
 
     def _look(self) -> tuple[list[NameIndex], list[str]]:
-        """The indices of new names, latest first, and the latest names that are in none."""
+        """The indices of new names, latest first, and the latest names without an index."""
         if not isinstance(self._names, GrowingVocabulary):
             return [], []
         names = self._names.new_names
@@ -159,7 +159,7 @@ class NameSearch:
         return [index for _, index in reversed(indices)], names[max(done, len(names) - 2 * _NEW) :]
 
     def _index_new(self) -> None:
-        """Make an index of the names that are in none; called with the lock, which it opens."""
+        """Index the names that have no index. The caller holds the lock, which is released here."""
         try:
             assert isinstance(self._names, GrowingVocabulary)
             names = self._names.new_names[self._first - len(self._names.base) :]
@@ -177,7 +177,7 @@ class NameSearch:
 
 
 def _best(found: "Iterable[list[tuple[float, int, str]]]") -> list[str]:
-    """The names that several indices found, those that look most like the text first."""
+    """Merge the fuzzy matches of several indices, the most similar first."""
     return [name for _, _, name in sorted(rated for part in found for rated in part)]
 
 
@@ -186,7 +186,7 @@ def _encoded(text: str) -> bytes:
 
 
 def fold(text: str) -> str:
-    """A name without case and accents, `_` read as a space."""
+    """A name in lower case, without accents, with `_` as a space."""
     plain = text.lower().replace("_", " ")
     if plain.isascii():
         return plain
@@ -195,7 +195,7 @@ def fold(text: str) -> str:
 
 
 def _folded(names: Vocabulary) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All names folded: (UTF-8, where each begins)."""
+    """All folded names as (UTF-8 bytes, start of each name)."""
     blob = np.array(names.blob)
     if not (blob >= 0x80).any():
         capital = (blob >= ord("A")) & (blob <= ord("Z"))
@@ -209,7 +209,7 @@ def _folded(names: Vocabulary) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def _sorted(blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The ids of names in the order of their bytes."""
+    """The ids of names, sorted by their bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -226,7 +226,7 @@ def _sorted(blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.i
 
 
 def _buckets(letters: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """A number for each byte with the two after it, [n]; the last two stand for nothing."""
+    """A hash of each byte with the two after it, [n]; the last two have no meaning."""
     text = np.concatenate([letters, np.zeros(2, np.uint8)]).astype(np.int64)
     triple = (text[:-2] << 16) | (text[1:-1] << 8) | text[2:]
     return (triple * 0x9E3779B1 >> 7) & (_BUCKETS - 1)
@@ -235,15 +235,15 @@ def _buckets(letters: NDArray[np.uint8]) -> NDArray[np.int64]:
 def _triples(
     blob: NDArray[np.uint8], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Which names hold each triple of letters: (where a bucket begins, ids)."""
+    """The names that contain each trigram, as (start of each bucket, ids)."""
     columns, counts = [], []
     for start in range(0, len(offsets) - 1, _CHUNK):
         ends = offsets[start : start + _CHUNK + 1] - offsets[start]
         part = blob[offsets[start] : offsets[start] + ends[-1]]
         last_two = np.zeros(len(part) + 1, bool)
         for back in (1, 2):
-            places = ends[1:] - back
-            last_two[places[places >= ends[:-1]]] = True
+            positions = ends[1:] - back
+            last_two[positions[positions >= ends[:-1]]] = True
         inside = ~last_two[: len(part)]
         columns.append(_buckets(part)[inside].astype(np.int32))
         counts.append(np.maximum(np.diff(ends) - 2, 0))

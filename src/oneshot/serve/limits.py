@@ -1,6 +1,6 @@
-"""Limits: what a route asks of a request before its body is read, declared where it is defined.
+"""Limits that a request must meet before its body is read, declared with each route.
 
-A route without declared limits ends the start of the service: none is open by oversight.
+The service does not start if a route declares no limits, so that none is open by oversight.
 """
 
 import re
@@ -16,10 +16,10 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Limits:
-    """What is checked of a request to a route.
+    """The checks of a request to a route.
 
-    `token`: it carries the token of the service, if that has one. `json`: its body is JSON.
-    `queued`: it is refused while too many questions wait.
+    `token`: the request must carry the token of the service, if there is one. `json`: its body must
+    be JSON. `queued`: it is refused while the queue is full.
     """
 
     token: bool = True
@@ -30,7 +30,7 @@ class Limits:
 def limited(
     *, token: bool = True, json: bool = False, queued: bool = False
 ) -> Callable[[Endpoint], Endpoint]:
-    """Declare the limits of the route that a function answers (see `Limits`)."""
+    """Declare the limits of a route's function (see `Limits`)."""
 
     def declare(endpoint: Endpoint) -> Endpoint:
         setattr(endpoint, _DECLARED, Limits(token, json, queued))
@@ -54,8 +54,8 @@ class RouteLimits:
             methods.update(dict.fromkeys(route.methods, declared))
 
     def find(self, path: str, method: str) -> Limits:
-        """The limits of a request; where no route takes it, whether the token is needed."""
-        # As the app does it: "/metrics" is also reached by "/metrics\n".
+        """The limits of a request; a path or method without a route may need the token only."""
+        # Match as the app does: "/metrics\n" also reaches "/metrics".
         methods = self._by_path.get(path) or next(
             (self._by_path[p] for p, found in self._patterns.items() if found.match(path)), None
         )

@@ -1,4 +1,4 @@
-"""Figures about a service, in the text format of Prometheus."""
+"""Metrics of a service, in the text format of Prometheus."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Metrics:
-    """All figures of one service; several in one process count each for itself."""
+    """All metrics of one service; several services in one process count separately."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -19,37 +19,35 @@ class Metrics:
         self._request_seconds = self._histogram(
             "request_seconds", "Time of requests by route.", SECONDS, "route"
         )
-        self._questions = self._counter("questions", "Questions by what became of them.", "outcome")
-        self._batch_questions = self._histogram(
-            "batch_questions", "Questions answered at once.", SIZES
-        )
+        self._questions = self._counter("questions", "Queries by outcome.", "outcome")
+        self._batch_questions = self._histogram("batch_questions", "Queries per batch.", SIZES)
         self._step_seconds = self._histogram(
-            "step_seconds", "Time of a batch's steps.", SECONDS, "step"
+            "step_seconds", "Time of the steps of a batch.", SECONDS, "step"
         )
         self._facts = self._counter("facts_changed", "Facts added and removed.", "change")
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """A request was answered, or given up."""
+        """Count a request that was answered or abandoned."""
         self._requests.labels(route, method, str(status)).inc()
         self._request_seconds.labels(route).observe(seconds)
 
     def questions(self, outcome: str, count: int = 1) -> None:
-        """So many questions were answered, refused, …"""
+        """Count queries that were answered, refused, …"""
         self._questions.labels(outcome).inc(count)
 
     def batch(self, size: int) -> None:
         self._batch_questions.observe(size)
 
     def step(self, name: str, seconds: float) -> None:
-        """A step of the answering took so long."""
+        """Record the time of a step of a batch."""
         self._step_seconds.labels(name).observe(seconds)
 
     def facts(self, change: str, count: int) -> None:
-        """So many facts were added, or removed."""
+        """Count facts that were added or removed."""
         self._facts.labels(change).inc(count)
 
     def watch(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """Report a number that is looked up each time."""
+        """Register a gauge whose value is read at each scrape."""
         Gauge(f"oneshot_{name}", about, registry=self._registry).set_function(value)
 
     def text(self) -> bytes:

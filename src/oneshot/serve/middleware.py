@@ -1,7 +1,7 @@
-"""Guard: what is checked of every request before a route sees it, and said with every answer.
+"""The guard: checks of every request before a route gets it, and headers of every response.
 
-Who asks (token), under which name (host), and how much they send; a request whose asker has gone
-is ended. Plain ASGI, so that nothing is buffered.
+It checks the token, the host name and the size of the body, and it cancels a request whose client
+has disconnected. It is plain ASGI, so that nothing is buffered.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-_GONE = 499  # in the figures: the asker left before there was an answer
+_GONE = 499  # in the metrics: the client disconnected before the response
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -76,42 +76,45 @@ class Guard:
                 if not begun:
                     status = _GONE
         except Exception:
-            if not begun:  # else it was answered, and noted, already
+            if not begun:  # otherwise it is answered and counted already
                 raise
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.request(route, _method(scope), status, time.monotonic() - started)
 
     def _refusal(self, scope: Message) -> tuple[int, str] | None:
-        """Why a request is not even looked at, or None."""
+        """The problem for which a request is refused, or None."""
         headers = dict(scope["headers"])
         hosts = self.settings.hosts
         if hosts is not None:
             host = headers.get(b"host", b"").decode("latin-1")
             name = host[: host.rfind("]") + 1] if host.startswith("[") else host.split(":")[0]
             if name.lower() not in hosts:
-                return 421, "this service answers only under the names of its own machine"
+                return (
+                    421,
+                    "unknown host name; this service answers only to the names of its own machine",
+                )
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18:
-            return 400, "the length of the body is no number"
+            return 400, "the header Content-Length is not a number"
         if int(length) > MAX_BODY:
-            return 413, f"at most {MAX_BODY:,} bytes are read"
+            return 413, f"the body is too large; at most {MAX_BODY:,} bytes are accepted"
         limits, token = self.limits.find(scope["path"], scope["method"]), self.settings.token
         if token is not None and limits.token:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
                 return 401, "send the header Authorization: Bearer TOKEN"
-        # A page elsewhere may send anything from a browser but JSON without asking first.
-        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if limits.json and kind != b"application/json":
+        # Browsers let a page of another site send anything but JSON without a preflight request.
+        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if limits.json and media_type != b"application/json":
             return 415, ""
-        # Before anything is read: under a flood the refusals must cost next to nothing.
+        # Checked before anything is read: under heavy load, refusals must be cheap.
         if limits.queued and self.engine.full:
-            return 503, "too many questions wait already; ask again in a moment"
+            return 503, "too many queries are waiting; retry in a moment"
         return None
 
     async def _passed(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Run the app; once the body is read, an asker who leaves ends it."""
+        """Run the app; after the body is read, a disconnected client cancels it."""
         read = 0
         until = asyncio.get_running_loop().time() + self.settings.timeout
         complete = asyncio.Event()
@@ -119,7 +122,7 @@ class Guard:
         async def receiving() -> Message:
             nonlocal read
             if complete.is_set():
-                # Only whoever waits for the end gets here; the watcher below sees it first.
+                # Only a waiter for the end gets here; the watcher below sees it first.
                 await asyncio.Event().wait()
             try:
                 async with asyncio.timeout_at(until):
@@ -130,7 +133,7 @@ class Guard:
             if read > MAX_BODY:
                 if message.get("more_body", False):
                     await _drained(receive)
-                # Of this kind, which those who read bodies pass on.
+                # An exception type that readers of bodies do not catch.
                 raise HTTPException(413, headers={"Connection": "close"})
             if message["type"] == "http.disconnect" or not message.get("more_body", False):
                 complete.set()
@@ -158,7 +161,7 @@ class Guard:
 
 
 async def _drained(receive: Receive) -> None:
-    """Read on for a while: who still sends would not hear why the connection is closed."""
+    """Discard the body for a while: a client that still sends would miss the response."""
     read = 0
     while read < 8 * MAX_BODY:
         message = await receive()
@@ -181,6 +184,6 @@ async def _answer(send: Send, status: int, detail: str, patience: int) -> None:
 
 
 def _method(scope: Message) -> str:
-    """The method, of which only known ones are told apart: labels must not grow with the users."""
+    """The method as a label, with unknown methods as one: the number of labels must be bounded."""
     known = ("GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS")
     return scope["method"] if scope["method"] in known else "other"

@@ -1,4 +1,4 @@
-"""Pages: the files of the web page, and the API reference as a page that needs no script."""
+"""The files of the web page, and the API reference as a page without scripts."""
 
 import json
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ def _content(name: str) -> bytes:
 
 
 def page_file(name: str) -> Response:
-    """A file of the page as a response."""
+    """The response with a file of the page."""
     return Response(_content(name), media_type=PAGE[name])
 
 
 def reference_page(description: dict[str, Any]) -> str:
-    """A page about all routes and shapes of an OpenAPI description."""
+    """A page with all routes and schemas of an OpenAPI description."""
     info = description["info"]
     schemas = description.get("components", {}).get("schemas", {})
     routes = [
@@ -52,10 +52,10 @@ def reference_page(description: dict[str, Any]) -> str:
         '<link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/reference.css">'
         f"</head><body><header><h1>{escape(info['title'])} {escape(info['version'])}</h1>"
         f"<p>{escape(info.get('description', ''))}</p>"
-        '<p><a href="/">Ask on the page</a> · <a href="/openapi.json">OpenAPI document</a> · '
+        '<p><a href="/">Web page</a> · <a href="/openapi.json">OpenAPI document</a> · '
         '<a href="/metrics">metrics</a></p></header>'
         f'<nav aria-label="Routes"><ul>{contents}</ul></nav><main>{body}'
-        f'<section><h2 id="shapes">Shapes</h2>{shapes}</section></main></body></html>\n'
+        f'<section><h2 id="shapes">Schemas</h2>{shapes}</section></main></body></html>\n'
     )
 
 
@@ -72,7 +72,7 @@ def _route(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any
     parameters = route.get("parameters", [])
     if parameters:
         rows = "".join(
-            f"<tr><th scope=row><code>{escape(p['name'])}</code></th><td>{_kind(p['schema'])}</td>"
+            f"<tr><th scope=row><code>{escape(p['name'])}</code></th><td>{_type(p['schema'])}</td>"
             f"<td>{escape(p.get('description', ''))}</td></tr>"
             for p in parameters
         )
@@ -82,7 +82,7 @@ def _route(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any
         example = json.dumps(_example(sent["schema"], schemas), ensure_ascii=False)
         command = f"curl -X {method.upper()} http://127.0.0.1:8000{path} \\\n  "
         command += f"-H 'Content-Type: application/json' \\\n  -d '{example}'"
-        parts.append(f"<p>Body: {_kind(sent['schema'])}</p><pre>{escape(command)}</pre>")
+        parts.append(f"<p>Body: {_type(sent['schema'])}</p><pre>{escape(command)}</pre>")
     rows = "".join(
         f"<tr><th scope=row>{status}</th><td>{_media(answer)}</td></tr>"
         for status, answer in route["responses"].items()
@@ -92,14 +92,14 @@ def _route(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any
 
 
 def _media(answer: dict[str, Any]) -> str:
-    kinds = [_kind(content["schema"]) for content in answer.get("content", {}).values()]
-    return ", ".join(kinds) or escape(answer["description"])
+    types = [_type(content["schema"]) for content in answer.get("content", {}).values()]
+    return ", ".join(types) or escape(answer["description"])
 
 
 def _shape(name: str, schema: dict[str, Any]) -> str:
     needed = schema.get("required", [])
     rows = "".join(
-        f"<tr><th scope=row><code>{escape(key)}</code></th><td>{_kind(value)}"
+        f"<tr><th scope=row><code>{escape(key)}</code></th><td>{_type(value)}"
         f"{'' if key in needed else ', optional'}</td>"
         f"<td>{escape(value.get('description', ''))}</td></tr>"
         for key, value in schema.get("properties", {}).items()
@@ -108,25 +108,25 @@ def _shape(name: str, schema: dict[str, Any]) -> str:
     return f'<h3 id="{escape(name)}">{escape(name)}</h3><p>{about}</p><table>{rows}</table>'
 
 
-def _kind(schema: dict[str, Any]) -> str:
-    """A schema in a few words, with a link where it has a name."""
+def _type(schema: dict[str, Any]) -> str:
+    """A short description of a schema, with a link if it has a name."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rsplit("/", 1)[1])
         return f'<a href="#{name}">{name}</a>'
     if "anyOf" in schema:
-        return " or ".join(_kind(part) for part in schema["anyOf"])
+        return " or ".join(_type(part) for part in schema["anyOf"])
     if schema.get("type") == "array":
-        return f"list of {_kind(schema.get('items', {}))}{_bounds(schema)}"
+        return f"list of {_type(schema.get('items', {}))}{_bounds(schema)}"
     default = f", default {escape(json.dumps(schema['default']))}" if "default" in schema else ""
     return escape(schema.get("type", "anything")) + _bounds(schema) + default
 
 
 def _bounds(schema: dict[str, Any]) -> str:
-    found = list(_told_bounds(schema))
+    found = list(_bound_texts(schema))
     return f" ({', '.join(found)})" if found else ""
 
 
-def _told_bounds(schema: dict[str, Any]) -> Iterator[str]:
+def _bound_texts(schema: dict[str, Any]) -> Iterator[str]:
     for least, most, what in (
         ("minimum", "maximum", ""),
         ("minLength", "maxLength", " letters"),
@@ -139,7 +139,7 @@ def _told_bounds(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _example(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:
-    """A value that fits a schema: its required fields."""
+    """An example of a schema, with its required fields."""
     if "$ref" in schema:
         schema = schemas[schema["$ref"].rsplit("/", 1)[1]]
     if schema.get("examples"):

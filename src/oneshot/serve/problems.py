@@ -1,4 +1,4 @@
-"""Errors of the service as problem details (RFC 9457), without anything about its inside."""
+"""Errors of the service as problem details (RFC 9457), without internal details."""
 
 import json
 import logging
@@ -14,21 +14,21 @@ from starlette.routing import Route
 log = logging.getLogger("oneshot.serve")
 
 MEDIA_TYPE = "application/problem+json"
-# What is said where nothing more is known. The titles are those of HTTP, as RFC 9457 has it for
-# problems without a type of their own.
+# Default details. The titles are those of HTTP, as RFC 9457 requires for problems without a type
+# of their own.
 _DETAILS = {
     400: "the request cannot be read",
-    404: "there is nothing at this address; see /reference",
-    405: "this method is not served here",
-    408: "the request did not arrive in time",
+    404: "unknown path; see /reference",
+    405: "this method is not allowed for this path; see /reference",
+    408: "the request was not received in time",
     413: "the request is too large",
     415: "the body must be JSON: send the header Content-Type: application/json",
-    422: "the request does not fit its description; see /reference",
-    500: "a fault of the service, which has noted what happened",
+    422: "the request does not match its schema; see /reference",
+    500: "internal error; the log of the service has the details",
 }
 SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "What went wrong (RFC 9457).",
+    "description": "Description of an error (RFC 9457).",
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},
@@ -37,7 +37,7 @@ SCHEMA: dict[str, Any] = {
         "nearest": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "Known names that look like an unknown one.",
+            "description": "Known names similar to an unknown one.",
         },
         "errors": {
             "type": "array",
@@ -45,7 +45,7 @@ SCHEMA: dict[str, Any] = {
                 "type": "object",
                 "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
             },
-            "description": "Where a request does not fit its description.",
+            "description": "Fields of the request that do not match its schema.",
         },
     },
     "required": ["type", "title", "status"],
@@ -53,7 +53,7 @@ SCHEMA: dict[str, Any] = {
 
 
 class Problem(Exception):  # noqa: N818  (its name in RFC 9457)
-    """A refusal, with what the asker needs to know."""
+    """An error response."""
 
     def __init__(
         self, status: int, detail: str = "", headers: dict[str, str] | None = None, **more: Any
@@ -66,14 +66,14 @@ class Problem(Exception):  # noqa: N818  (its name in RFC 9457)
 def problem_body(status: int, detail: str = "", **more: Any) -> bytes:
     """A problem as JSON."""
     value = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
-    told = detail or _DETAILS.get(status)
-    if told:
-        value["detail"] = told
+    text = detail or _DETAILS.get(status)
+    if text:
+        value["detail"] = text
     return json.dumps({**value, **more}).encode()
 
 
 def raw_problem(status: int) -> bytes:
-    """A whole response, for who has not even sent a request."""
+    """A complete HTTP response, for a connection without a valid request."""
     body = problem_body(status)
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {MEDIA_TYPE}\r\n"
@@ -95,7 +95,7 @@ def _methods(app: FastAPI, path: str) -> list[str]:
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Have every error of an app end as a problem."""
+    """Turn every error of an app into a problem response."""
 
     async def refused(_: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
@@ -107,7 +107,7 @@ def handle_errors(app: FastAPI) -> None:
         if any(part["type"] == "json_invalid" for part in found):
             return response(Problem(400, "the body is not JSON"))
         errors = [
-            # What was given is not repeated: it may be long, or a secret in the wrong place.
+            # The input is not repeated: it may be long, or a secret in the wrong field.
             {"pointer": "/" + "/".join(map(str, part["loc"])), "detail": part["msg"]}
             for part in found[:20]
         ]

@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, for those who send no HTTP, or send it too slowly."""
+"""The HTTP protocol of uvicorn, with handling of invalid and slow requests."""
 
 import asyncio
 from typing import Any
@@ -8,14 +8,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from oneshot.serve.problems import raw_problem
 
-_HEAD_SECONDS = 10.0  # that the head of a request may take to arrive
+_HEAD_SECONDS = 10.0  # time limit for the head of a request
 
 
 class Protocol(H11Protocol):
-    """One connection. Closed, with a problem, if what arrives is no request or never a whole one.
+    """One connection, closed with a problem response if it sends no valid, complete request.
 
-    A request that has begun is under the guard's time limit; between two requests uvicorn closes
-    a connection by itself.
+    The guard limits the time of a request after its head. Between two requests, uvicorn itself
+    closes idle connections.
     """
 
     _timer: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""What requests and answers look like."""
+"""Schemas of requests and responses."""
 
 from typing import Annotated, Any
 
@@ -8,17 +8,17 @@ from oneshot.serve.settings import MAX_FACTS, MAX_NAME, MAX_QUESTIONS, MAX_TOP
 
 
 def _whole(value: Any) -> Any:
-    """2.0 as 2: in JSON both are the same number."""
+    """Convert 2.0 to 2: in JSON both are the same number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-# Stands last among the annotations, so that the bounds before it get into the description.
+# Last among the annotations, so that the description contains the bounds before it.
 _WHOLE = BeforeValidator(_whole)
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
 class _Strict(BaseModel):
-    # What a field says is what it takes: no "5" for 5, nothing that is not described.
+    # Strict types and no unknown fields: "5" is not accepted for 5.
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
@@ -32,13 +32,13 @@ class QuestionIn(_Strict):
 
 class PredictIn(_Strict):
     questions: Annotated[list[QuestionIn], Field(min_length=1, max_length=MAX_QUESTIONS)]
-    top: Annotated[int, Field(ge=1, le=MAX_TOP, description="answers to each question"), _WHOLE] = (
-        10
-    )
+    top: Annotated[
+        int, Field(ge=1, le=MAX_TOP, description="number of answers per query"), _WHOLE
+    ] = 10
     explain: Annotated[
-        bool, Field(description="with the paths that carry the score of each of the best answers")
+        bool, Field(description="include the paths that explain the best answers")
     ] = False
-    exclude_known: Annotated[bool, Field(description="leave out facts of the graph")] = False
+    exclude_known: Annotated[bool, Field(description="exclude facts of the graph")] = False
 
 
 class ExplainIn(_Strict):
@@ -47,7 +47,7 @@ class ExplainIn(_Strict):
     inverse: bool = False
     answer: Name
     paths: Annotated[int, Field(ge=1, le=20), _WHOLE] = 5
-    drawing: Annotated[bool, Field(description="with pictures as SVG")] = False
+    drawing: Annotated[bool, Field(description="include drawings as SVG")] = False
 
 
 class FactsIn(_Strict):
@@ -64,7 +64,7 @@ class FactsIn(_Strict):
 
 class QueryOut(BaseModel):
     entity: str
-    relation: Annotated[str, Field(description="ends in ⁻¹ for an inverse question")]
+    relation: Annotated[str, Field(description="ends in ⁻¹ for an inverse query")]
 
 
 class StepOut(BaseModel):
@@ -77,18 +77,20 @@ class StepOut(BaseModel):
 class PathOut(BaseModel):
     steps: list[StepOut]
     weight: Annotated[float, Field(description="its share of the score")]
-    score_without: Annotated[float, Field(description="the score if its facts were not there")]
-    known: Annotated[bool, Field(description="whether it is the asked fact itself")]
-    parallel: Annotated[int, Field(description="lighter paths through the same entities")]
+    score_without: Annotated[float, Field(description="the score without its facts")]
+    known: Annotated[bool, Field(description="whether it is the queried fact itself")]
+    parallel: Annotated[
+        int, Field(description="number of lower-weight paths through the same entities")
+    ]
 
 
 class AnswerOut(BaseModel):
     entity: str
     score: float
     probability: Annotated[
-        float | None, Field(description="that the fact holds; null if never calibrated")
+        float | None, Field(description="probability that the fact holds; null if not calibrated")
     ]
-    known: Annotated[bool, Field(description="whether the graph holds the fact")]
+    known: Annotated[bool, Field(description="whether the graph contains the fact")]
     paths: list[PathOut] | None = None
 
 
@@ -104,9 +106,9 @@ class ResultOut(BaseModel):
     milliseconds: Annotated[
         dict[str, float],
         Field(
-            description="waiting; updating the graph by what was changed, and sampling, for the "
-            "whole batch; reasoning, ranking and explaining; "
-            "and the number of questions in the batch as `batch`"
+            description="times of waiting, updating the graph and sampling (both for the whole "
+            "batch), reasoning, ranking and explaining; "
+            "and the number of queries in the batch as `batch`"
         ),
     ]
     message: Annotated[str | None, Field(description="why there are no answers")] = None
@@ -114,7 +116,7 @@ class ResultOut(BaseModel):
 
 class PredictOut(BaseModel):
     results: list[ResultOut]
-    version: Annotated[int, Field(description="of the facts; grows with every change")]
+    version: Annotated[int, Field(description="version of the facts; increases with every change")]
 
 
 class ExplainOut(BaseModel):
@@ -126,9 +128,12 @@ class ExplainOut(BaseModel):
     message: str
     paths: list[PathOut]
     milliseconds: dict[str, float]
-    drawing: Annotated[str | None, Field(description="the paths and what is around, SVG")] = None
+    drawing: Annotated[
+        str | None, Field(description="drawing of the paths and their neighbourhood, SVG")
+    ] = None
     charts: Annotated[
-        list[str] | None, Field(description="degrees and distances in the subgraph, SVG")
+        list[str] | None,
+        Field(description="histograms of degrees and distances in the subgraph, SVG"),
     ] = None
 
 
@@ -143,16 +148,16 @@ class RelationsOut(BaseModel):
 class EntityOut(BaseModel):
     entity: str
     facts: list[list[str]]
-    total: Annotated[int, Field(description="facts in all, of which some are shown")]
+    total: Annotated[int, Field(description="number of all facts; `facts` lists at most `limit`")]
 
 
 class AddedOut(BaseModel):
-    added: Annotated[int, Field(description="facts that were not there before")]
+    added: Annotated[int, Field(description="number of facts that were new")]
     version: int
 
 
 class RemovedOut(BaseModel):
-    removed: Annotated[int, Field(description="facts that were there before")]
+    removed: Annotated[int, Field(description="number of facts that were in the graph")]
     version: int
 
 
@@ -166,5 +171,5 @@ class ReadyOut(BaseModel):
     relations: int
     facts: int
     version: int
-    waiting: Annotated[int, Field(description="questions in the queue")]
+    waiting: Annotated[int, Field(description="number of queries in the queue")]
     read_only: Annotated[bool, Field(description="whether facts cannot be changed")]

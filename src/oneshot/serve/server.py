@@ -1,4 +1,4 @@
-"""Running a service: from a run directory to a server that listens, until it is stopped."""
+"""The server of a service: load a run, listen, and serve until stopped."""
 
 import dataclasses
 import logging
@@ -21,11 +21,11 @@ from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_PATIENCE = 5  # seconds that open requests get when the server stops
+_PATIENCE = 5  # seconds for open requests to finish when the server stops
 
 
 def guarded(service: Service) -> Guard:
-    """The whole ASGI app of a service, with all that is checked before."""
+    """The complete ASGI app of a service, including the guard."""
     app = create_app(service)
     limits = RouteLimits(app.routes)
     return Guard(app, limits, service.settings, service.metrics, service.engine)
@@ -40,7 +40,7 @@ def run_server(
     changes: Sequence[str] = (),
     tell: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve a run until the process is told to stop; `tell` gets the address once it listens."""
+    """Serve a run until the process gets a stop signal; `tell` is called with the address."""
     if settings.hosts is None and host in ("127.0.0.1", "::1", "localhost"):
         settings = dataclasses.replace(settings, hosts=_LOOPBACK)
     listener = _listen(host, port)
@@ -62,7 +62,7 @@ def run_server(
 
 @contextmanager
 def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """A service in the background, for as long as the block runs. → its address"""
+    """Run a service in the background while the block runs; yields its address."""
     listener = _listen(host, port)
     ready = threading.Event()
     server = _Server(_config(guarded(service)), ready.set)
@@ -81,7 +81,7 @@ def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterato
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it listens."""
+    """A server that signals when it listens."""
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
         super().__init__(config)
@@ -94,7 +94,7 @@ class _Server(uvicorn.Server):
 
 def _config(app: Any) -> uvicorn.Config:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    # Its warnings are about what others send, which they are told themselves.
+    # The warnings of uvicorn are about invalid requests, which are answered with a problem.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
         app,
@@ -111,7 +111,7 @@ def _config(app: Any) -> uvicorn.Config:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; taken before the run is loaded, which may take long."""
+    """A listening socket; opened before the run is loaded, which may take long."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -121,6 +121,6 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         said = getattr(error, "strerror", None) or error
         raise InputError(
-            f"{host}:{port}: cannot listen there ({said}); see --host and --port"
+            f"{host}:{port}: cannot listen on this address ({said}); see --host and --port"
         ) from error
     return listener

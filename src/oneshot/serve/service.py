@@ -1,4 +1,4 @@
-"""Service: a run, loaded and ready to be asked; what the routes call."""
+"""The service: a loaded run, with the operations that the routes call."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger("oneshot.serve")
 
 
 class Service:
-    """A reasoner with its live graph, an engine that answers, and an index of names."""
+    """A reasoner with its live graph, an engine and an index of names."""
 
     def __init__(
         self,
@@ -37,32 +37,32 @@ class Service:
         device: torch.device | str = "cpu",
         changes: Sequence[str] = (),
     ) -> None:
-        """Load a run; `changes`: of its configuration, such as `sampler.entity_ratio=0.2`."""
+        """Load a run; `changes` override its configuration, such as `sampler.entity_ratio=0.2`."""
         self.settings = settings or ServeSettings()
         self.metrics = Metrics()
         opened = Run.open(run, changes)
         self.reasoner = opened.reasoner_on(opened.base_graph)
         self.reasoner.predictor.to(device)
-        # A run that nobody can write to can still be looked at.
+        # A read-only run can still be queried.
         unwritable = self.settings.read_only and not os.access(run, os.W_OK)
         self.live = opened.live_graph(device, unwritable)
         self.reasoner.graph = self.live.graph()
         self.names = NameSearch(self.live.entities, _degrees(opened.base_graph))
         self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
         watched = {
-            "queue_length": ("Questions that wait.", lambda: self.engine.waiting),
+            "queue_length": ("Queries in the queue.", lambda: self.engine.waiting),
             "graph_entities": ("Entities.", lambda: self.live.num_entities),
             "graph_facts": ("Facts.", lambda: self.live.num_facts),
             "graph_version": ("Version of the facts.", lambda: self.live.version),
         }
         for name, (about, value) in watched.items():
             self.metrics.watch(name, about, value)
-        # One after the other, as the disk takes them; others need not wait for them.
+        # Changes are written one after another; queries do not wait for them.
         self._changer = ThreadPoolExecutor(1, "oneshot-facts")
         self._changing = 0
 
     def start(self) -> None:
-        """Begin to answer; the first question, which makes what all need, is asked here."""
+        """Start the engine and warm it up with one query."""
         linked = torch.nonzero(self.reasoner.graph.degree)
         if len(linked) and self.reasoner.graph.num_relations:
             self.reasoner.reason(torch.tensor([[int(linked[0]), 0]], device=self.reasoner.device))
@@ -74,13 +74,13 @@ class Service:
         self.live.close()
 
     def deadline(self) -> float:
-        """When a request that begins now must have its answer, by `time.monotonic`."""
+        """The deadline of a request that starts now, as `time.monotonic`."""
         return time.monotonic() + self.settings.timeout
 
     def question(
         self, entity: str, relation: str, inverse: bool, options: AnswerOptions | None = None
     ) -> Question:
-        """A question by names; an unknown one is a problem that tells the nearest."""
+        """A query by names; an unknown name raises a problem with the most similar names."""
         number = self.entity(entity)
         try:
             label = self.reasoner.relation_id(relation, inverse)
@@ -89,14 +89,14 @@ class Service:
         return Question(number, label, options or AnswerOptions())
 
     def knows(self, entity: str) -> bool:
-        """Whether an entity can be looked up at once."""
+        """Whether the lookup of an entity is immediate."""
         return entity in self.live.entities
 
     def entity(self, name: str) -> int:
-        """The id of an entity; for a thread, as it may have to look around for an unknown one."""
+        """The id of an entity; called in a thread: an unknown name starts a fuzzy search."""
         number = self.live.entities.get(name)
         if number is None:
-            self.live.catch_up()  # it may be new, from another process
+            self.live.catch_up()  # another process may have added it
             number = self.live.entities.get(name)
         if number is None:
             nearest = self.names.search(name[:100], 3)
@@ -105,11 +105,11 @@ class Service:
         return number
 
     async def predict(self, questions: Sequence[Question], deadline: float) -> list[dict[str, Any]]:
-        """Answers to questions as JSON."""
+        """Answers to queries as JSON."""
         if not any(question.options.explain for question in questions):
             every = await self._answered(questions, deadline)
             return [self._as_json(*one) for one in zip(questions, every, strict=True)]
-        # One after the other: each keeps its subgraph until its answers are explained.
+        # One by one: each query keeps its subgraph until its answers are explained.
         results = []
         for question in questions:
             (answered,) = await self._answered([question], deadline)
@@ -124,7 +124,7 @@ class Service:
         return results
 
     async def _answered(self, questions: Sequence[Question], deadline: float) -> list[Answered]:
-        """The answers to each question."""
+        """The answers to each query."""
         try:
             futures = self.engine.ask(questions, deadline)
         except OverloadedError as error:
@@ -135,7 +135,7 @@ class Service:
         value = answered.prediction.as_dict()
         value["milliseconds"] = {**answered.milliseconds, "batch": answered.batch}
         if not value["answers"] and not question.options.exclude_known:
-            value["message"] = "the entity has no fact; add one about it first"
+            value["message"] = "the entity has no facts; add one first"
         return value
 
     async def explain(
@@ -146,7 +146,7 @@ class Service:
         deadline: float,
         subgraph: SubgraphBatch | None = None,
     ) -> Explanation:
-        """Why an answer, by its id, has its score; `subgraph`: where it was found, if at hand."""
+        """The explanation of an answer id; `subgraph`: that of the answer, if kept."""
         try:
             future = self.engine.explain(question, answer, paths, deadline, subgraph)
         except OverloadedError as error:
@@ -155,17 +155,19 @@ class Service:
         return found
 
     def busy(self, error: OverloadedError) -> Problem:
-        """The refusal of who comes when too many wait."""
+        """The problem of a full queue."""
         return Problem(503, str(error), {"Retry-After": str(self.engine.patience)})
 
     async def _waited(self, futures: "Sequence[Future[Any]]", deadline: float) -> list[Any]:
-        """The results of futures, or the problem that there is; no future is left waiting."""
+        """The results of futures; if one fails, cancels the others and raises a problem."""
         waiting = [asyncio.wrap_future(future) for future in futures]
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
                 return list(await asyncio.gather(*waiting))
         except (TimeoutError, ExpiredError) as error:
-            raise Problem(504, "it took longer than a request may; ask for less at once") from error
+            raise Problem(
+                504, "the request exceeded its time limit; send fewer queries per request"
+            ) from error
         except OverloadedError as error:
             raise self.busy(error) from error
         finally:
@@ -173,17 +175,19 @@ class Service:
                 future.cancel()
 
     async def change(self, facts: Sequence[Sequence[str]], present: bool, deadline: float) -> int:
-        """Add or remove facts, durably. → how many changed"""
+        """Add or remove facts durably. Returns the number of changed facts."""
         if self._changing >= self.settings.queue:
-            raise Problem(503, "too many changes wait already", {"Retry-After": "1"})
+            raise Problem(
+                503, "too many changes are waiting; retry in a moment", {"Retry-After": "1"}
+            )
         self._changing += 1
         try:
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
                 return await loop.run_in_executor(self._changer, self._change, facts, present)
         except TimeoutError as error:
-            told = "the change took too long; it may or may not be kept: send it again"
-            raise Problem(504, told) from error
+            detail = "the change exceeded its time limit and may or may not be saved; send it again"
+            raise Problem(504, detail) from error
         finally:
             self._changing -= 1
 
@@ -193,21 +197,21 @@ class Service:
         except UnknownNameError as error:
             raise Problem(404, str(error), nearest=error.nearest) from error
         except StoreError as error:
-            log.error("facts cannot be kept: %s", error)  # whoever runs the service must see to it
-            told = "facts cannot be kept at the moment; nothing was changed"
-            raise Problem(503, told, {"Retry-After": "10"}) from error
+            log.error("cannot save facts: %s", error)  # the operator must act
+            detail = "facts cannot be saved at the moment; nothing was changed"
+            raise Problem(503, detail, {"Retry-After": "10"}) from error
         except InputError as error:
             raise Problem(422, str(error)) from error
         self.metrics.facts("added" if present else "removed", count)
         return count
 
     def search(self, text: str, limit: int) -> list[str]:
-        """Entities whose name begins with a text, or looks like it."""
+        """Entities by name: prefix matches first, then fuzzy matches."""
         self.live.catch_up()
         return self.names.search(text, limit)
 
     def state(self) -> dict[str, Any]:
-        """What the service has, and whether it can be asked, as JSON."""
+        """The size and state of the service as JSON."""
         self.live.catch_up()
         live = self.live
         return {
@@ -221,7 +225,7 @@ class Service:
         }
 
     def facts_of(self, name: str, limit: int) -> dict[str, Any]:
-        """The facts around an entity as JSON."""
+        """The facts about an entity as JSON."""
         found, total = self.live.facts_of(self.entity(name), limit)
         return {
             "entity": name,

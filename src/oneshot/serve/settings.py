@@ -1,26 +1,26 @@
-"""Settings of a service, and the limits that its interface states."""
+"""Settings of a service, and the limits of its API."""
 
 from dataclasses import dataclass
 
-MAX_QUESTIONS = 64  # in one request
-MAX_TOP = 1000  # answers to a question
-MAX_EXPLAINED = 10  # answers with paths, as each takes several times as long as the question
-MAX_FACTS = 1000  # in one request
-MAX_NAME = 4096  # letters
+MAX_QUESTIONS = 64  # per request
+MAX_TOP = 1000  # answers per query
+MAX_EXPLAINED = 10  # answers with paths; each takes several times as long as the query
+MAX_FACTS = 1000  # per request
+MAX_NAME = 4096  # characters
 MAX_BODY = 2 << 20  # bytes
-MAX_FOUND = 100  # names found by a search, facts of an entity times ten
+MAX_FOUND = 100  # names per search; ten times as many facts of an entity
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a service treats its users.
+    """Settings of a service.
 
-    `token`: what every request must carry as `Authorization: Bearer …`; None for no such thing.
-    `read_only`: facts cannot be changed. `batch_size`: questions answered at once; `batch_wait`:
-    seconds that a question waits for others. `queue`: questions that may wait before more are
-    refused. `timeout`: seconds that a request may take. `hosts`: names that a request may give as
-    its host, None for any; a page elsewhere must not reach a service that is meant for this
-    machine only by pointing a name of its own at it.
+    `token`: the token of every request (`Authorization: Bearer …`); None for no access control.
+    `read_only`: facts cannot be changed. `batch_size`: maximum queries per batch. `batch_wait`:
+    seconds that a query waits for others. `queue`: queries that may wait before more are refused.
+    `timeout`: time limit of a request in seconds. `hosts`: accepted host names, None for any. They
+    prevent DNS rebinding: a page of another site must not reach a service of this machine through
+    a host name of its own.
     """
 
     token: str | None = None

@@ -1,4 +1,4 @@
-// A text field with suggestions, after the ARIA pattern of a combobox with a list.
+// A text field with suggestions, following the ARIA combobox pattern with a listbox.
 
 let count = 0;
 
@@ -20,7 +20,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
   let asked = 0;
 
   const close = () => {
-    asked += 1; // what is still on its way is not shown
+    asked += 1; // discard responses that are still pending
     clearTimeout(timer);
     list.hidden = true;
     input.setAttribute("aria-expanded", "false");
@@ -34,12 +34,12 @@ export function suggest(input, find, { delay = 120 } = {}) {
     input.dispatchEvent(new Event("chosen"));
   };
 
-  const mark = (place) => {
-    chosen = place;
+  const mark = (index) => {
+    chosen = index;
     input.removeAttribute("aria-activedescendant");
     [...list.children].forEach((option, number) => {
-      option.setAttribute("aria-selected", String(number === place));
-      if (number === place) {
+      option.setAttribute("aria-selected", String(number === index));
+      if (number === index) {
         input.setAttribute("aria-activedescendant", option.id);
         option.scrollIntoView({ block: "nearest" });
       }
@@ -53,7 +53,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
       option.setAttribute("role", "option");
       option.setAttribute("aria-selected", "false");
       option.textContent = name;
-      // Before the field loses the focus, which would close the list.
+      // Keep the focus in the field: losing it would close the list.
       option.addEventListener("pointerdown", (event) => event.preventDefault());
       option.addEventListener("click", () => take(name));
       return option;
@@ -64,11 +64,11 @@ export function suggest(input, find, { delay = 120 } = {}) {
   };
 
   const look = async () => {
-    const mine = ++asked;
+    const request = ++asked;
     try {
       const text = input.value;
       const names = await find(text);
-      if (mine !== asked || document.activeElement !== input) return;
+      if (request !== asked || document.activeElement !== input) return;
       show(names);
       shown = text;
     } catch {
@@ -77,7 +77,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
   };
 
   input.addEventListener("input", () => {
-    mark(-1); // what was marked was for another text
+    mark(-1); // the marked option belongs to the previous text
     clearTimeout(timer);
     timer = setTimeout(look, delay);
   });

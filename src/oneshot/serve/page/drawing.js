@@ -1,9 +1,9 @@
-// Drawings come from the server as SVG; here they are put into the page and made to lead on.
+// Inserts drawings, which the service sends as SVG, and makes their entities clickable.
 
-export function draw(place, text, walk) {
+export function draw(container, text, walk) {
   const parsed = new DOMParser().parseFromString(text, "image/svg+xml");
   if (parsed.querySelector("parsererror")) {
-    place.textContent = "The drawing cannot be shown.";
+    container.textContent = "The drawing cannot be shown.";
     return;
   }
   const svg = document.importNode(parsed.documentElement, true);
@@ -19,7 +19,7 @@ export function draw(place, text, walk) {
       walk(entity.dataset.entity);
     }
   });
-  place.replaceChildren(svg);
-  // On a narrow screen the question, on the left, is what comes first.
-  place.scrollLeft = 0;
+  container.replaceChildren(svg);
+  // On a narrow screen, start at the left, where the query entity is.
+  container.scrollLeft = 0;
 }

@@ -1,4 +1,4 @@
-// The page: asks the service, shows what it says, and keeps the question in the address.
+// The page: sends questions to the service, shows the answers, and keeps the question in the URL.
 
 import { suggest } from "./choosing.js";
 import { draw } from "./drawing.js";
@@ -8,7 +8,7 @@ const DIGITS = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
 const SCORE = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 let relations = [];
 let readOnly = false;
-let asking = 0; // the number of the latest question: what comes for an older one is not shown
+let asking = 0; // number of the latest question; responses to older ones are discarded
 
 class Refusal extends Error {
   constructor(problem) {
@@ -33,8 +33,8 @@ async function call(path, body, method = "POST") {
   let value;
   try {
     value = await response.json();
-  } catch { // something between here and the service, a proxy say
-    throw new Refusal({ title: `No answer of the service (${response.status}).` });
+  } catch { // not from the service, for example from a proxy
+    throw new Refusal({ title: `The response is not from the service (${response.status}).` });
   }
   if (!response.ok) {
     if (response.status === 401) {
@@ -56,13 +56,13 @@ function element(tag, content, attributes = {}) {
   return made;
 }
 
-function tell(text) { $("status").textContent = text; }
-function complain(error) {
-  tell("");
+function showStatus(text) { $("status").textContent = text; }
+function showError(error) {
+  showStatus("");
   $("problem").textContent = error.message;
 }
 
-// The question in the address: pages can be linked to, and the browser's back button works.
+// The question is part of the URL: it can be linked to, and the back button works.
 
 function address(question) {
   const values = { entity: question.entity, relation: question.relation };
@@ -94,27 +94,27 @@ function fromForm() {
 function go(question) {
   const target = address(question);
   if (location.hash === target) ask(question);
-  else location.hash = target; // which asks
+  else location.hash = target; // the hashchange event asks
 }
 
 function walk(entity) { go({ ...fromForm(), entity }); }
 
-// Asking.
+// Questions and answers.
 
 async function ask(question) {
-  const mine = ++asking;
+  const number = ++asking;
   $("entity").value = question.entity;
   $("relation").value = question.relation;
   $("inverse").checked = question.inverse;
   $("exclude-known").checked = question.excludeKnown;
   $("head").value = question.entity;
   $("problem").textContent = "";
-  showFacts(question.entity, mine);
+  showFacts(question.entity, number);
   if (!question.relation) {
     $("relation").focus();
     return;
   }
-  tell("Asking …");
+  showStatus("Asking …");
   try {
     const { entity, relation, inverse } = question;
     const { results: [result] } = await call("/v1/predict", {
@@ -122,14 +122,14 @@ async function ask(question) {
       top: 10,
       exclude_known: question.excludeKnown,
     });
-    if (mine !== asking) return;
+    if (number !== asking) return;
     showAnswers(question, result);
-    if (result.answers.length) await why(question, result.answers[0].entity, mine);
+    if (result.answers.length) await why(question, result.answers[0].entity, number);
     else $("why").hidden = true;
   } catch (error) {
-    if (mine !== asking) return;
-    $("answers-card").hidden = $("why").hidden = true; // those of another question
-    complain(error);
+    if (number !== asking) return;
+    $("answers-card").hidden = $("why").hidden = true; // they belong to the previous question
+    showError(error);
   }
 }
 
@@ -159,31 +159,31 @@ function showAnswers(question, result) {
   const found = answers.length === 1 ? "1 answer" : `${answers.length} answers`;
   const size = `from ${DIGITS.format(subgraph.entities)} entities and ` +
     `${DIGITS.format(subgraph.edges)} edges`;
-  tell(result.message ? `No answer: ${result.message}` : `${found} ${size}.`);
+  showStatus(result.message ? `No answer: ${result.message}` : `${found} ${size}.`);
 }
 
-async function why(question, answer, mine) {
+async function why(question, answer, number) {
   for (const row of $("answers").tBodies[0].rows) {
     row.setAttribute("aria-current", String(row.dataset.answer === answer));
   }
   $("why").setAttribute("aria-busy", "true");
   try {
     const { entity, relation, inverse } = question;
-    const reason = await call("/v1/explain", {
+    const explanation = await call("/v1/explain", {
       entity, relation, inverse, answer, drawing: true,
     });
-    if (mine !== asking) return;
+    if (number !== asking) return;
     $("why").hidden = false;
     $("why-title").textContent = `Why ${answer}?`;
-    $("paths").replaceChildren(...reason.paths.map(pathInWords));
-    if (!reason.paths.length) $("paths").replaceChildren(element("li", reason.message));
-    draw($("drawing"), reason.drawing, walk);
-    $("charts").replaceChildren(...reason.charts.map((chart) => {
-      const place = element("div", "");
-      draw(place, chart, walk);
-      return place;
+    $("paths").replaceChildren(...explanation.paths.map(pathInWords));
+    if (!explanation.paths.length) $("paths").replaceChildren(element("li", explanation.message));
+    draw($("drawing"), explanation.drawing, walk);
+    $("charts").replaceChildren(...explanation.charts.map((chart) => {
+      const container = element("div", "");
+      draw(container, chart, walk);
+      return container;
     }));
-    for (const [step, value] of Object.entries(reason.milliseconds)) {
+    for (const [step, value] of Object.entries(explanation.milliseconds)) {
       [...$("times").children].filter((row) => row.firstChild.textContent === step)
         .forEach((row) => row.remove());
       $("times").append(element("div", [
@@ -191,7 +191,7 @@ async function why(question, answer, mine) {
       ]));
     }
   } catch (error) {
-    if (mine === asking) complain(error);
+    if (number === asking) showError(error);
   } finally {
     $("why").removeAttribute("aria-busy");
   }
@@ -207,20 +207,20 @@ function pathInWords(path) {
   return element("li", [words.join(""), " ", element("small", figures)]);
 }
 
-// Facts around an entity, and new ones.
+// Facts about an entity, and changes to them.
 
-async function showFacts(entity, mine) {
+async function showFacts(entity, number) {
   try {
     const around = await call(`/v1/entities/${encodeURIComponent(entity)}?limit=50`);
-    if (mine !== asking) return;
+    if (number !== asking) return;
     $("around").hidden = false;
     const shown = around.facts.length < around.total ? `${around.facts.length} of ` : "";
     $("facts-title").textContent = `Facts about ${entity} (${shown}${around.total})`;
     $("facts").replaceChildren(...around.facts.map((fact) => factLine(fact, entity)));
   } catch (error) {
-    if (mine !== asking) return;
+    if (number !== asking) return;
     $("around").hidden = true;
-    if (error.status !== 404) complain(error);
+    if (error.status !== 404) showError(error);
   }
 }
 
@@ -243,11 +243,11 @@ async function change(facts, method) {
   try {
     const done = await call("/v1/facts", { facts }, method);
     const text = facts[0].join(", ");
-    const said = method === "DELETE" ? "Removed" : done.added ? "Added" : "Known already";
-    $("added").textContent = `${said}: ${text}.`;
-    call("/v1/readyz").then(count, () => {}); // nobody waits for it
+    const outcome = method === "DELETE" ? "Removed" : done.added ? "Added" : "Already known";
+    $("added").textContent = `${outcome}: ${text}.`;
+    call("/v1/readyz").then(count, () => {}); // in the background
   } catch (error) {
-    complain(error);
+    showError(error);
     return false;
   }
   const question = fromForm();
@@ -255,7 +255,7 @@ async function change(facts, method) {
   return true;
 }
 
-// Wiring.
+// Event handlers.
 
 const findEntities = async (text) => {
   const query = new URLSearchParams({ search: text, limit: "10" });
@@ -281,7 +281,7 @@ $("add").addEventListener("submit", async (event) => {
   const fact = [$("head").value, $("label").value, $("tail").value];
   if (!(await change([fact], "POST"))) return;
   $("tail").value = "";
-  // Ask about the new fact's head, by the relation that is being asked or that of the fact.
+  // Ask about the head of the new fact, with the current relation or else that of the fact.
   go({ ...fromForm(), entity: fact[0], relation: $("relation").value || fact[1] });
 });
 $("token-form").addEventListener("submit", (event) => {
@@ -311,7 +311,7 @@ async function start() {
     const question = fromAddress();
     if (question) ask(question);
   } catch (error) {
-    complain(error);
+    showError(error);
   }
 }
 start();
