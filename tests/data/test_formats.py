@@ -141,14 +141,14 @@ np.save(BARE_ARRAY, np.arange(3))
     [
         ("f.tsv", b"", "the file is empty"),
         ("f.parquet.gz", b"", "the file is empty"),
-        ("f.json", b"[]", r"unknown format; known are \.tsv"),
+        ("f.json", b"[]", r"unknown format; supported suffixes: \.tsv"),
         ("f.gz", b"", "unknown format"),
-        ("f.tsv.gz", b"a\tr\tb\n", "not a whole gzip file"),
-        ("f.tsv.gz", gzip.compress(tsv(FACTS), mtime=0)[:-9], "not a whole gzip file"),
+        ("f.tsv.gz", b"a\tr\tb\n", "incomplete or invalid gzip file"),
+        ("f.tsv.gz", gzip.compress(tsv(FACTS), mtime=0)[:-9], "incomplete or invalid gzip file"),
         (
             "f.tsv.gz",
             gzip.compress(tsv(FACTS), mtime=0)[:20] + b"\xff" * 30,
-            "not a whole gzip file",
+            "incomplete or invalid gzip file",
         ),
         ("f.parquet", parquet(FACTS)[:-5], "not a readable Parquet file"),
         ("f.parquet", parquet(FACTS)[:40], "not a readable Parquet file"),
@@ -179,15 +179,15 @@ def test_parquet_faults_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"f\.parquet, fact 2: 'h' is null"):
         read_facts(path)
     pq.write_table(pa.table({"h": [["a"]], "r": ["r"], "t": ["b"]}), path)
-    with pytest.raises(InputError, match="column 'h' does not hold names"):
+    with pytest.raises(InputError, match="column 'h' does not contain names"):
         read_facts(path)
     pq.write_table(pa.table({"h": [b"\xff"], "r": ["r"], "t": ["b"]}), path)
-    with pytest.raises(InputError, match="column 'h' does not hold names"):
+    with pytest.raises(InputError, match="column 'h' does not contain names"):
         read_facts(path)
     offsets = pa.py_buffer(np.array([0, 1], np.int32))
     invalid = pa.StringArray.from_buffers(1, offsets, pa.py_buffer(b"\xff"))
     pq.write_table(pa.table({"h": invalid, "r": ["r"], "t": ["b"]}), path)
-    with pytest.raises(InputError, match=r"column 'h' does not hold names .*UTF8"):
+    with pytest.raises(InputError, match=r"column 'h' does not contain names .*UTF8"):
         read_facts(path)
     pq.write_table(pa.table({"h": pa.array([], "string"), "r": [], "t": []}), path)
     with pytest.raises(InputError, match="no facts"):

@@ -102,7 +102,7 @@ def test_an_interrupted_download_of_a_data_set_goes_on(
     content = zipped({f"Release/{split}.txt": text.encode() for split, text in FILES.items()})
     serve("FB15k-237", {"archive.zip": content})
     server.cut = len(content) // 10
-    with pytest.raises(InputError, match="the same command goes on from there"):
+    with pytest.raises(InputError, match="the same command resumes the download"):
         load("FB15k-237")
     server.cut = None
     assert len(load("FB15k-237").train) == 3
@@ -154,9 +154,9 @@ def test_what_is_not_as_expected_is_an_error_and_leaves_nothing(
             load("WN18RR")
         assert not left_in(cache)
     for broken, message in (
-        (content[:60], "not a whole archive"),
-        (b"<html>", "not a whole archive"),
-        (tar({"train.txt": TRAIN}), r"there is no valid\.txt in this archive"),
+        (content[:60], "incomplete archive"),
+        (b"<html>", "incomplete archive"),
+        (tar({"train.txt": TRAIN}), r"the archive has no valid\.txt"),
     ):
         serve("WN18RR", {"archive.tar.gz": broken})
         with pytest.raises(InputError, match=message):
@@ -238,7 +238,7 @@ def test_pickles_in_an_archive_are_not_run(serve: Serve, tmp_path: Path) -> None
     torch.save({"head": Evil(tmp_path / "evil")}, target)
     members = dict.fromkeys((f"kg/split/time/{split}.pt" for split in FILES), target.getvalue())
     serve("ogbl-wikikg2", {"wikikg.zip": zipped(members)})
-    with pytest.raises(InputError, match=r"train\.pt: not a file of arrays \(it wants to run"):
+    with pytest.raises(InputError, match=r"train\.pt: not a file of arrays \(it would execute"):
         load("ogbl-wikikg2")
     assert not (tmp_path / "evil").exists()
 
@@ -278,7 +278,7 @@ def test_the_command_downloads_and_names_are_suggested(
     monkeypatch.setenv("ONESHOT_OFFLINE", "1")
     forbidden = run("data", "YAGO3-10")
     assert forbidden.code == 2
-    assert "$ONESHOT_OFFLINE forbids to download it" in forbidden.err
+    assert "$ONESHOT_OFFLINE forbids downloads" in forbidden.err
     monkeypatch.delenv("ONESHOT_OFFLINE")
     assert run("data", "YAGO3-10", "--json").json["train"] == 3
     assert "did you mean 'YAGO3-10'?" in run("data", "yago3-1").err

@@ -29,7 +29,7 @@ def test_resources_become_facts_and_literals_are_left_out(tmp_path: Path) -> Non
         ("http://x/a", "http://x/r", "http://x/b"),
         ("_:n", "http://x/r", "http://x/a"),
     ]
-    assert read_facts(path).notes == ["facts.nt: left out 1 facts with a literal value"]
+    assert read_facts(path).notes == ["facts.nt: skipped 1 facts with a literal value"]
 
 
 @pytest.mark.usefixtures("_oxigraph")
@@ -49,8 +49,8 @@ def test_turtle_nodes_without_a_label_have_the_same_name_each_time(tmp_path: Pat
     [
         ("f.nt", f"{FACT}<a> b c\n", r"f\.nt, line 2: "),
         ("f.ttl", f"{FACT}\nx:a x:b x:c .\n", r"f\.ttl, line 3: "),
-        ("f.ttl", "# nothing\n", r"f\.ttl: there are no facts between resources"),
-        ("f.nt", '<http://x/a> <http://x/r> "text" .\n', r"f\.nt: there are no facts between"),
+        ("f.ttl", "# nothing\n", r"f\.ttl: the file has no facts between resources"),
+        ("f.nt", '<http://x/a> <http://x/r> "text" .\n', r"f\.nt: the file has no facts between"),
     ],
 )
 def test_bad_rdf_names_the_line(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -97,10 +97,10 @@ def test_quoted_csv_values_may_hold_anything() -> None:
         (b"a,r,b\rx,\xe9,y\r", ",", r"line 2: not valid UTF-8 \(byte 0xe9 at column 3\)"),
         (b"a\tr\tb\n# caf\xe9\n", "\t", "line 2: not valid UTF-8"),
         ("a\tr\tb\n".encode("utf-16"), "\t", "line 1: not valid UTF-8"),
-        ("\n \n\r\n", "\t", "there are no facts in this file"),
-        ("# only\n#comments\n", ",", "there are no facts in this file"),
-        ("head\trelation\ttail\n", "\t", "there are no facts in this file"),
-        ("\ufeff", "\t", "there are no facts in this file"),
+        ("\n \n\r\n", "\t", "the file has no facts"),
+        ("# only\n#comments\n", ",", "the file has no facts"),
+        ("head\trelation\ttail\n", "\t", "the file has no facts"),
+        ("\ufeff", "\t", "the file has no facts"),
     ],
 )
 def test_bad_tables_name_the_file_and_the_line(
@@ -196,7 +196,7 @@ def test_a_table_in_blocks_is_the_same_table(separator: str) -> None:
                 whole = [line_of_row(data, PATH, separator, row) for row in range(len(rows))]
                 assert lines == whole[before:]
                 place = found[1]
-            outcome: object = rows or "there are no facts"
+            outcome: object = rows or "the file has no facts"
         except InputError as error:
             outcome = str(error)
         try:

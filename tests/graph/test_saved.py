@@ -281,7 +281,7 @@ def test_missing_remarks_are_an_error(saved: Path, key: str) -> None:
     meta = json.loads((saved / MARKER).read_text())
     del meta["about"][key]
     (saved / MARKER).write_text(json.dumps(meta))
-    with pytest.raises(InputError, match=f"not a whole saved data set .*{key}"):
+    with pytest.raises(InputError, match=f"incomplete or damaged saved data set .*{key}"):
         load(sealed_again(saved))
 
 

@@ -1,4 +1,4 @@
-"""Dataset: a graph of training facts with held-out facts to ask about."""
+"""The data set: a graph of training facts, and held-out facts as queries."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from oneshot.graph.vocabulary import Vocabulary
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
-_PIECE = 1 << 20  # facts looked at together
+_PIECE = 1 << 20  # facts per chunk
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Dataset:
 
     `graph`: the training facts, with all entities of all splits.
     `valid`, `test`: int64 [n, 3] facts (head, relation, tail).
-    `duplicates`: facts that stood more than once in a split and are kept once.
-    `notes`: what a user should know about how it was read.
+    `duplicates`: number of repeated facts in a split, each of which is kept once.
+    `notes`: remarks for the user about how the data set was read.
     `rules`: for generated worlds, the rules that the held-out facts follow.
-    `true_facts`: int64 [n, 3], what rankings are filtered by if not by the facts of all splits: for
-        a graph from which true facts were removed, or to which false ones were added.
+    `true_facts`: int64 [n, 3], the facts for filtered ranking if they are not those of all splits:
+        for a graph from which true facts were removed, or to which false ones were added.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Dataset:
         return facts
 
     def queries(self, split: str) -> tuple[Tensor, Tensor]:
-        """All questions of a split in both directions: (queries [2n, 2], answers [2n])."""
+        """All queries of a split in both directions: (queries [2n, 2], answers [2n])."""
         return both_directions(self.facts(split), self.graph.num_relations)
 
     @cached_property
@@ -85,7 +85,7 @@ class Dataset:
         return int((held_out & ~seen).sum())
 
     def _occurring(self, *splits: Tensor) -> NDArray[np.bool_]:
-        """Which entities occur in some facts [n, 3]. → [V]"""
+        """Which entities occur in facts [n, 3]; bool [V]."""
         found = np.zeros(len(self.entities), bool)
         for facts in itertools.chain(*map(_pieces, splits)):
             found[facts[:, 0]] = True
@@ -106,7 +106,7 @@ class Dataset:
         entities, relations = len(self.entities), len(self.relations)
         wanted = few.cpu().numpy()
         pairs = np.unique(_pair(wanted, entities))
-        # Pairs of entities first, for which a number is enough; few of them are in both sets.
+        # Compare pairs of entities first, each encoded as one number; few of them are in both sets.
         near = [part[_common(_pair(part, entities), pairs)] for part in _pieces(many)]
         candidates = np.concatenate([wanted[:0], *near])
         same_pair = _is_in(_pair(wanted, entities), np.unique(_pair(candidates, entities)))
@@ -117,14 +117,14 @@ class Dataset:
         return int((counts == 2).sum())
 
     def save(self, path: str | Path) -> None:
-        """Write a memory-mapped form that `load` opens in milliseconds."""
+        """Write a directory of arrays that `load` memory-maps in milliseconds."""
         about = {"name": self.name, "duplicates": self.duplicates, "notes": list(self.notes)}
         about["rules"] = [[rule.head, list(rule.body)] for rule in self.rules]
         save_graph(Path(path), self.graph, {"valid": self.valid, "test": self.test}, about)
 
 
 def both_directions(facts: Tensor, num_relations: int) -> tuple[Tensor, Tensor]:
-    """The two questions of each fact: `facts` [n, 3] → (queries [2n, 2], answers [2n]).
+    """The two queries of each fact: `facts` [n, 3] → (queries [2n, 2], answers [2n]).
 
     First all `(h, r, ?)`, then all `(t, r⁻¹, ?)`.
     """
@@ -135,23 +135,23 @@ def both_directions(facts: Tensor, num_relations: int) -> tuple[Tensor, Tensor]:
 
 
 def _pieces(facts: Tensor) -> Iterator[NDArray[np.integer]]:
-    """Facts [n, 3], some at a time: a mapped graph may be larger than the memory."""
+    """Facts [n, 3] in chunks: a memory-mapped graph may be larger than memory."""
     return (piece.cpu().numpy() for piece in facts.split(_PIECE))
 
 
 def _pair(facts: NDArray[np.integer], num_entities: int) -> NDArray[np.int64]:
-    """One number for head and tail of each fact [n, 3]. → [n]"""
+    """Head and tail of each fact [n, 3], encoded as one number: [n]."""
     return combined_key(facts[:, [0, 2]], (num_entities, num_entities))
 
 
 def _common(values: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """`_is_in` for few matches in many: sorted values are found several times as fast."""
+    """`_is_in` for few matches among many values; sorting them first is several times as fast."""
     some = np.sort(values)
     return _is_in(values, some[_is_in(some, ordered)])
 
 
 def _is_in(values: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which values [n] are among ascending ones. → [n]"""
+    """Which values [n] are among ascending ones; bool [n]."""
     if not len(ordered):
         return np.zeros(len(values), bool)
     place = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)

@@ -1,4 +1,4 @@
-"""Numbering: the raw facts of all splits as ids under common vocabularies."""
+"""Encoding: raw facts of all splits as ids of common vocabularies."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from oneshot.graph.fact_keys import check_ids
 from oneshot.graph.graph import check_relations
 from oneshot.graph.vocabulary import Vocabulary
 
-# Ids without names may leave gaps, but not so large that the gaps fill the memory.
+# Ids without names may have gaps, but not so large that the gaps exhaust memory.
 _SPARSE_IDS = 1_000_000
 _SPARSE_IDS_PER_FACT = 100
 
@@ -19,13 +19,15 @@ _SPARSE_IDS_PER_FACT = 100
 def numbered(
     splits: list[RawFacts], entities: Vocabulary | None, relations: Vocabulary | None
 ) -> tuple[list[NDArray[np.int64]], Vocabulary, Vocabulary]:
-    """Facts as ids, one int64 [n, 3] a split, under common vocabularies.
+    """Facts as ids of common vocabularies, one int64 [n, 3] per split.
 
-    Without a given vocabulary the names are numbered in sorted order (ids in NPZ files keep
-    their numbers); with one, a name outside it is an error.
+    Without a given vocabulary, ids follow the sorted order of the names (ids in NPZ files do not
+    change). With one, an unknown name is an error.
     """
     if any(split.are_ids != splits[0].are_ids for split in splits):
-        raise InputError(f"{_place(splits)}: NPZ files of ids cannot stand beside files of names")
+        raise InputError(
+            f"{_place(splits)}: NPZ files of ids cannot be combined with files of names"
+        )
     if splits[0].are_ids:
         facts, entities, relations = _check_numbers(splits, entities, relations)
         check_relations(relations, _place(splits))
@@ -41,14 +43,14 @@ def numbered(
 
 
 def _place(splits: list[RawFacts]) -> str:
-    """The file, or the directory of several, for messages."""
+    """The file, or the directory of several files, for messages."""
     return str(splits[0].path if len(splits) == 1 else splits[0].path.parent)
 
 
 def _number_names(
     splits: list[RawFacts], places: tuple[int, ...], given: Vocabulary | None, kind: str
 ) -> tuple[list[list[NDArray[np.int64]]], Vocabulary]:
-    """Ids of some columns of all splits: (ids[place][split] int64 [n], vocabulary)."""
+    """Ids of some columns of all splits: (ids[column][split] int64 [n], vocabulary)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -84,7 +86,7 @@ def _number_names(
 
 
 def _look_up(names: Any, vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """The id of each name of a pyarrow string array in a vocabulary, -1 if absent. → [n]"""
+    """The id of each name of a pyarrow string array in a vocabulary, -1 if absent; int64 [n]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -126,13 +128,13 @@ def _check_numbers(
 def _numbers_used(
     splits: list[RawFacts], places: tuple[int, ...], kind: str, names_file: str
 ) -> Vocabulary:
-    """The vocabulary of the ids 0, 1, … up to the largest, which are their own names."""
+    """The vocabulary of the ids 0, 1, … up to the largest, with the numbers as names."""
     largest = max(int(split.columns[place].max()) for split in splits for place in places)
     used = sum(len(split.columns[0]) for split in splits)
     if largest > max(_SPARSE_IDS, _SPARSE_IDS_PER_FACT * used):
         path = next(s.path for s in splits for p in places if largest in s.columns[p])
         raise InputError(
-            f"{path}: {kind} id {largest} is far beyond what {used:,} facts can need; ids count "
-            f"from 0; with larger gaps use a directory of splits with the names in {names_file}"
+            f"{path}: {kind} id {largest} is too large for {used:,} facts; ids start "
+            f"at 0; for larger gaps use a directory of splits with the names in {names_file}"
         )
     return Vocabulary.numbered(max(largest + 1, 1), kind)

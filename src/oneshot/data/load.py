@@ -1,7 +1,7 @@
-"""Data sets: a graph of training facts with held-out facts to ask about.
+"""Loading of data sets.
 
-`load` takes whatever a user has: a bundled name, a directory of splits, one file of triples
-(split automatically), a saved graph, or a name looked up in `$ONESHOT_DATA` and the cache.
+`load` accepts a bundled name, a directory of splits, one file of triples (split automatically), a
+saved graph, or a name that is looked up in `$ONESHOT_DATA` and the cache.
 """
 
 from pathlib import Path
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 LARGE_SOURCE = 1 << 28
-"""Bytes of text or Parquet above which a graph is built on the disk when it is saved."""
+"""Size of text or Parquet files in bytes above which `save` builds the graph on disk."""
 
 
 def load(
@@ -54,10 +54,10 @@ def load(
 
     A bundled name (`world`, `umls`), `family:PEOPLE`, `random:ENTITIES:FACTS`,
     `power-law:ENTITIES:FACTS`, a directory with train, valid and test files, a saved graph, one
-    file of triples, or the name of a directory in `$ONESHOT_DATA` or in the cache, into which the
-    public ones (`WN18RR`, `ogbl-wikikg2`, see `data.public.catalogue`) are downloaded. A single
-    file is split at random under `seed`, with `valid_share` and `test_share` of its facts held out,
-    such that every entity and relation stays in train.
+    file of triples, or the name of a directory in `$ONESHOT_DATA` or in the cache. Public data sets
+    (`WN18RR`, `ogbl-wikikg2`, see `data.public.catalogue`) are downloaded into the cache. A single
+    file is split at random with `seed`: `valid_share` and `test_share` of its facts are held out,
+    and every entity and relation stays in train.
     """
     options = {"seed": seed, "valid_share": valid_share, "test_share": test_share}
     name = str(source)
@@ -85,22 +85,22 @@ def _load(name: str, seed: int, valid_share: float, test_share: float) -> Datase
 
 
 def source_exists(source: str) -> bool:
-    """Whether there is anything under the name that a graph's `origin` gives."""
+    """Whether the `origin` of a graph names an existing data set."""
     if source in bundled_names() or is_generated(source):
         return True
     return look_for(source) is not None
 
 
 def source_files(source: str) -> list[Path]:
-    """The files that a data set is read from, as far as they are there and not bundled."""
+    """The existing files of a data set that is not bundled."""
     if not source or source in bundled_names() or is_generated(source):
         return []
     path = look_for(source)
-    return [] if path is None else files_at(path)  # `load` will say that there is nothing
+    return [] if path is None else files_at(path)  # `load` reports the error
 
 
 def large_files(source: str) -> SourceFiles | None:
-    """The files of a data set that is better built on the disk than in memory, if it is one."""
+    """The files of a data set that should be built on disk, or None."""
     if source in bundled_names() or is_generated(source):
         return None
     path = find(source)
@@ -121,10 +121,10 @@ def _load_directory(files: SourceFiles) -> Dataset:
 def _assemble(
     name: str, splits: list[RawFacts], entities: Vocabulary | None, relations: Vocabulary | None
 ) -> Dataset:
-    """The data set of raw train, valid and test facts, repeated facts counting once."""
+    """The data set of raw train, valid and test facts, without duplicates."""
     notes = [note for split in splits for note in split.notes]
     numbers, entities, relations = numbered(splits, entities, relations)
-    splits.clear()  # the names are not needed any more, and may be large
+    splits.clear()  # the names are no longer needed and may be large
     distinct, duplicates = [], 0
     for facts in numbers:
         rows = first_occurrences(facts, len(entities), len(relations))
@@ -172,4 +172,4 @@ def _load_saved(path: Path) -> Dataset:
             rules=tuple(Rule(head, tuple(body)) for head, body in about["rules"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a whole saved data set ({error})") from error
+        raise InputError(f"{path}: incomplete or damaged saved data set ({error})") from error

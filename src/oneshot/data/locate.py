@@ -1,4 +1,4 @@
-"""Sources: where the files of a data set are, by path or by name."""
+"""Locations of the files of a data set, by path or name."""
 
 import contextlib
 import difflib
@@ -18,8 +18,8 @@ BUNDLED = Path(__file__).with_name("bundled")
 class SourceFiles:
     """The files of a data set.
 
-    `splits`: train, valid and test, or a single file that is to be split; `entities`,
-    `relations`: files of names, if they are there.
+    `splits`: train, valid and test, or a single file that is to be split. `entities`,
+    `relations`: files of names, if they exist.
     """
 
     name: str
@@ -33,25 +33,25 @@ class SourceFiles:
 
 
 def bundled_names() -> list[str]:
-    """The data sets that come with the package."""
+    """Names of the data sets in the package."""
     return sorted(path.name for path in BUNDLED.iterdir() if path.is_dir())
 
 
 def cache_directory() -> Path:
-    """Where downloaded data sets are kept, in the user's cache."""
+    """The directory of downloaded data sets in the user's cache."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oneshot"
-    except RuntimeError:  # in a container, say, whose user is but a number
+    except RuntimeError:  # for example in a container whose user has no name
         raise InputError(
-            "there is no home directory to keep data sets in; set HOME or XDG_CACHE_HOME"
+            "no home directory for the data set cache; set HOME or XDG_CACHE_HOME"
         ) from None
 
 
 def data_directories() -> list[Path]:
-    """Where named data sets are looked for: `$ONESHOT_DATA`, then the user's cache."""
+    """The directories of named data sets: `$ONESHOT_DATA`, then the user's cache."""
     chosen = os.environ.get("ONESHOT_DATA")
     directories = [Path(chosen)] if chosen else []
-    with contextlib.suppress(InputError):  # without a home there is nothing in it
+    with contextlib.suppress(InputError):  # without a home directory there is no cache
         directories.append(cache_directory())
     return directories
 
@@ -73,9 +73,9 @@ def locate(path: Path, name: str | None = None) -> SourceFiles:
 
 
 def find(name: str) -> Path:
-    """The file or directory of this path, or of this name in one of the data directories.
+    """The file or directory at this path, or with this name in one of the data directories.
 
-    A public data set that is in none of them is downloaded into the cache.
+    A missing public data set is downloaded into the cache.
     """
     from oneshot.data.public.catalogue import NAMED, fetch, is_named
 
@@ -96,20 +96,20 @@ def find(name: str) -> Path:
     nearest = [k for k in dict.fromkeys(known) if k.casefold() in near]
     hint = f"; did you mean {', '.join(map(repr, nearest))}?" if nearest else ""
     raise InputError(
-        f"no data set {name!r}: it is no file or directory, not bundled "
+        f"unknown data set {name!r}: not a file or directory, not bundled "
         f"({', '.join(bundled_names())}) and not in "
         f"{' or '.join(map(str, data_directories())) or '$ONESHOT_DATA'}{hint}"
     )
 
 
 def look_for(name: str) -> Path | None:
-    """`find`, or None if there is nothing."""
+    """`find`, or None if nothing is found."""
     path = Path(name)
-    with contextlib.suppress(RuntimeError):  # there is no such user
+    with contextlib.suppress(RuntimeError):  # no such user
         path = path.expanduser()
     if _exists(path):
         return path
-    # A name may have folders in front, as in "inductive/nell_v1", but stays inside.
+    # A name may contain folders, as in "inductive/nell_v1", but must not leave the directory.
     if not path.is_absolute() and ".." not in path.parts:
         for directory in data_directories():
             if _exists(directory / name):
@@ -118,7 +118,7 @@ def look_for(name: str) -> Path | None:
 
 
 def files_at(path: Path) -> list[Path]:
-    """The files that a data set at this path is read from, as far as they are there."""
+    """The existing files of a data set at this path."""
     if not path.is_dir():
         return [path]
     names = (*SPLITS, "facts", "entities", "relations")
@@ -132,7 +132,7 @@ def files_at(path: Path) -> list[Path]:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name too long, or with a null in it
+    except (OSError, ValueError):  # the name is too long or contains a null byte
         return False
 
 
@@ -145,9 +145,9 @@ def _split_file(path: Path, split: str) -> Path:
     if not found:
         hint = ""
         if split != "train" and any(file.name.startswith("train.") for file in path.iterdir()):
-            hint = "; to have the training file split automatically, give the file itself"
+            hint = "; to split a single file automatically, pass the file itself"
         raise InputError(
-            f"{path}: there is no {split} split (a file {split}.tsv, or with one of the endings "
+            f"{path}: no {split} split (a file {split}.tsv, or with one of the suffixes "
             f"{', '.join(FORMATS)}, each also .gz){hint}"
         )
     if len(found) > 1:
@@ -160,5 +160,5 @@ def _split_file(path: Path, split: str) -> Path:
 def _names_file(path: Path, name: str) -> Path | None:
     found = [file for file in (path / name, path / f"{name}.gz") if file.exists()]
     if len(found) > 1:
-        raise InputError(f"{path}: both {name} and {name}.gz are there")
+        raise InputError(f"{path}: both {name} and {name}.gz exist")
     return found[0] if found else None

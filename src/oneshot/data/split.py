@@ -1,4 +1,4 @@
-"""Splitting: facts held out at random, without losing an entity or relation from train."""
+"""Random splits that keep every entity and relation in train."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from oneshot.errors import InputError
 
-_PIECE = 1 << 22  # facts treated at a time
+_PIECE = 1 << 22  # facts per chunk
 
 
 def split_facts(
@@ -16,7 +16,7 @@ def split_facts(
     """A random split of `facts` [n, 3] that keeps every entity and relation in train.
 
     For each entity and relation one random fact stays in train; the held-out facts are drawn from
-    the others. → train, valid, test, each in the order of `facts`.
+    the others. Returns train, valid and test, each in the order of `facts`.
     """
     sizes = int(facts[:, [0, 2]].max(initial=-1)) + 1, int(facts[:, 1].max(initial=-1)) + 1
     part = split_parts(lambda: [facts], len(facts), sizes, seed, valid_share, test_share)
@@ -31,15 +31,15 @@ def split_parts(
     valid_share: float,
     test_share: float,
 ) -> NDArray[np.int8]:
-    """The part that each fact belongs to in `split_facts`: 0 train, 1 valid, 2 test. → [count]
+    """The part of each fact in `split_facts`: 0 train, 1 valid, 2 test; int [count].
 
-    For facts that do not fit into memory: `pieces()` gives them, `count` in all, in their order.
-    `sizes`: the number of entities and of relations. Needs about ten bytes a fact.
+    For facts that do not fit into memory: `pieces()` yields all `count` facts in order. `sizes`:
+    the numbers of entities and relations. Needs about ten bytes per fact.
     """
     check_shares(valid_share, test_share)
     if seed < 0:
         raise InputError(f"the seed must not be negative, not {seed}")
-    # Shuffled facts stand in the order of `rank`. It is the inverse of a random permutation.
+    # `rank` is the order of the shuffled facts, the inverse of a random permutation.
     kind: type[np.integer] = np.int32 if count < 2**31 else np.int64
     order: NDArray[np.integer] = np.arange(count, dtype=kind)
     np.random.default_rng(seed).shuffle(order)
@@ -48,7 +48,7 @@ def split_parts(
         some = order[start : start + _PIECE]
         rank[some] = np.arange(start, start + len(some), dtype=kind)
     del order
-    # The first of the shuffled facts in which an entity or relation stands is needed.
+    # The first shuffled fact of each entity and relation must stay in train.
     firsts = [np.full(size, count, rank.dtype) for size in sizes]
     start = 0
     for facts in pieces():
@@ -71,16 +71,16 @@ def split_parts(
 
 
 def check_shares(valid_share: float, test_share: float) -> None:
-    """Raise unless these shares can be held out."""
+    """Raise if these shares cannot be held out."""
     if not (valid_share >= 0 and test_share >= 0 and valid_share + test_share < 1):
         raise InputError(
-            f"the shares held out must be at least 0 and below 1 together, not {valid_share} "
+            f"the held-out shares must be at least 0 and sum to less than 1, not {valid_share} "
             f"and {test_share}"
         )
 
 
 def held_out(count: int, free: int, valid_share: float, test_share: float) -> tuple[int, int]:
-    """How many of `count` facts become valid and test, if only `free` of them may."""
+    """The sizes of valid and test for `count` facts of which `free` may be held out."""
     num_valid, num_test = int(valid_share * count), int(test_share * count)
     if num_valid + num_test > free:
         num_valid = free * num_valid // (num_valid + num_test)
@@ -91,7 +91,7 @@ def held_out(count: int, free: int, valid_share: float, test_share: float) -> tu
 def split_notes(
     count: int, num_valid: int, num_test: int, seed: int, valid_share: float, test_share: float
 ) -> list[str]:
-    """What a user should know about the split of `count` facts."""
+    """Remarks for the user about the split of `count` facts."""
     notes = [f"split at random with seed {seed}; every entity and relation is in train"]
     wanted = int(valid_share * count) + int(test_share * count)
     if num_valid + num_test < wanted or not (num_valid and num_test):
@@ -103,7 +103,7 @@ def split_notes(
 
 
 def _end_of(free: NDArray[np.bool_], count: int) -> int:
-    """The least place before which `count` of the places [n] are free."""
+    """The length of the shortest prefix of `free` [n] with `count` true values."""
     for start in range(0, len(free), _PIECE):
         some = free[start : start + _PIECE]
         here = int(some.sum())

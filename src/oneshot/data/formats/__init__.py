@@ -1,7 +1,7 @@
-"""File formats: one registry of what reads, streams and writes facts, queries and answers.
+"""File formats: a registry of readers and writers of facts, queries and answers.
 
-A new format is one file in this folder and its line in `FORMATS`. The functions here choose by the
-ending of a file, which may be followed by `.gz` where it is read.
+A new format is one file in this folder and its line in `FORMATS`. The functions here select the
+format by the suffix of a file, which may be followed by `.gz` for reading.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ FORMATS: dict[str, Format] = {
 
 
 def format_of(path: Path) -> Format | None:
-    """The format of a file by its ending, with `.gz` set aside, or None for an unknown one."""
+    """The format of a file by its suffix, ignoring `.gz`; None if it is unknown."""
     return FORMATS.get(Path(path.name.removesuffix(".gz")).suffix.lower())
 
 
@@ -66,7 +66,9 @@ def read_facts(path: Path) -> RawFacts:
     """The facts in one file of any known format."""
     found = format_of(path)
     if found is None:
-        raise InputError(f"{path}: unknown format; known are {', '.join(FORMATS)}, each also .gz")
+        raise InputError(
+            f"{path}: unknown format; supported suffixes: {', '.join(FORMATS)}, each also with .gz"
+        )
     data = read_bytes(path)
     if not data:
         raise InputError(f"{path}: the file is empty")
@@ -74,15 +76,15 @@ def read_facts(path: Path) -> RawFacts:
 
 
 def can_stream(path: Path) -> bool:
-    """Whether a file can be read in pieces."""
+    """Whether a file can be read in chunks."""
     found = format_of(path)
     return found is not None and found.stream is not None
 
 
 def stream_facts(path: Path, position: Position | None, scratch: Path) -> Iterator[Piece]:
-    """The facts of a file that can be streamed, from a position on, or from its beginning.
+    """The facts of a file in chunks, from a position or from the start.
 
-    `scratch`: a directory for what has to be unpacked before it can be read.
+    `scratch`: a directory for decompressed files.
     """
     found = format_of(path)
     assert found is not None
@@ -94,17 +96,17 @@ def stream_facts(path: Path, position: Position | None, scratch: Path) -> Iterat
 
 
 def place_of(path: Path, row: int) -> str:
-    """Where fact number `row` (from 0) of a file stands, for messages."""
+    """The location of fact number `row` (from 0) of a file, for messages."""
     found = format_of(path)
     assert found is not None
     return found.place(path, row)
 
 
 def write_facts(path: Path, rows: Rows, more: Sequence[str] = ()) -> int:
-    """Write facts in the format of the ending. → how many
+    """Write facts in the format of the suffix. Returns the number of facts.
 
     Each row: head, relation, tail, and a value for each column in `more`. A name that the format
-    cannot hold is an error, and the file stays as it was.
+    cannot hold is an error, and an existing file is not changed.
     """
     check_facts_place(path)
     write = FORMATS[path.suffix.lower()].write
@@ -123,20 +125,20 @@ def write_facts(path: Path, rows: Rows, more: Sequence[str] = ()) -> int:
 
 
 def check_facts_place(path: Path) -> None:
-    """Raise if facts cannot be written there."""
+    """Raise if facts cannot be written to this path."""
     written = [suffix for suffix, found in FORMATS.items() if found.write]
     if path.suffix.lower() not in written:
-        raise InputError(f"{path}: facts are written as {', '.join(written)}, by the ending")
+        raise InputError(f"{path}: cannot write facts with this suffix; use {', '.join(written)}")
 
 
 def read_rows(path: Path, columns: Columns, what: str) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a table of names, one by one, each with its place; `what` they are.
+    """The rows of a table of names, each with its location; `what` names them in messages.
 
-    A header, comments and empty lines are understood.
+    Headers, comments and empty lines are supported.
     """
     found = format_of(path)
     check_readable(path)
     if found is None or found.read_rows is None:
         *first, last = (suffix for suffix, known in FORMATS.items() if known.read_rows)
-        raise InputError(f"{path}: {what} are read from {', '.join(first)} and {last} files")
+        raise InputError(f"{path}: unsupported suffix for {what}; use {', '.join(first)} or {last}")
     yield from found.read_rows(path, columns)

@@ -1,6 +1,6 @@
-"""The contract of file formats: what an entry of the registry can do, and in which shapes.
+"""The interface of file formats: the fields of an entry of the registry.
 
-A format is one file in this folder with one or more `Format` in it, and one line per suffix in
+A format is one file in this folder with one or more `Format` objects, and one line per suffix in
 `FORMATS`.
 """
 
@@ -16,7 +16,7 @@ from oneshot.errors import InputError
 from oneshot.system.files import check_readable
 
 Columns = Mapping[str, frozenset[str]]
-"""The columns of a table of names, each with the names by which a header is recognised."""
+"""The columns of a table of names, each with its accepted names in a header."""
 
 FACT_COLUMNS: Columns = {
     "head": frozenset({"head", "h", "subject", "subj", "s", "source", "from", "head_entity"}),
@@ -27,17 +27,17 @@ FACT_COLUMNS: Columns = {
 }
 
 Order = list[int]
-"""Where each of the expected columns stands in a row."""
+"""The index of each expected column in a row."""
 
 Position = dict[str, Any]
-"""Where the reading of a file goes on, as JSON; its fields are the format's own."""
+"""A position at which reading a file resumes, as JSON; each format has its own fields."""
 
 Rows = Iterable[Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class RawFacts:
-    """The facts of one file, before they have ids.
+    """The facts of one file, before ids are assigned.
 
     `columns`: head, relation, tail; each a pyarrow chunked array of strings [n], or, if
     `are_ids`, an integer array [n].
@@ -51,10 +51,10 @@ class RawFacts:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some facts of a file.
+    """A chunk of the facts of a file.
 
-    `columns`: head, relation, tail as pyarrow strings [n]; `position`: the place after them;
-    `done`: bytes of the file, as it lies on the disk, that have been read.
+    `columns`: head, relation, tail as pyarrow strings [n]; `position`: the position after them;
+    `done`: bytes of the (compressed) file that have been read.
     """
 
     columns: list[Any]
@@ -63,23 +63,22 @@ class Piece:
 
 
 def fact_number(path: Path, row: int) -> str:
-    """Where fact number `row` (from 0) stands, in a format without lines."""
+    """The location of fact number `row` (from 0), in a format without lines."""
     return f"{path}, fact {row + 1}"
 
 
 @dataclass(frozen=True)
 class Format:
-    """What can be done with files of one format; None for what cannot.
+    """The operations on files of one format; None if an operation is not supported.
 
-    `read(data, path)`: all facts, from the content of a file, decompressed.
-    `stream(path, position, scratch)`: the facts in pieces, from a position on or (None) from the
-    beginning, for files longer than the memory; `scratch` is a directory for what has to be
-    unpacked first.
-    `place(path, row)`: where fact number `row` (from 0) stands, for messages.
-    `write(path, rows, columns)`: write rows of names under these columns, such that `read` gives
+    `read(data, path)`: all facts, from the decompressed content of a file.
+    `stream(path, position, scratch)`: the facts in chunks, from a position or (None) from the
+    start, for files larger than memory; `scratch` is a directory for decompressed files.
+    `place(path, row)`: the location of fact number `row` (from 0), for messages.
+    `write(path, rows, columns)`: write rows of names under these columns, such that `read` returns
     the same facts.
-    `read_rows(path, columns)`: the rows of a table of names, one by one, each with its place; for
-    queries.
+    `read_rows(path, columns)`: the rows of a table of names, one by one, each with its location;
+    for queries.
     `write_rows(path, rows, columns)`: write rows of values under columns of these types (str, int,
     float, bool; None is an empty value); for answers.
     """
@@ -93,7 +92,7 @@ class Format:
 
 
 def header_order(first_row: Sequence[str], columns: Columns = FACT_COLUMNS) -> Order | None:
-    """Where the columns stand, if this row is a header; else None."""
+    """The indices of the columns if this row is a header, otherwise None."""
     folded = [name.strip().lstrip("#").strip().casefold() for name in first_row]
     order = []
     for names in columns.values():
@@ -124,10 +123,10 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Errors of the disk and of gzip as `InputError`, with the name of the file."""
+    """Raise errors of the disk and of gzip as `InputError` with the name of the file."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: not a whole gzip file ({error})") from error
+        raise InputError(f"{path}: incomplete or invalid gzip file ({error})") from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error

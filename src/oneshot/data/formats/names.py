@@ -25,7 +25,7 @@ def read_names(path: Path, kind: str) -> Vocabulary:
     offsets = np.concatenate([np.zeros(1, np.int64), line_ends - np.arange(len(line_ends))])
     empty = np.flatnonzero(np.diff(offsets) == 0)
     if len(empty):
-        raise InputError(f"{path}, line {empty[0] + 1}: the line is empty, a name was expected")
+        raise InputError(f"{path}, line {empty[0] + 1}: the line is empty; expected a name")
     vocabulary = Vocabulary(letters[letters != ord("\n")], offsets, kind)
     try:
         vocabulary.check_distinct()

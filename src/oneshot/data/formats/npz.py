@@ -11,14 +11,14 @@ from oneshot.errors import InputError
 
 def read_npz(data: bytes, path: Path) -> RawFacts:
     """The facts of an NPZ file, as ids."""
-    if not data.startswith(b"PK"):  # numpy would also take a bare array or a pickle
+    if not data.startswith(b"PK"):  # numpy would also accept a plain array or a pickle
         raise InputError(f"{path}: not an NPZ file")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             names = list(archive.files)
             order = header_order(names)
             columns = [archive[names[place]] for place in order or ()]
-    # A damaged archive can fail in zipfile, zlib, struct, tokenize or numpy.
+    # A damaged archive may raise from zipfile, zlib, struct, tokenize or numpy.
     except Exception as error:
         raise InputError(f"{path}: not a readable NPZ file ({error})") from error
     if not columns:
@@ -28,7 +28,7 @@ def read_npz(data: bytes, path: Path) -> RawFacts:
     if len({len(column) for column in columns}) != 1:
         raise InputError(f"{path}: the arrays h, r, t differ in length")
     if not len(columns[0]):
-        raise InputError(f"{path}: there are no facts in this file")
+        raise InputError(f"{path}: the file has no facts")
     return RawFacts(path, columns, are_ids=True)
 
 

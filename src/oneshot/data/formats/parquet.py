@@ -1,4 +1,4 @@
-"""Parquet: tables of names and values, read and written by pyarrow."""
+"""Parquet: tables of names and values, read and written with pyarrow."""
 
 import itertools
 import shutil
@@ -37,19 +37,19 @@ def read_parquet(data: bytes, path: Path) -> RawFacts:
     order = _fact_order(names, path)
     columns = _as_names([table.column(place) for place in order], path, names, order)
     if not table.num_rows:
-        raise InputError(f"{path}: there are no facts in this file")
+        raise InputError(f"{path}: the file has no facts")
     return RawFacts(path, columns)
 
 
 def stream_parquet(path: Path, position: Position | None, scratch: Path) -> Iterator[Piece]:
-    """The facts of a Parquet file in pieces; a position is {"rows": those read before}."""
+    """The facts of a Parquet file in chunks; a position is {"rows": number of rows read}."""
     import pyarrow as pa
     import pyarrow.parquet
 
     before = position["rows"] if position else 0
     stored = path
     if is_packed(path):
-        # A Parquet file is read from its end: it has to be unpacked as a whole.
+        # A Parquet file is read from its end, so it must be decompressed as a whole.
         stored = scratch / "unpacked.parquet"
         with path.open("rb") as packed, unpacked(path, packed) as source, stored.open("wb") as out:
             shutil.copyfileobj(source, out, 1 << 20)
@@ -59,9 +59,9 @@ def stream_parquet(path: Path, position: Position | None, scratch: Path) -> Iter
             order = _fact_order(names, path)
             total, seen = file.metadata.num_rows, 0
             if not total:
-                raise InputError(f"{path}: there are no facts in this file")
+                raise InputError(f"{path}: the file has no facts")
             size = path.stat().st_size
-            # Columns are chosen by name; of two with one name, all have to be read.
+            # Columns are selected by name; if names are not unique, all columns are read.
             chosen = [names[place] for place in order] if len(set(names)) == len(names) else None
             for batch in file.iter_batches(STREAMED_ROWS, columns=chosen):
                 first, seen = seen, seen + batch.num_rows
@@ -79,12 +79,12 @@ def stream_parquet(path: Path, position: Position | None, scratch: Path) -> Iter
 
 
 def read_rows(path: Path, columns: Columns) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a Parquet file of names, each with its place."""
+    """The rows of a Parquet file of names, each with its location."""
     import pyarrow as pa
     import pyarrow.parquet
 
     if is_packed(path):
-        raise InputError(f"{path}: unpack this file first; Parquet is compressed inside")
+        raise InputError(f"{path}: decompress this file first; Parquet has its own compression")
     with _readable(path), pyarrow.parquet.ParquetFile(path) as file:
         names = file.schema_arrow.names
         if len(names) != len(columns):
@@ -98,10 +98,10 @@ def read_rows(path: Path, columns: Columns) -> Iterator[tuple[str, list[str]]]:
             values = [batch.column(place).cast(pa.string()).to_pylist() for place in order]
             for found in zip(*values, strict=True):
                 row += 1
-                place = f"{path}, row {row}"
+                location = f"{path}, row {row}"
                 if None in found:
-                    raise InputError(f"{place}: a name is missing")
-                yield place, list(found)
+                    raise InputError(f"{location}: a name is missing")
+                yield location, list(found)
 
 
 def write_names(path: Path, rows: Rows, columns: Sequence[str]) -> None:
@@ -115,7 +115,7 @@ def write_rows(path: Path, rows: Rows, columns: Mapping[str, type]) -> None:
 
 
 def schema_of(columns: Mapping[str, type]) -> Any:
-    """The schema of a table with columns of these types, as pyarrow has it."""
+    """The pyarrow schema of a table with columns of these types."""
     import pyarrow as pa
 
     kinds = {str: pa.string(), int: pa.int32(), float: pa.float32(), bool: pa.bool_()}
@@ -123,11 +123,11 @@ def schema_of(columns: Mapping[str, type]) -> Any:
 
 
 def write_table(path: Path, rows: Rows, schema: Any) -> None:
-    """Write rows under a schema of pyarrow, some thousands in memory at a time."""
+    """Write rows with a pyarrow schema, with a few thousand in memory at a time."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    # Checksums tell a damaged page from a good one when the table is read.
+    # Checksums reveal damaged pages when the table is read.
     with pyarrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as writer:
         left = iter(rows)
         while some := list(itertools.islice(left, _WRITTEN_ROWS)):
@@ -138,7 +138,7 @@ def write_table(path: Path, rows: Rows, schema: Any) -> None:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Errors of pyarrow as `InputError`."""
+    """Raise errors of pyarrow as `InputError`."""
     import pyarrow as pa
 
     try:
@@ -148,7 +148,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _fact_order(names: list[str], path: Path) -> Order:
-    """Where head, relation and tail stand among the columns of a Parquet file."""
+    """The indices of head, relation and tail among the columns of a Parquet file."""
     order = header_order(names)
     if order is None and len(names) != 3:
         raise InputError(
@@ -171,7 +171,7 @@ def _as_names(
             column.validate(full=True)  # the names must be UTF-8
         except pa.ArrowException as error:
             raise InputError(
-                f"{path}: column {names[place]!r} does not hold names ({error})"
+                f"{path}: column {names[place]!r} does not contain names ({error})"
             ) from error
         for fault, rows in (("null", pc.is_null(column)), ("empty", pc.equal(column, ""))):
             row = pc.index(rows, True).as_py()

@@ -1,4 +1,4 @@
-"""RDF: facts between resources out of N-Triples and Turtle (extra `rdf`)."""
+"""RDF: facts between resources from N-Triples and Turtle files (extra `rdf`)."""
 
 import re
 from functools import partial
@@ -10,9 +10,9 @@ from oneshot.errors import InputError, require
 
 
 def read_rdf(data: bytes, path: Path, syntax: str) -> RawFacts:
-    """The facts of an RDF file; `syntax` is pyoxigraph's name of it.
+    """The facts of an RDF file; `syntax` is its name in pyoxigraph.
 
-    Facts with a literal value are left out, with a note.
+    Facts with a literal value are skipped, with a note.
     """
     import pyarrow as pa
 
@@ -28,7 +28,7 @@ def read_rdf(data: bytes, path: Path, syntax: str) -> RawFacts:
         label = str(term).removeprefix("_:")
         if not re.fullmatch("[0-9a-f]{20,32}", label) or label.encode() in labels:
             return str(term)
-        # A node without a label gets a random 128-bit number from the parser, another each time.
+        # The parser gives a blank node without a label a new random 128-bit number each time.
         return anonymous.setdefault(label, f"_:{path.name}:{len(anonymous) + 1}")
 
     try:
@@ -41,11 +41,11 @@ def read_rdf(data: bytes, path: Path, syntax: str) -> RawFacts:
                 column.append(name_of(term))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
-        place = f"{path}, line {line}" if line else str(path)
-        raise InputError(f"{place}: {getattr(error, 'msg', None) or error}") from error
+        location = f"{path}, line {line}" if line else str(path)
+        raise InputError(f"{location}: {getattr(error, 'msg', None) or error}") from error
     if not columns[0]:
-        raise InputError(f"{path}: there are no facts between resources in this file")
-    notes = [f"{path.name}: left out {literals:,} facts with a literal value"] if literals else []
+        raise InputError(f"{path}: the file has no facts between resources")
+    notes = [f"{path.name}: skipped {literals:,} facts with a literal value"] if literals else []
     return RawFacts(
         path, [pa.chunked_array([pa.array(c, pa.string())]) for c in columns], notes=notes
     )

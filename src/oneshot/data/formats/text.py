@@ -1,7 +1,7 @@
-"""Tables as text: tab- or comma-separated files, fast where they are regular.
+"""Text tables: tab- or comma-separated files.
 
-Well-formed files of facts go through pyarrow's parallel reader. Whatever it refuses is read again
-line by line, which either succeeds (odd but valid input) or names the line that is wrong.
+Well-formed files of facts are read by pyarrow's parallel reader. Other files are read line by line,
+which either succeeds (unusual but valid input) or reports the invalid line.
 """
 
 import csv
@@ -27,28 +27,28 @@ from oneshot.data.formats.base import (
 )
 from oneshot.errors import InputError
 
-STREAMED_BYTES = 1 << 25  # of a file, in memory at a time
+STREAMED_BYTES = 1 << 25  # of a file in memory at a time
 
-# A comment starts with '#' and holds no separator, or goes on with a space.
+# A comment starts with '# ', or starts with '#' and contains no separator.
 _COMMENTS = {
     "\t": re.compile(rb"^#(?: [^\n]*|[^\t\n]*)(?:\n|\Z)", re.MULTILINE),
     ",": re.compile(rb"^#(?: [^\n]*|[^,\n]*)(?:\n|\Z)", re.MULTILINE),
 }
-# A quoted CSV value between separators, and the start of one that is not closed as it should.
+# A quoted CSV value between separators, and the start of an unclosed one.
 _QUOTED = re.compile(rb'"(?<![^,\r\n]")[^"]*(?:""[^"]*)*"(?![^,\r\n])')
 _QUOTE_LEFT = re.compile(rb'"(?<![^,\r\n]")')
-_BLANK = " \t\r\n\v\f"  # a field or line of nothing else is empty
+_BLANK = " \t\r\n\v\f"  # a field or line with only these characters is empty
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _AS_WRITTEN = [0, 1, 2]
-_LONGEST_ROW = 1 << 27  # bytes; more without a line end is no table
-# What a line of a tab-separated table cannot hold, or would hold and lose when it is read.
+_LONGEST_ROW = 1 << 27  # bytes; longer lines are not a table
+# Characters that a tab-separated table cannot hold, or that would be lost when it is read.
 _NOT_IN_TSV = re.compile(r'[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029"]|^\s|\s$|^$')
-# What a value of a table of answers is quoted for.
+# Characters for which a value of a table of answers is quoted.
 _SPECIAL = {"\t": re.compile('[\t\n\r"]'), ",": re.compile('[,\n\r"]')}
 
 
 class UnclosedQuoteError(InputError):
-    """A quoted value that starts in the row on `line` is not closed where the text ends."""
+    """A quoted value in the row that starts on `line` is not closed at the end of the text."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
@@ -57,10 +57,10 @@ class UnclosedQuoteError(InputError):
 
 @dataclass(frozen=True)
 class TextPosition:
-    """A place between two rows of a text file, from which reading can go on.
+    """A position between two rows of a text file, at which reading can resume.
 
-    `offset`: bytes before it; `line`: lines before it; `order`: where head, relation and tail
-    stand in a row, None before the first row.
+    `offset`: bytes before it; `line`: lines before it; `order`: the columns of head, relation and
+    tail, None before the first row.
     """
 
     offset: int = 0
@@ -71,12 +71,12 @@ class TextPosition:
 def read_text(data: bytes, path: Path, separator: str) -> list[Any]:
     """Three pyarrow string columns (head, relation, tail) from the content of a text file.
 
-    Empty lines, comments (`# …`, or lines that start with # and hold no separator), a header
-    row, a byte order mark and CRLF are understood.
+    Empty lines, comments (`# …`, or lines that start with # and contain no separator), a header
+    row, a byte order mark and CRLF are supported.
     """
     columns, _ = _read_rows(data.removeprefix(_BYTE_ORDER_MARK), path, separator, TextPosition())
     if not len(columns[0]):
-        raise InputError(f"{path}: there are no facts in this file")
+        raise InputError(f"{path}: the file has no facts")
     return columns
 
 
@@ -87,40 +87,42 @@ def _read(data: bytes, path: Path, separator: str) -> RawFacts:
 def read_text_blocks(
     file: BinaryIO, path: Path, separator: str, start: TextPosition, size: int
 ) -> Iterator[tuple[list[Any], TextPosition]]:
-    """The columns of `read_text` in blocks of about `size` bytes, with the place after each.
+    """The columns of `read_text` in blocks of about `size` bytes, with the position after each.
 
-    `file` is read from `start` to its end; it may be longer than the memory. A block may be
-    without facts.
+    `file` is read from `start` to its end; it may be larger than memory. A block may have no
+    facts.
     """
     file.seek(start.offset)
-    place, rest = start, b""
+    position, rest = start, b""
     while True:
         piece = file.read(size)
         data = rest + piece
         if not data:
             return
         is_last = len(piece) < size
-        if not place.offset and (is_last or len(data) >= len(_BYTE_ORDER_MARK)):
+        if not position.offset and (is_last or len(data) >= len(_BYTE_ORDER_MARK)):
             marked = data.startswith(_BYTE_ORDER_MARK)
             data = data.removeprefix(_BYTE_ORDER_MARK)
-            place = TextPosition(len(_BYTE_ORDER_MARK) if marked else 0)
+            position = TextPosition(len(_BYTE_ORDER_MARK) if marked else 0)
         block = data if is_last else data[: _last_line_end(data)]
         try:
-            columns, order = _read_rows(block, path, separator, place)
+            columns, order = _read_rows(block, path, separator, position)
         except UnclosedQuoteError as error:
             if is_last:
                 raise
-            # The row goes on in the next block.
-            whole = block.splitlines(keepends=True)[: error.line - place.line - 1]
+            # The row continues in the next block.
+            whole = block.splitlines(keepends=True)[: error.line - position.line - 1]
             block = b"".join(whole)
-            columns, order = _read_rows(block, path, separator, place)
+            columns, order = _read_rows(block, path, separator, position)
         rest = data[len(block) :]
         if len(rest) > _LONGEST_ROW:
             raise InputError(
-                f"{path}, line {place.line + 1}: no line end in {len(rest):,} bytes; is it a table?"
+                f"{path}, line {position.line + 1}: no line break in {len(rest):,} bytes"
             )
-        place = TextPosition(place.offset + len(block), place.line + _count_lines(block), order)
-        yield columns, place
+        position = TextPosition(
+            position.offset + len(block), position.line + _count_lines(block), order
+        )
+        yield columns, position
         if is_last:
             return
 
@@ -128,15 +130,15 @@ def read_text_blocks(
 def stream_text(
     path: Path, position: Position | None, scratch: Path, separator: str
 ) -> Iterator[Piece]:
-    """The facts of a text file in pieces; a position has the fields of `TextPosition`."""
+    """The facts of a text file in chunks; a position has the fields of `TextPosition`."""
     with path.open("rb") as stored, unpacked(path, stored) as file:
         start = TextPosition(**(position or {}))
-        for columns, place in read_text_blocks(file, path, separator, start, STREAMED_BYTES):
-            yield Piece(columns, asdict(place), min(stored.tell(), path.stat().st_size))
+        for columns, after in read_text_blocks(file, path, separator, start, STREAMED_BYTES):
+            yield Piece(columns, asdict(after), min(stored.tell(), path.stat().st_size))
 
 
 def place_in_text(path: Path, row: int, separator: str) -> str:
-    """Where fact number `row` (from 0) of a file of any size stands, for messages."""
+    """The location of fact number `row` (from 0) of a file of any size, for messages."""
     before, seen = TextPosition(), 0
     with path.open("rb") as stored, unpacked(path, stored) as file:
         for columns, after in read_text_blocks(file, path, separator, before, STREAMED_BYTES):
@@ -151,16 +153,16 @@ def place_in_text(path: Path, row: int, separator: str) -> str:
 
 
 def line_of_row(
-    data: bytes, path: Path, separator: str, row: int, place: TextPosition | None = None
+    data: bytes, path: Path, separator: str, row: int, start: TextPosition | None = None
 ) -> int:
-    """The line, counted from 1, on which fact number `row` (from 0) of a text file stands.
+    """The line, counted from 1, of fact number `row` (from 0) of a text file.
 
-    `place`: where `data` starts in the file, if that is not its beginning.
+    `start`: the position of `data` in the file, if that is not its start.
     """
-    place = TextPosition() if place is None else place
-    if not place.offset:
+    start = TextPosition() if start is None else start
+    if not start.offset:
         data = data.removeprefix(_BYTE_ORDER_MARK)
-    rows = (line for line, names, _ in _rows(data, path, separator, place) if names is not None)
+    rows = (line for line, names, _ in _rows(data, path, separator, start) if names is not None)
     for position, line in enumerate(rows):
         if position == row:
             return line
@@ -168,25 +170,25 @@ def line_of_row(
 
 
 def _read_rows(
-    data: bytes, path: Path, separator: str, place: TextPosition
+    data: bytes, path: Path, separator: str, start: TextPosition
 ) -> tuple[list[Any], Order | None]:
-    """The columns of whole rows that start at a place, and the order of the columns."""
-    found = _read_fast(data, separator, place.order)
-    return _read_by_line(data, path, separator, place) if found is None else found
+    """The columns of complete rows that start at a position, and the order of the columns."""
+    found = _read_fast(data, separator, start.order)
+    return _read_by_line(data, path, separator, start) if found is None else found
 
 
 def _read_fast(
     data: bytes, separator: str, order: Order | None = None
 ) -> tuple[list[Any], Order | None] | None:
-    """`_read_rows` for regular text, or None where a closer look is needed."""
+    """`_read_rows` for regular text, or None if it must be read line by line."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv
 
     has_comments = data.startswith(b"#") or b"\n#" in data or b"\r#" in data
     if separator == "," and b'"' in data:
-        # A # at the start of a line may be part of a value; and a quote that is never closed
-        # must be an error, not a name that holds the rest of the file.
+        # A # at the start of a line may be part of a value, and an unclosed quote must be an
+        # error, not a name with the rest of the file.
         if has_comments or _QUOTE_LEFT.search(_QUOTED.sub(b"", data)):
             return None
     elif has_comments:
@@ -205,7 +207,7 @@ def _read_fast(
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=separator,
                 quote_char='"' if separator == "," else False,
-                # Else a block of the file may end in the middle of a name.
+                # Otherwise a block of the file may end inside a name.
                 newlines_in_values=separator == "," and b'"' in data,
             ),
             convert_options=pyarrow.csv.ConvertOptions(
@@ -221,20 +223,20 @@ def _read_fast(
         if order is not None:
             columns = [column.slice(1) for column in columns]
         order = order or _AS_WRITTEN
-    columns = [columns[place] for place in order or _AS_WRITTEN]
+    columns = [columns[index] for index in order or _AS_WRITTEN]
     blank = any(pc.any(pc.equal(pc.utf8_trim(c, _BLANK), "")).as_py() for c in columns)
     return None if blank else (columns, order)
 
 
 def _read_by_line(
-    data: bytes, path: Path, separator: str, place: TextPosition
+    data: bytes, path: Path, separator: str, start: TextPosition
 ) -> tuple[list[Any], Order | None]:
-    """`_read_rows`, with an error that names the line for anything that cannot be read."""
+    """`_read_rows` line by line; an error reports the line that cannot be read."""
     import pyarrow as pa
 
     columns: list[list[str]] = [[], [], []]
-    order = place.order
-    for _, names, found in _rows(data, path, separator, place):
+    order = start.order
+    for _, names, found in _rows(data, path, separator, start):
         order = found
         for column, name in zip(columns, names or (), strict=names is not None):
             column.append(name)
@@ -242,12 +244,12 @@ def _read_by_line(
 
 
 def _rows(
-    data: bytes, path: Path, separator: str, place: TextPosition
+    data: bytes, path: Path, separator: str, start: TextPosition
 ) -> Iterator[tuple[int, list[str] | None, Order]]:
-    """`_table_rows` of facts, none of whose names is empty."""
+    """`_table_rows` of facts, without empty names."""
     lines = data.splitlines(keepends=True)
     for number, names, order in _table_rows(
-        lines, path, separator, FACT_COLUMNS, place.line + 1, place.order
+        lines, path, separator, FACT_COLUMNS, start.line + 1, start.order
     ):
         for name, column in zip(names or (), order, strict=names is not None):
             if not name.strip(_BLANK):
@@ -263,9 +265,9 @@ def _table_rows(
     first: int = 1,
     order: Order | None = None,
 ) -> Iterator[tuple[int, list[str] | None, Order]]:
-    """Line number, names and order of the columns of each row; the names of a header are None.
+    """Line number, names and column order of each row; the names of a header are None.
 
-    `first`: the number of the first line; `order`: None where the first row may be a header.
+    `first`: the number of the first line; `order`: None if the first row may be a header.
     """
     for number, fields in split_lines(lines, path, separator, first):
         if len(fields) != len(columns):
@@ -280,14 +282,14 @@ def _table_rows(
 
 
 def read_rows(path: Path, columns: Columns, separator: str) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a text file of names, each with its place."""
+    """The rows of a text file of names, each with its location."""
     for number, names, _ in _table_rows(_lines(path), path, separator, columns):
         if names is not None:
             yield f"{path}, line {number}", names
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, decompressed if need be, without byte order mark."""
+    """The lines of a (possibly compressed) file, without byte order mark."""
     with named_errors(path), path.open("rb") as stored, unpacked(path, stored) as file:
         for number, line in enumerate(file):
             yield line if number else line.removeprefix(_BYTE_ORDER_MARK)
@@ -310,7 +312,7 @@ def split_lines(
 
 
 def _split_csv(lines: Iterator[str], path: Path, first: int) -> Iterator[tuple[int, list[str]]]:
-    """`split_lines` where quoted values may hold separators and line ends."""
+    """`split_lines` for quoted values that may contain separators and line breaks."""
     inside = False  # a row that began on an earlier line
 
     def without_comments() -> Iterator[str]:
@@ -338,29 +340,29 @@ def _is_comment(line: str, separator: str) -> bool:
 
 
 def _column_fault(fields: list[str], separator: str, columns: Columns) -> str:
-    kind, count = "tab" if separator == "\t" else "comma", len(columns)
-    fault = f"expected {count} {kind}-separated columns ({', '.join(columns)}), found {len(fields)}"
-    for other, name in ((",", "commas"), ("\t", "tabs"), (";", "semicolons"), (" ", "spaces")):
+    name, count = "tab" if separator == "\t" else "comma", len(columns)
+    fault = f"expected {count} {name}-separated columns ({', '.join(columns)}), found {len(fields)}"
+    for other, plural in ((",", "commas"), ("\t", "tabs"), (";", "semicolons"), (" ", "spaces")):
         if other != separator and len(fields) == 1 and len(fields[0].split(other)) == count:
-            return f"{fault}; the line seems to be separated by {name}"
+            return f"{fault}; the line seems to be separated by {plural}"
     return fault
 
 
 def _last_line_end(data: bytes) -> int:
-    """Where the last line that is surely whole ends, 0 if there is none."""
+    """The end of the last complete line, 0 if there is none."""
     end = data.rfind(b"\n") + 1
-    # Old line ends; a CR at the very end may be the first half of CRLF.
+    # Line breaks of old systems; a CR at the very end may be the first half of CRLF.
     return end or data.rfind(b"\r", 0, -1) + 1
 
 
 def _count_lines(data: bytes) -> int:
-    """Number of line ends: LF, CRLF or CR."""
+    """Number of line breaks: LF, CRLF or CR."""
     old = data.count(b"\r")
     return data.count(b"\n") + (old - data.count(b"\r\n") if old else 0)
 
 
 def _decoded_lines(lines: Iterable[bytes], path: Path, first: int) -> Iterator[str]:
-    """Lines with their ends, which may be LF, CRLF or CR, as text."""
+    """Lines as text, each with its line break (LF, CRLF or CR)."""
     for number, line in enumerate(lines, first):
         try:
             yield line.decode()
@@ -380,14 +382,14 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def as_line(row: Sequence[str]) -> str:
-    """A row of a tab-separated table of facts, with its line end."""
+    """A row of a tab-separated table of facts, with its line break."""
     for name in row:
         if _NOT_IN_TSV.search(name):
             raise InputError(
-                f"{name!r} cannot stand in a table separated by tabs; write .csv or .parquet"
+                f"{name!r} cannot be written to a tab-separated file; use .csv or .parquet"
             )
     if row[0].startswith("#"):
-        raise InputError(f"{row[0]!r} would be read as a comment; write .csv or .parquet")
+        raise InputError(f"{row[0]!r} would be read as a comment; use .csv or .parquet")
     return "\t".join(row) + "\n"
 
 
@@ -404,7 +406,7 @@ def _write_csv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
 
 
 def write_rows(path: Path, rows: Rows, columns: Mapping[str, type], separator: str) -> None:
-    """Write rows of values under a header, quoted where need be."""
+    """Write rows of values under a header, quoted if necessary."""
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(separator.join(columns) + "\n")
         for row in rows:
@@ -412,8 +414,8 @@ def write_rows(path: Path, rows: Rows, columns: Mapping[str, type], separator: s
 
 
 def _as_field(value: Any, separator: str) -> str:
-    """A value in a table; quotes stand only around a text that needs them."""
-    # Not by the module csv, which before Python 3.13 leaves a carriage return bare.
+    """A value of a table, in quotes only if necessary."""
+    # The module csv does not quote a carriage return before Python 3.13.
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -435,4 +437,4 @@ def _format(separator: str, write: Callable[[Path, Rows, Sequence[str]], None]) 
 
 TSV, CSV = _format("\t", _write_tsv), _format(",", _write_csv)
 TXT = replace(TSV, write=None, write_rows=None)
-"""As TSV, but not written: the ending promises no table."""
+"""As TSV, but for reading only: the suffix does not imply a table."""

@@ -1,7 +1,7 @@
-"""Arrays on disk that are written and read in pieces: `.npy` files that grow, rows that are sorted.
+"""Arrays on disk that are written and read in chunks: growing `.npy` files and sorted rows.
 
-For what does not fit into memory. Files are read and written, not mapped, so that the memory of
-the process stays what the pieces need.
+For data that does not fit into memory. Files are read and written, not memory-mapped, so that the
+process needs memory only for the chunks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ PIECE = 1 << 21  # rows read at a time
 class ArrayWriter:
     """An array [n] or [n, columns] that grows row by row into a `.npy` file.
 
-    The number of rows is written when the block ends; before that the file is not readable.
+    The number of rows is written when the block ends. Until then, the file is not readable.
     """
 
     def __init__(self, path: Path, dtype: DTypeLike, columns: int | None = None) -> None:
@@ -47,7 +47,8 @@ class ArrayWriter:
             if error is None:
                 self._file.seek(0)
                 self._write_header()
-                # numpy leaves room for a larger count, so that the header keeps its size.
+                # numpy reserves space for a larger count, so the size of the header does not
+                # change.
                 assert self._file.tell() == self._header_size
         if error is None:
             sync(self.path)
@@ -59,7 +60,7 @@ class ArrayWriter:
 
 
 class ArrayReader:
-    """A `.npy` file whose rows are read in pieces; `len` is the number of rows."""
+    """A `.npy` file whose rows are read in chunks; `len` is the number of rows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,17 +80,17 @@ class ArrayReader:
         offset = self._start + start * self._width * self.dtype.itemsize
         rows = np.fromfile(self.path, self.dtype, count, offset=offset)
         if len(rows) != count:
-            raise OSError(f"{self.path}: the file is shorter than its header says")
+            raise OSError(f"{self.path}: the file is shorter than its header specifies")
         return rows.reshape(stop - start, *self._shape[1:])
 
     def pieces(self) -> Iterator[NDArray[Any]]:
-        """All rows, one piece after the other."""
+        """All rows, in chunks."""
         for start in range(0, len(self), PIECE):
             yield self.read(start, start + PIECE)
 
 
 def save_array(path: Path, array: NDArray[Any]) -> None:
-    """Write a whole array, and have it on the disk."""
+    """Write an array and flush it to disk."""
     np.save(path, array)
     sync(path)
 
@@ -97,9 +98,9 @@ def save_array(path: Path, array: NDArray[Any]) -> None:
 class SortedRows:
     """Rows of integers, too many for memory, in ascending order of a key.
 
-    Rows are thrown into buckets of neighbouring keys, each of which fits into memory, and sorted
+    Rows are distributed to buckets of adjacent keys, each of which fits into memory, and sorted
     bucket by bucket. `bounds` [b - 1]: ascending keys that divide the buckets (see `bounds_of`);
-    `columns`: the types of the numbers beside the key.
+    `columns`: the types of the other columns.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class SortedRows:
     ) -> None:
         directory.mkdir()
         self.directory, self.bounds = directory, bounds
-        names = ["key", *(f"column_{place}" for place in range(len(columns)))]
+        names = ["key", *(f"column_{index}" for index in range(len(columns)))]
         types = [bounds.dtype, *(np.dtype(column) for column in columns)]
         self._row = np.dtype(list(zip(names, types, strict=True)))
 
@@ -126,7 +127,7 @@ class SortedRows:
             start = end
 
     def buckets(self) -> Iterator[tuple[NDArray[Any], ...]]:
-        """(key, column, …) of each bucket, in the order in which they were added.
+        """(key, column, …) of each bucket, rows in the order in which they were added.
 
         All keys of a bucket are below those of the next, and equal keys are in one bucket. A bucket
         can be read once: its file is removed.
@@ -151,7 +152,7 @@ def bounds_of(sample: NDArray[Any], rows: int, bucket_rows: int) -> NDArray[Any]
 class AdjacencyWriter:
     """Writes the arrays of `Edges` and `Neighbours` from sorted edges.
 
-    `ids`, `places`: the types of ids, and of places in the arrays.
+    `ids`, `places`: the integer types of ids and of array indices.
     """
 
     def __init__(
@@ -183,9 +184,9 @@ class AdjacencyWriter:
         self._stack.__exit__(*error)
 
     def append(self, key: NDArray[np.int64], label: NDArray[Any], row: NDArray[Any]) -> None:
-        """Further edges: (target · V + source) in ascending order, relation, fact.
+        """Append edges: (target · V + source) in ascending order, relation, fact.
 
-        All edges of a pair come in one call.
+        All edges of a pair must be in one call.
         """
         target, source = np.divmod(key, self._num_entities)
         loop = source == target
@@ -204,7 +205,7 @@ class AdjacencyWriter:
     def _begin_rows(
         self, target: NDArray[np.int64], new_before: NDArray[np.int64], end: int
     ) -> None:
-        """Write where the rows of the entities up to `end` begin, before these edges are added."""
+        """Write the row starts of the entities up to `end`, before these edges are added."""
         edges = self._files["edges_source"].length
         pairs = self._files["neighbours_index"].length
         for first in range(self._next_entity, end, array_files.PIECE):

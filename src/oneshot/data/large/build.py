@@ -1,10 +1,10 @@
-"""Building saved graphs on disk: from text or Parquet files longer than the memory.
+"""Build of saved graphs on disk, from text or Parquet files larger than memory.
 
-The result is what `Dataset.save` writes for the same source. Facts are read piece by piece, names
-are numbered by merging sorted runs, and repeats and edges are found by sorting buckets on the disk
-(`array_files`, `name_runs`). Each stage leaves its results in a directory beside the target and
-notes in a manifest there that it is done, so that an interrupted build goes on with the stage, and
-within the first one, with the piece, that it had reached.
+The result equals that of `Dataset.save` for the same source. Facts are read in chunks, names get
+ids by merging sorted runs, and duplicates and edges are found by sorting buckets on disk (`arrays`,
+`names`). Each stage writes its results to a directory beside the target and is recorded in a
+manifest when it is done. An interrupted build resumes with the stage that it had reached, and
+within the first stage with the chunk.
 """
 
 import shutil
@@ -46,23 +46,24 @@ from oneshot.graph.saved import CONTENTS, MARKER, check_place, write_marker
 from oneshot.graph.vocabulary import Vocabulary, hash_names
 from oneshot.system.files import replacing_directory, sync
 
-RUN_BYTES = 1 << 27  # of names that are sorted at once
-BUCKET_ROWS = 1 << 23  # facts or edges that are sorted at once
-_SAMPLED = 512  # every so many facts one is looked at to divide the buckets
+RUN_BYTES = 1 << 27  # of names sorted at a time
+BUCKET_ROWS = 1 << 23  # facts or edges sorted at a time
+_SAMPLED = 512  # one of so many facts is sampled to divide the buckets
 
 
 def can_build(files: SourceFiles) -> bool:
-    """Whether these files can be read in pieces."""
+    """Whether these files can be read in chunks."""
     return all(map(can_stream, files.splits))
 
 
 def build_graph(
     files: SourceFiles, path: Path, options: Options | None = None, progress: Progress | None = None
 ) -> None:
-    """Build the saved graph of a data set at `path`, or go on with a build that was interrupted.
+    """Build the saved graph of a data set at `path`, or resume an interrupted build.
 
-    Memory: some hundred megabytes, two bytes a fact, and for a single file ten bytes a fact to
-    split it; files of names are read whole. Disk: about twice the size of the files, beside `path`.
+    Memory: a few hundred megabytes and two bytes per fact; to split a single file, ten bytes per
+    fact; files of names are read as a whole. Disk: about twice the size of the files, beside
+    `path`.
     """
     options = options or Options()
     check_place(path)
@@ -77,7 +78,7 @@ def build_graph(
         try:
             build.run()
         except InputError:
-            shutil.rmtree(work)  # what was read is of no use: the input has to change
+            shutil.rmtree(work)  # the state is useless: the input must change
             raise
         with replacing_directory(path, MARKER, CONTENTS) as directory:
             for name in CONTENTS:
@@ -86,7 +87,7 @@ def build_graph(
 
 
 class _Build(BuildState):
-    """One build: its stages, in order, each a method that reads and writes files in `work`."""
+    """One build. Each stage is a method that reads and writes files in `work`."""
 
     def run(self) -> None:
         stages: dict[str, Callable[[], None]] = {
@@ -109,14 +110,14 @@ class _Build(BuildState):
     # -- reading ---------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        """Facts as places in sorted runs of names."""
+        """Write facts as indices into sorted runs of names."""
         runs = self.manifest["runs"]
         sizes = [file.stat().st_size for file in self.files.splits]
         for split, file in enumerate(self.files.splits):
-            mine = [run for run in runs if run["split"] == split]
-            if mine and mine[-1]["is_last"]:
+            finished = [run for run in runs if run["split"] == split]
+            if finished and finished[-1]["is_last"]:
                 continue
-            position = mine[-1]["position"] if mine else None
+            position = finished[-1]["position"] if finished else None
             waiting: list[Piece] = []
             for piece in stream_facts(file, position, self.work):
                 if sum(c.nbytes for p in waiting for c in p.columns) >= RUN_BYTES:
@@ -126,7 +127,7 @@ class _Build(BuildState):
                 self.progress("reading", sum(sizes[:split]) + piece.done, sum(sizes))
             self._write_run(waiting, split, is_last=True)
             if not any(run["facts"] for run in runs if run["split"] == split):
-                raise InputError(f"{file}: there are no facts in this file")
+                raise InputError(f"{file}: the file has no facts")
 
     def _write_run(self, pieces: list[Piece], split: int, is_last: bool) -> None:
         runs = self.manifest["runs"]
@@ -146,7 +147,7 @@ class _Build(BuildState):
     # -- numbering -------------------------------------------------------------------------------
 
     def _number_names(self, kind: str) -> None:
-        """Ids for the names of all runs, and the vocabulary."""
+        """Write the ids of the names of all runs, and the vocabulary."""
         runs = [self.name_run(kind, number) for number in self.full_runs()]
         total, done = sum(map(len, runs)), 0
         title = "numbering entities" if kind == "entity" else "numbering relations"
@@ -172,7 +173,7 @@ class _Build(BuildState):
         self.manifest["counts"][kind] = count
 
     def _number_facts(self) -> None:
-        """Facts as ids, split by split, with a sample of them."""
+        """Write facts as ids, split by split, and a sample of them."""
         total, done, sample = sum(self.split_sizes()), 0, []
         for split in range(len(self.files.splits)):
             with ArrayWriter(self.work / f"numbered_{split}.npy", self.id_type, 3) as numbered:
@@ -196,7 +197,7 @@ class _Build(BuildState):
     def _check_known(
         self, facts: NDArray[Any], local: NDArray[Any], runs: list[NameRun], split: int, before: int
     ) -> None:
-        """Raise if a fact names something that is not in a given vocabulary."""
+        """Raise if a fact has a name that is not in a given vocabulary."""
         bad = np.argwhere(facts < 0)
         if not len(bad):
             return
@@ -210,8 +211,8 @@ class _Build(BuildState):
     # -- facts -----------------------------------------------------------------------------------
 
     def _find_repeats(self) -> None:
-        """For each split, which of its facts did not stand there before."""
-        for file in self.work.glob("run_*.npy"):  # not needed any more
+        """Mark the first occurrence of each fact in each split."""
+        for file in self.work.glob("run_*.npy"):  # no longer needed
             file.unlink()
         relations = self.count("relation")
         pairs = self.pair(*np.load(self.work / "sample.npy").T[[0, 2]])
@@ -226,7 +227,7 @@ class _Build(BuildState):
                 row = np.arange(start, start + len(facts))
                 rows.add(self.pair(facts[:, 0], facts[:, 2]), facts[:, 1], row)
                 start, done = start + len(facts), done + len(facts)
-                self.progress("finding repeats", done, total)
+                self.progress("finding duplicates", done, total)
             keep = np.ones(len(numbered), bool)
             for key, label, row in rows.buckets():
                 order = row_order(key, label, relations)
@@ -237,12 +238,12 @@ class _Build(BuildState):
                     keep[row] = False
                     keep[np.minimum.reduceat(row, np.flatnonzero(new))] = True
                 done += len(key)
-                self.progress("finding repeats", done, total)
+                self.progress("finding duplicates", done, total)
             save_array(self.work / f"keep_{split}.npy", keep)
             self.manifest["duplicates"] += int(len(keep) - keep.sum())
 
     def _divide(self) -> None:
-        """The distinct facts of train, valid and test; a single file is split."""
+        """Write the distinct facts of train, valid and test; a single file is split."""
         sizes = [int(np.load(self.work / f"keep_{s}.npy").sum()) for s in range(self.num_splits)]
         part, notes = None, []
         if self.num_splits == 1:
@@ -282,7 +283,7 @@ class _Build(BuildState):
                     self.progress("writing facts", done, sum(sizes))
 
     def _distinct(self, split: int) -> Iterator[tuple[NDArray[Any], int]]:
-        """The distinct facts of a split in pieces, with the number of those before."""
+        """The distinct facts of a split in chunks, each with the number of facts before it."""
         keep = ArrayReader(self.work / f"keep_{split}.npy")
         numbered = ArrayReader(self.work / f"numbered_{split}.npy")
         before = 0
@@ -294,7 +295,7 @@ class _Build(BuildState):
     # -- adjacency -------------------------------------------------------------------------------
 
     def _sort_edges(self) -> None:
-        """The arrays of `Edges` and `Neighbours`, in the order of (target, source, relation)."""
+        """Write the arrays of `Edges` and `Neighbours`, ordered by (target, source, relation)."""
         for split in range(self.num_splits):
             for name in (f"numbered_{split}.npy", f"keep_{split}.npy"):
                 (self.work / name).unlink(missing_ok=True)
@@ -322,14 +323,14 @@ class _Build(BuildState):
     # -- names -----------------------------------------------------------------------------------
 
     def _index_names(self) -> None:
-        """The sorted hashes of the names (see `Vocabulary.hash_index`)."""
+        """Write the sorted hashes of the names (see `Vocabulary.hash_index`)."""
         total, done = self.count("entity") + self.count("relation"), 0
         for kind in ("entity", "relation"):
             ends = ArrayReader(self.work / f"{kind}_offsets.npy")
             blob = ArrayReader(self.work / f"{kind}_blob.npy")
             count = self.count(kind)
             buckets = -(-count // BUCKET_ROWS)
-            # The hashes are spread evenly.
+            # Hashes are distributed uniformly.
             bounds = np.arange(1, buckets, dtype=np.uint64) * np.uint64((2**64 - 1) // buckets)
             rows = self.sorted_rows("hashes", bounds, (np.int64,))
             for start in range(0, count, array_files.PIECE):
@@ -361,7 +362,7 @@ class _Build(BuildState):
                 for piece in reader.pieces():
                     yield piece
                     done += len(piece)
-                    self.progress("taking the fingerprint", done, total)
+                    self.progress("computing the fingerprint", done, total)
 
         about = {
             "name": self.files.name,

@@ -1,8 +1,8 @@
-"""Numbering of names that do not fit into memory: sorted runs, merged range by range.
+"""Ids of names that do not fit into memory: sorted runs, merged range by range.
 
-Each run holds the distinct names of some facts in sorted order. To number all names, the runs are
-cut at the same names into ranges that fit into memory; within a range the names of all runs are
-made distinct and sorted. So the ids come out in the order of the names, as `numbering` gives them.
+Each run holds the distinct names of some facts in sorted order. The runs are cut at the same names
+into ranges that fit into memory. Within a range, the names of all runs are merged and sorted. The
+ids therefore follow the sorted order of all names, as in `oneshot.data.encode`.
 """
 
 import bisect
@@ -18,7 +18,7 @@ from oneshot.data.large.arrays import ArrayReader, ArrayWriter, save_array
 from oneshot.graph.vocabulary import Vocabulary
 
 RANGE_BYTES = 1 << 27
-_SAMPLE = 64  # names looked at per run and range to find where to cut
+_SAMPLE = 64  # names sampled per run and range to find the cuts
 
 
 class NameRun:
@@ -43,8 +43,8 @@ class NameRun:
     def num_bytes(self) -> int:
         return len(self._blob) + 8 * len(self)
 
-    def name(self, place: int) -> bytes:
-        start, end = self._offsets.read(place, place + 2).tolist()
+    def name(self, index: int) -> bytes:
+        start, end = self._offsets.read(index, index + 2).tolist()
         return self._blob.read(start, end).tobytes()
 
     def names(self, start: int, stop: int) -> Any:
@@ -61,9 +61,9 @@ class NameRun:
 
 
 def sorted_names(columns: Sequence[Any]) -> tuple[Any, NDArray[np.int32]]:
-    """The distinct names of pyarrow string columns, sorted, and the place of each name among them.
+    """The distinct names of pyarrow string columns, sorted, and the index of each name among them.
 
-    → (pyarrow array, int32 [n] over all columns, one after the other)
+    Returns (pyarrow array, int32 [n] over all columns, one after another).
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -80,10 +80,10 @@ def sorted_names(columns: Sequence[Any]) -> tuple[Any, NDArray[np.int32]]:
 def merge_runs(
     runs: Sequence[NameRun], directory: Path, kind: str, advance: Callable[[int], None]
 ) -> int:
-    """Number the names of all runs in sorted order. → how many there are
+    """Assign ids to the names of all runs in sorted order. Returns the number of names.
 
     Writes `{kind}_blob.npy` and `{kind}_offsets.npy`, the vocabulary, and for each run the ids of
-    its names, `{run}_ids.npy`. `advance` is told the names done.
+    its names, `{run}_ids.npy`. `advance` is called with the number of finished names.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -97,7 +97,7 @@ def merge_runs(
         ends.append(np.zeros(1, np.int64))
         for cuts in _ranges(runs):
             if all(start == stop for start, stop in cuts):
-                continue  # not every version of pyarrow can combine nothing
+                continue  # some versions of pyarrow cannot combine an empty list
             parts = [run.names(*cut) for run, cut in zip(runs, cuts, strict=True)]
             encoded = pa.chunked_array(parts, pa.large_string()).dictionary_encode()
             encoded = encoded.combine_chunks()
@@ -117,7 +117,7 @@ def merge_runs(
 def look_up_runs(
     runs: Sequence[NameRun], vocabulary: Vocabulary, scratch: Path, advance: Callable[[int], None]
 ) -> None:
-    """The ids of the names of all runs in a given vocabulary, -1 where it lacks a name.
+    """The ids of the names of all runs in a given vocabulary, -1 for unknown names.
 
     Writes `{run}_ids.npy` for each run. `scratch`: the stem of files for the sorted vocabulary.
     """
@@ -147,7 +147,7 @@ def ids_file(run: NameRun) -> Path:
 
 
 def buffers_of(names: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The letters of a pyarrow string array, uint8 [bytes], and where each name ends, [n + 1]."""
+    """The bytes of a pyarrow string array, uint8 [bytes], and the ends of the names, [n + 1]."""
     import pyarrow as pa
 
     names = names.cast(pa.large_string())
@@ -172,13 +172,13 @@ def _id_type(count: int) -> type[np.signedinteger[Any]]:
 
 
 def _ranges(runs: Sequence[NameRun]) -> list[list[tuple[int, int]]]:
-    """Ranges of names that fit into memory: for each the places (from, to) in every run."""
+    """Ranges of names that fit into memory, each as the slice (start, stop) of every run."""
     count = -(-sum(run.num_bytes for run in runs) // RANGE_BYTES)
     bounds: list[bytes] = []
     if count > 1:
-        # A sample in which every run counts as much as it has names.
+        # A sample in which every run has a weight proportional to its names.
         step = max(sum(map(len, runs)) // (count * _SAMPLE), 1)
-        sample = sorted(run.name(place) for run in runs for place in range(0, len(run), step))
+        sample = sorted(run.name(index) for run in runs for index in range(0, len(run), step))
         places = sorted({len(sample) * part // count for part in range(1, count)})
         bounds = sorted({sample[place] for place in places})
     cuts = [
@@ -197,8 +197,8 @@ def _ranges(runs: Sequence[NameRun]) -> list[list[tuple[int, int]]]:
 def _append_parts(
     files: Sequence[ArrayWriter], ids: NDArray[Any], cuts: Sequence[tuple[int, int]]
 ) -> None:
-    """Hand each file the ids of its part of a range."""
-    place = 0
+    """Append to each file the ids of its part of a range."""
+    done = 0
     for file, (start, stop) in zip(files, cuts, strict=True):
-        file.append(ids[place : place + stop - start])
-        place += stop - start
+        file.append(ids[done : done + stop - start])
+        done += stop - start

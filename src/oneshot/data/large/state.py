@@ -1,4 +1,4 @@
-"""The state of a build: a directory of unfinished files with a manifest of what is done."""
+"""The state of a build: a directory of unfinished files with a manifest of finished stages."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ MANIFEST = "build.json"
 _LOCK = "lock"
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""Called with the name of the stage, the amount that is done, and the total."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Options:
 
 @dataclass
 class BuildState:
-    """What the stages of a build share: where they read and write, and what is known so far.
+    """The shared state of the stages of a build: paths and intermediate results.
 
     `manifest`: `runs`, one entry for each run of facts that was read (`split`, `facts`,
-    `position`, `is_last`), `done`, the finished stages, and what they counted.
+    `position`, `is_last`), `done`, the finished stages, and their counts.
     """
 
     files: SourceFiles
@@ -79,7 +79,7 @@ class BuildState:
         return NameRun(self.stem(kind, number))
 
     def vocabulary(self, kind: str) -> Vocabulary | None:
-        """The names that were given, if any."""
+        """The vocabulary of the file of names, if there is one."""
         file = self.files.entities if kind == "entity" else self.files.relations
         if file is not None and kind not in self._given:
             self._given[kind] = read_names(file, kind)
@@ -90,18 +90,18 @@ class BuildState:
 
     @property
     def id_type(self) -> np.dtype[Any]:
-        """The type that `KnowledgeGraph.from_distinct` chooses for ids."""
+        """The integer type that `KnowledgeGraph.from_distinct` selects for ids."""
         return np.dtype(integer_type(max(self.count("entity"), 2 * self.count("relation") + 1)))
 
     def pair(self, first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.int64]:
-        """One number for two entities, in the order of pairs; for up to three billion entities."""
+        """Two entities as one number that sorts like the pair; for up to three billion entities."""
         pair = first.astype(np.int64)
         pair *= self.count("entity")
         pair += second
         return pair
 
     def sorted_rows(self, name: str, bounds: NDArray[Any], columns: tuple[Any, ...]) -> SortedRows:
-        """An empty `SortedRows`, whatever an interrupted stage left of it."""
+        """An empty `SortedRows`; removes files of an interrupted stage."""
         shutil.rmtree(self.work / name, ignore_errors=True)
         return SortedRows(self.work / name, bounds, columns)
 
@@ -110,13 +110,13 @@ class BuildState:
 
 
 def building_place(path: Path) -> Path:
-    """Where the unfinished parts of a graph that is built at `path` are kept."""
+    """The directory of unfinished files of a graph that is built at `path`."""
     path = path.resolve()
     return path.with_name(f".{path.name}.building")
 
 
 def identity_of(files: SourceFiles, options: Options) -> dict[str, Any]:
-    """What must be the same for an interrupted build to go on."""
+    """The properties that must be unchanged for an interrupted build to resume."""
     try:
         states = [(file, file.stat()) for file in files.all]
     except OSError as error:
@@ -129,10 +129,10 @@ def identity_of(files: SourceFiles, options: Options) -> dict[str, Any]:
 
 
 def manifest_in(work: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a build that was interrupted, or a new one in an empty directory."""
+    """The manifest of an interrupted build, or a new one in an empty directory."""
     try:
         found: dict[str, Any] = json.loads((work / MANIFEST).read_text(encoding="utf-8"))
-        # Killed while the finished files were moved to their place: some are there, some here.
+        # Killed while the finished files were moved: some are at the target, some still here.
         is_torn = "marker" in found["done"] and any(not (work / n).exists() for n in CONTENTS)
         if found["identity"] == identity and not is_torn:
             return found
@@ -148,7 +148,7 @@ def manifest_in(work: Path, identity: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def alone_in(work: Path) -> Iterator[None]:
-    """The directory of a build, made if need be, and held against other processes."""
+    """The directory of a build, created if necessary and locked against other processes."""
     if work.exists() and not (work / _LOCK).is_file():
         raise InputError(f"{work}: exists and was not written by oneshot; move it away")
     work.mkdir(exist_ok=True)

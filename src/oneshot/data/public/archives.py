@@ -1,4 +1,4 @@
-"""Unpacking: the splits of public data sets out of the files in which they are published."""
+"""Archives of public data sets: extraction of the splits from the published files."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ from oneshot.errors import InputError
 
 
 def unpack_archive(files: list[Path], directory: Path) -> None:
-    """The members of a tar or zip archive that are called train, valid and test."""
+    """Extract the members train, valid and test of a tar or zip archive."""
     for name, member in _members(files[0]):
         split = Path(name).stem.rsplit("_", 1)[-1]
         if Path(name).suffix == ".txt" and split in SPLITS:
@@ -27,11 +27,11 @@ def unpack_archive(files: list[Path], directory: Path) -> None:
                 shutil.copyfileobj(member, target, 1 << 20)
     missing = [split for split in SPLITS if not (directory / f"{split}.tsv.gz").exists()]
     if missing:
-        raise InputError(f"{files[0].name}: there is no {missing[0]}.txt in this archive")
+        raise InputError(f"{files[0].name}: the archive has no {missing[0]}.txt")
 
 
 def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Names and contents of the files in an archive; nothing is written under those names."""
+    """Names and contents of the files in an archive; the names are not used as paths."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
@@ -47,7 +47,7 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def unpack_parts(files: list[Path], directory: Path) -> None:
-    """Files facts, train, valid and test of the official code; facts and train are one split."""
+    """Join the files of the official code: `facts` and `train` are one split."""
     for split, sources in (("train", files[:2]), ("valid", files[2:3]), ("test", files[3:])):
         with gzip.open(directory / f"{split}.tsv.gz", "wb", compresslevel=3) as target:
             for source in sources:
@@ -56,16 +56,16 @@ def unpack_parts(files: list[Path], directory: Path) -> None:
 
 
 def unpack_undivided(files: list[Path], directory: Path) -> None:
-    """One packed table with a header, which is split when it is read."""
+    """Extract one compressed table with a header, which is split when it is read."""
     with opened(files[0]) as source, gzip.open(directory / "facts.tsv.gz", "wb", 3) as target:
         source.readline()
         shutil.copyfileobj(source, target, 1 << 20)
 
 
 def unpack_ogb(files: list[Path], directory: Path) -> None:
-    """The arrays and names of an OGB knowledge graph.
+    """Extract the arrays and names of an OGB knowledge graph.
 
-    Read without OGB's own loader, which unpickles what it finds and asks questions on the way.
+    OGB's own loader is not used: it unpickles arbitrary objects and prompts for input.
     """
     splits: dict[str, dict[str, Any]] = {}
     names: dict[str, list[str]] = {}
@@ -103,7 +103,7 @@ def unpack_ogb(files: list[Path], directory: Path) -> None:
 
 
 def _negatives(facts: dict[str, Any], side: str, starts: dict[str, int]) -> NDArray[np.int32]:
-    """Entities to stand in the place of one side of each fact, [facts, c]; of its own type."""
+    """Negative entities for one side of each fact, [facts, c], as ids of the whole graph."""
     found = np.asarray(facts[f"{side}_neg"], np.int64)
     kinds = facts.get(f"{side}_type")
     if kinds is not None:
@@ -112,12 +112,12 @@ def _negatives(facts: dict[str, Any], side: str, starts: dict[str, int]) -> NDAr
 
 
 def _type_sizes(splits: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """The number of entities of each type, in the order of the types; "" without types."""
+    """The number of entities per type, in the order of the types; one type "" if there are none."""
     sizes: dict[str, int] = {}
     for facts in splits:
         for side in ("head", "tail"):
             ids = np.asarray(facts[side], np.int64)[:, None]
-            if f"{side}_neg" in facts:  # an entity may occur there alone
+            if f"{side}_neg" in facts:  # an entity may occur only there
                 ids = np.concatenate([ids, np.asarray(facts[f"{side}_neg"], np.int64)], axis=1)
             kinds = np.asarray(facts.get(f"{side}_type", [""] * len(ids)))
             for kind in np.unique(kinds).tolist():
@@ -126,16 +126,16 @@ def _type_sizes(splits: Iterable[dict[str, Any]]) -> dict[str, int]:
 
 
 def _safe_arrays(data: bytes, name: str) -> dict[str, Any]:
-    """The dictionary of arrays in a file of `torch.save`, without running what a pickle may hold.
+    """The dictionary of arrays in a file of `torch.save`, read without executing pickled code.
 
-    torch's own safe reader knows only the second protocol of pickles, OGB's files use later ones.
+    The safe reader of torch supports only pickle protocol 2; OGB's files use later ones.
     """
     try:
         if zipfile.is_zipfile(io.BytesIO(data)):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 inner = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
                 return dict(_OnlyArrays(io.BytesIO(archive.read(inner))).load())
-        # As torch wrote until 1.5: a magic number, a version and a note on the system go before.
+        # The format of torch up to 1.5: first a magic number, a version and system information.
         file = io.BytesIO(data)
         for _ in range(3):
             _OnlyArrays(file).load()
@@ -145,12 +145,12 @@ def _safe_arrays(data: bytes, name: str) -> dict[str, Any]:
 
 
 class _OnlyArrays(pickle.Unpickler):
-    """Reads numbers, texts, containers and arrays; anything else is refused."""
+    """Reads numbers, strings, containers and arrays; refuses anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _SAFE:
             return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        raise pickle.UnpicklingError(f"it wants to run {module}.{name}")
+        raise pickle.UnpicklingError(f"it would execute {module}.{name}")
 
 
 _SAFE = {
@@ -168,7 +168,7 @@ def _second_column(data: bytes) -> list[str]:
 
 
 def _or_numbers(names: list[str] | None, count: int) -> list[str]:
-    """Names if there are enough of them and they are distinct, else numbers."""
+    """The names, if they are complete and distinct; otherwise numbers."""
     is_whole = names is not None and len(names) >= count and len(set(names)) == len(names)
     return names if is_whole and names is not None else [str(i) for i in range(count)]
 

@@ -1,9 +1,9 @@
-"""Named data sets: the public benchmarks, downloaded once, checked and kept in the user's cache.
+"""Catalogue of public benchmarks, which are downloaded once, verified and cached.
 
-A data set becomes a directory of splits in the cache, as if a user had put it there. The text is
-taken as it stands at the source: PyKEEN's own loaders leave out the facts of valid and test whose
-entities do not occur in train, which changes the benchmark. They serve all names that are not in
-the table here, as `pykeen:NAME`.
+A data set becomes a directory of splits in the cache, as if a user had put it there. The text of
+the source is not changed. PyKEEN's own loaders drop facts of valid and test whose entities do not
+occur in train, which changes the benchmark; they are used only for names that are not in the table
+here, as `pykeen:NAME`.
 """
 
 import hashlib
@@ -40,11 +40,11 @@ _DONE = "source.json"
 
 @dataclass(frozen=True)
 class Named:
-    """Where a data set is downloaded from, and what must be in it.
+    """The source of a data set, and its expected content.
 
-    `urls`: its files; `unpack`: what makes the splits of them; `facts`: the number of facts in
-    train, valid and test (or of all, if they are not divided); `digest`: of the facts themselves
-    (see `facts_digest`), where a copy was there to take it from; `sha256`: of the files.
+    `urls`: its files. `unpack`: the function that writes the splits. `facts`: the number of facts
+    in train, valid and test (or of all facts, without splits). `digest`: digest of the facts (see
+    `facts_digest`), if a trusted copy was available. `sha256`: checksums of the files.
     """
 
     urls: tuple[str, ...]
@@ -60,24 +60,24 @@ def is_named(name: str) -> bool:
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:
-    """The directory of a named data set in the cache, downloaded if it is not there yet."""
-    place = cache_directory() / name.replace(":", "-")
-    if place.is_dir():
-        return place
+    """The directory of a named data set in the cache; downloads the data set if it is missing."""
+    target = cache_directory() / name.replace(":", "-")
+    if target.is_dir():
+        return target
     if os.environ.get("ONESHOT_OFFLINE"):
-        raise InputError(f"{name} is not in the cache, and $ONESHOT_OFFLINE forbids to download it")
-    arriving = cache_directory() / ".downloads" / place.name
+        raise InputError(f"{name} is not in the cache, and $ONESHOT_OFFLINE forbids downloads")
+    arriving = cache_directory() / ".downloads" / target.name
     arriving.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes of one training ask for the same data at once: one of them downloads it.
-    with locked(arriving.with_name(f"{place.name}.lock")):
-        if not place.is_dir():
-            _fetch(name, place, arriving, progress)
-    return place
+    # Several processes of a training may need the same data at once: one of them downloads it.
+    with locked(arriving.with_name(f"{target.name}.lock")):
+        if not target.is_dir():
+            _fetch(name, target, arriving, progress)
+    return target
 
 
-def _fetch(name: str, place: Path, arriving: Path, progress: Progress | None) -> None:
+def _fetch(name: str, target: Path, arriving: Path, progress: Progress | None) -> None:
     if name.startswith(PYKEEN):
-        with _taking_place_of(place) as directory:
+        with _replacing(target) as directory:
             _from_pykeen(name.removeprefix(PYKEEN), directory)
         return
     named = NAMED[name]
@@ -88,16 +88,16 @@ def _fetch(name: str, place: Path, arriving: Path, progress: Progress | None) ->
             download(url, file, named.sha256[number] if named.sha256 else None, progress)
         files.append(file)
     try:
-        with _taking_place_of(place) as directory:
+        with _replacing(target) as directory:
             named.unpack(files, directory)
             _check(name, named, directory)
             sums = [checksum(file) for file in files]
             write_json(directory / _DONE, {"name": name, "urls": named.urls, "sha256": sums})
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of our disk, not of the file
+        if isinstance(error, OSError) and error.errno is not None:  # of the local disk
             raise
         shutil.rmtree(arriving)
-        raise InputError(f"{named.urls[0]}: not a whole archive ({error}); try again") from error
+        raise InputError(f"{named.urls[0]}: incomplete archive ({error}); try again") from error
     except InputError:
         shutil.rmtree(arriving)
         raise
@@ -105,7 +105,7 @@ def _fetch(name: str, place: Path, arriving: Path, progress: Progress | None) ->
 
 
 def facts_digest(directory: Path) -> str:
-    """A digest of the facts in the text files of a directory, whatever their order."""
+    """A digest of the facts in the text files of a directory, independent of their order."""
     digest = hashlib.sha256()
     for split in SPLITS:
         with opened(_split_in(directory, split)) as file:
@@ -116,20 +116,20 @@ def facts_digest(directory: Path) -> str:
 
 
 def _check(name: str, named: Named, directory: Path) -> None:
-    """Raise unless the data set holds what it should."""
+    """Raise if the data set does not have the expected content."""
     splits = SPLITS if len(named.facts) > 1 else ("facts",)
     for split, expected in zip(splits, named.facts, strict=True):
         found = _count_facts(_split_in(directory, split))
         if found != expected:
             raise InputError(
                 f"{named.urls[0]}: {split} of {name} has {found:,} facts instead of {expected:,}; "
-                "the file was removed. It has changed at its source: report it, or put the data "
-                "set into $ONESHOT_DATA by hand"
+                "the file was removed. It has changed on the server: report this, or put the data "
+                "set into $ONESHOT_DATA manually"
             )
     if named.digest is not None and facts_digest(directory) != named.digest:
         raise InputError(
             f"{named.urls[0]}: wrong checksum of the facts of {name}; the file was removed. It has "
-            "changed at its source: report it, or put the data set into $ONESHOT_DATA by hand"
+            "changed on the server: report this, or put the data set into $ONESHOT_DATA manually"
         )
 
 
@@ -146,24 +146,24 @@ def _split_in(directory: Path, split: str) -> Path:
 
 
 @contextmanager
-def _taking_place_of(place: Path) -> Iterator[Path]:
-    """An empty directory that becomes `place` when the block ends well."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+def _replacing(target: Path) -> Iterator[Path]:
+    """An empty directory that is renamed to `target` if the block succeeds."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
         for file in temporary.iterdir():
             sync(file)
-        temporary.replace(place)
-        sync(place.parent)
+        temporary.replace(target)
+        sync(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _from_pykeen(name: str, directory: Path) -> None:
-    """Any data set that PyKEEN knows, by its own loader."""
+    """Any data set of PyKEEN, read by its own loader."""
     loaders = require("pykeen.datasets", "datasets", f"loading {PYKEEN}{name}")
     if name.casefold() not in {known.casefold() for known in loaders.dataset_resolver.lookup_dict}:
         raise InputError(f"PyKEEN has no data set {name!r}; see `pykeen ls datasets`")
@@ -218,4 +218,4 @@ NAMED: dict[str, Named] = {
         (20_614_279, 5_163, 5_163),
     ),
 }
-"""The data sets that can be downloaded, by name."""
+"""Data sets that can be downloaded, by name."""

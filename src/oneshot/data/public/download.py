@@ -1,4 +1,4 @@
-"""Downloads over HTTP that go on where they were interrupted and are checked when they are done."""
+"""Downloads over HTTP that resume after an interruption and verify a checksum."""
 
 import hashlib
 import http.client
@@ -22,23 +22,23 @@ _CHUNK = 1 << 18
 _OF_THE_NETWORK = (urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError)
 
 Progress = Callable[[int, int], None]
-"""Told the bytes that are there and the bytes of the whole, 0 if the server does not say."""
+"""Called with the received bytes and the total bytes (0 if unknown)."""
 
 
 class _BrokenOffError(Exception):
-    """The connection ended before the file did; another attempt may go on."""
+    """The connection ended before the file did; another attempt may resume."""
 
 
 def download(
     url: str, path: Path, sha256: str | None = None, progress: Progress | None = None
 ) -> None:
-    """Have the file of a URL at `path`, whole, and with this checksum if one is known.
+    """Download a URL to `path`, and verify its checksum if one is given.
 
-    What has arrived of an unfinished download lies in `path` with the ending `.part`: the next
-    call goes on from there if the server still has the same file.
+    An unfinished download is kept as `path` with the suffix `.part`. The next call resumes it if
+    the file on the server is unchanged.
     """
     if not url.startswith(("http://", "https://")):
-        raise InputError(f"{url}: only http and https can be downloaded from")
+        raise InputError(f"{url}: only http and https are supported")
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     for attempt in range(ATTEMPTS):
@@ -50,28 +50,30 @@ def download(
         except urllib.error.HTTPError as error:
             if error.code < 500:
                 raise InputError(
-                    f"{url}: the server says {error.code} {error.reason}; put the data set into "
-                    "$ONESHOT_DATA by hand"
+                    f"{url}: the server responded {error.code} {error.reason}; put the data set "
+                    "into $ONESHOT_DATA manually"
                 ) from error
             failure: Exception = error
         except (_BrokenOffError, OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and not isinstance(error, _OF_THE_NETWORK):
-                raise  # of our disk: another attempt would end the same way
+                raise  # an error of the local disk: another attempt would fail as well
             failure = error
     else:
         if part.exists() and part.stat().st_size:
-            advice = "what has arrived is kept, and the same command goes on from there"
+            advice = "the received part is kept, and the same command resumes the download"
         else:
-            advice = "try again with a network, or put the data set into $ONESHOT_DATA by hand"
+            advice = (
+                "check the network and try again, or put the data set into $ONESHOT_DATA manually"
+            )
         raise InputError(
-            f"{url}: not reached in {ATTEMPTS} attempts ({failure}); {advice}"
+            f"{url}: download failed after {ATTEMPTS} attempts ({failure}); {advice}"
         ) from failure
     found = checksum(part)
     if sha256 is not None and found != sha256:
         _forget(part)
         raise InputError(
             f"{url}: wrong checksum: SHA-256 {found} instead of {sha256}; the file was removed. "
-            "Either it has changed at its source, or the connection cannot be trusted"
+            "Either the file on the server has changed, or the connection is not trustworthy"
         )
     sync(part)
     part.replace(path)
@@ -85,22 +87,22 @@ def checksum(path: Path) -> str:
 
 
 def _continue(url: str, part: Path, progress: Progress) -> None:
-    """Download what is missing of a file."""
+    """Download the missing part of a file."""
     have, version = _arrived(part, url)
     headers = {"Accept-Encoding": "identity", "User-Agent": "oneshot"}
     if have:
-        # With If-Range a file that has changed comes whole.
+        # With If-Range, the server sends a changed file as a whole.
         headers |= {"Range": f"bytes={have}-", "If-Range": version}
     request = urllib.request.Request(url, headers=headers)
     try:
         response = urllib.request.urlopen(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and have:  # no byte is missing, or the file has become shorter
+        if error.code == 416 and have:  # nothing is missing, or the file has become shorter
             if error.headers.get("Content-Range", "").endswith(f"*/{have}"):
                 return
             _forget(part)
-            raise _BrokenOffError("the file at the server has changed") from error
+            raise _BrokenOffError("the file on the server has changed") from error
         raise
     with response:
         is_rest = response.status == 206
@@ -108,11 +110,11 @@ def _continue(url: str, part: Path, progress: Progress) -> None:
             have = 0
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
             _forget(part)
-            raise _BrokenOffError("the server sends another part than the one asked for")
+            raise _BrokenOffError("the server sent a different range than requested")
         length = int(response.headers.get("Content-Length") or 0)
         total = have + length if length else 0
         tag = response.headers.get("ETag") or ""
-        # A weak tag does not promise the same bytes.
+        # A weak tag does not guarantee the same bytes.
         version = tag if tag.startswith('"') else response.headers.get("Last-Modified") or ""
         write_json(_about(part), {"url": url, "version": version})
         with part.open("ab" if is_rest else "wb") as file:
@@ -121,11 +123,11 @@ def _continue(url: str, part: Path, progress: Progress) -> None:
                 have += len(chunk)
                 progress(have, total)
     if total and have < total:
-        raise _BrokenOffError(f"{have:,} of {total:,} bytes arrived")
+        raise _BrokenOffError(f"{have:,} of {total:,} bytes received")
 
 
 def _arrived(part: Path, url: str) -> tuple[int, str]:
-    """How many bytes of a download are there, and of which version of the file."""
+    """The received bytes of a download, and the version of the file on the server."""
     try:
         about: dict[str, Any] = json.loads(_about(part).read_text(encoding="utf-8"))
         size = part.stat().st_size

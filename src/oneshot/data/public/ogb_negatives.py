@@ -1,4 +1,4 @@
-"""Candidates: queries whose answer is ranked among given entities, as the OGB benchmarks do it."""
+"""Given negatives: queries whose answer is ranked among candidates, as in OGB benchmarks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +21,19 @@ class Candidates:
 
 
 def candidates_file(directory: Path, split: str) -> Path:
-    """Where a data set keeps the negatives of a split: arrays `head` and `tail`, [facts, c].
+    """The file with the negatives of a split: arrays `head` and `tail`, [facts, c].
 
-    `head` stand in the place of the fact's head, `tail` in that of its tail.
+    `head` replaces the head of a fact, `tail` its tail.
     """
     return directory / f"negatives-{split}.npz"
 
 
 def read_candidates(data: Dataset, split: str) -> Candidates:
-    """The candidates of a split, each fact asked in both directions."""
+    """The candidates of a split, with both queries of each fact."""
     source = (data.graph.origin or {}).get("source")
     path = candidates_file(Path(source or "."), split)
     if source is None or not path.is_file():
-        raise InputError(f"{data.name} has no negatives to rank the {split} split among")
+        raise InputError(f"{data.name} has no negatives for the {split} split")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             head, tail = (np.asarray(arrays[side], np.int64) for side in ("head", "tail"))
@@ -41,11 +41,11 @@ def read_candidates(data: Dataset, split: str) -> Candidates:
         raise InputError(f"{path}: not a file of negatives ({error})") from error
     facts = data.facts(split)
     if head.ndim != 2 or head.shape != tail.shape or len(head) != len(facts):
-        raise InputError(f"{path}: does not fit the {len(facts):,} facts of the {split} split")
+        raise InputError(f"{path}: does not match the {len(facts):,} facts of the {split} split")
     if head.size and not 0 <= min(head.min(), tail.min()) <= max(head.max(), tail.max()) < len(
         data.entities
     ):
-        raise InputError(f"{path}: names entities that are not in {data.name}")
+        raise InputError(f"{path}: contains entities that are not in {data.name}")
     queries, answers = both_directions(facts, data.graph.num_relations)
-    # As `both_directions` has them: first all tails asked for, then all heads.
+    # In the order of `both_directions`: first all queries for tails, then all for heads.
     return Candidates(queries, answers, torch.from_numpy(np.concatenate([tail, head])))

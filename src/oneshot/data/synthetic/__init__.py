@@ -1,1 +1,1 @@
-"""Generated graphs: worlds with known rules, and random ones of any size."""
+"""Generated graphs: worlds with known rules, and random graphs of any size."""

@@ -1,6 +1,6 @@
 """Generate a family world: a synthetic knowledge graph whose facts follow from known rules.
 
-People live in generations, marry near their own place and have children; kinship facts follow.
+People live in generations, marry someone who lives nearby and have children; kinship facts follow.
 A fact (x, mother, m) reads "the mother of x is m". The base relations are complete in train;
 a fifth of the derived facts is held out, and each of those follows from train by a known rule.
 """
@@ -20,8 +20,8 @@ Piece = tuple[str, Ints, Ints]  # relation, heads [k], tails [k]
 MIN_PEOPLE, MAX_PEOPLE = 100, 20_000_000
 MIN_GENERATIONS, MAX_GENERATIONS, MIN_GENERATION_SIZE = 3, 50, 8
 MAX_CHILDREN = 6
-NOISE = 16.0  # standard deviation, in places, of how far from home a person looks for a spouse
-FAR_SHARE = 0.01  # share of people who look for a spouse anywhere in their generation
+NOISE = 16.0  # standard deviation of the distance between spouses, in positions of the generation
+FAR_SHARE = 0.01  # share of people whose spouse may live anywhere in the generation
 FOLDS = 10  # of the derived facts, one fold is valid, one is test and the others are train
 
 BASE_RELATIONS = ("father", "mother", "husband", "wife", "brother", "sister")
@@ -82,9 +82,9 @@ class FamilyWorld:
     """A generated world; people are the ids 0 .. num_people - 1, oldest generation first.
 
     `train`, `valid` and `test` are int64 [n, 3] of (head id, relation id, tail id) and disjoint;
-    together they hold every true fact. The order of train means nothing; valid and test are
-    shuffled, so that a prefix is a fair sample. `rules` give all derived facts and no other;
-    further rules that hold here, such as grandmother ← grandfather ∘ wife, are not listed.
+    together they hold every true fact. The order of train has no meaning; valid and test are
+    shuffled, so that a prefix is a fair sample. `rules` derive all derived facts and no others.
+    Other rules that hold here, such as grandmother ← grandfather ∘ wife, are not listed.
     """
 
     relations: tuple[str, ...]
@@ -107,7 +107,7 @@ class FamilyWorld:
 
 @dataclass(frozen=True, eq=False)
 class _Population:
-    """Who exists, who married whom and who was born to whom.
+    """The people, their marriages and their parents.
 
     `bounds` int64 [generations + 1] are the first ids of the generations, then the end; `female`
     is bool [n]; `husband` and `wife` are int32 [couples]. `family` int32 [n + MAX_CHILDREN] is the
@@ -122,7 +122,7 @@ class _Population:
 
 
 def generate(people: int, generations: int = 6, seed: int = 0) -> FamilyWorld:
-    """Generate the family world of exactly `people` people, the same for the same arguments."""
+    """Generate the family world of exactly `people` people; deterministic in its arguments."""
     if not MIN_PEOPLE <= people <= MAX_PEOPLE:
         raise ValueError(f"people must be {MIN_PEOPLE} to {MAX_PEOPLE}, not {people}")
     if not MIN_GENERATIONS <= generations <= MAX_GENERATIONS:
@@ -132,8 +132,8 @@ def generate(people: int, generations: int = 6, seed: int = 0) -> FamilyWorld:
         needed = f"{generations} generations of at least {MIN_GENERATION_SIZE} each"
         raise ValueError(f"{people} people are too few for {needed}")
     if seed < 0:
-        raise ValueError(f"seed must not be negative, but is {seed}")
-    # Independent streams: a change to the names or to the split leaves the families as they are.
+        raise ValueError(f"seed must not be negative, not {seed}")
+    # Independent random streams: a change to the names or the split does not change the families.
     for_families, for_names, for_split = (
         np.random.Generator(np.random.PCG64(s)) for s in np.random.SeedSequence(seed).spawn(3)
     )
@@ -144,14 +144,14 @@ def generate(people: int, generations: int = 6, seed: int = 0) -> FamilyWorld:
 
 
 def _populate(rng: np.random.Generator, people: int, generations: int) -> _Population:
-    """Let the generations marry and have children, one generation after the other."""
-    # An even number of founders: all of them marry, as only that gives a founder a fact.
+    """Generate marriages and children, one generation after another."""
+    # An even number of founders: all of them marry, because a single founder would have no fact.
     founders = people // generations // 2 * 2
     bounds = np.concatenate(([0], np.linspace(founders, people, generations).astype(np.int64)))
     female = np.empty(people, dtype=np.bool_)
     family = np.full(people + MAX_CHILDREN, -1, dtype=np.int32)
 
-    # To marry, each founder counts as a family of one.
+    # For marriage, each founder counts as a family of one.
     female[:founders], husband, wife = _marry(rng, np.arange(founders, dtype=np.int32))
     husbands, wives, couples = [husband], [wife], 0
     for start, stop in zip(bounds[1:-1].tolist(), bounds[2:].tolist(), strict=True):
@@ -168,10 +168,10 @@ def _populate(rng: np.random.Generator, people: int, generations: int) -> _Popul
 
 
 def _count_children(rng: np.random.Generator, couples: int, children: int, at_least: int) -> Longs:
-    """Share out exactly `children` children: int64 [couples], each at_least .. MAX_CHILDREN.
+    """Distribute exactly `children` children: int64 [couples], each at_least .. MAX_CHILDREN.
 
-    Every couple has as many slots for children to fall on, so the numbers are nearly binomial.
-    Poisson numbers would vary more, have no upper bound and give people too many siblings.
+    Every couple has the same number of slots, so the counts are nearly binomial. Poisson counts
+    would vary more, have no upper bound and give people too many siblings.
     """
     slots, rest = np.full(couples, MAX_CHILDREN - at_least), children - at_least * couples
     return at_least + rng.multivariate_hypergeometric(slots, rest, method="count")
@@ -180,9 +180,9 @@ def _count_children(rng: np.random.Generator, couples: int, children: int, at_le
 def _marry(rng: np.random.Generator, family: Ints) -> tuple[Bools, Ints, Ints]:
     """Draw the sexes and the couples of a generation, given the birth families int32 [size].
 
-    Returns `female` bool [size] and the places of husbands and wives, int32 [couples], couples
-    ordered by where they live, so that their children are born in that order. Siblings who meet,
-    some 3 % of people, and one of an odd number of people stay single.
+    Returns `female` bool [size] and the positions of husbands and wives, int32 [couples]. Couples
+    are ordered by where they live, and so are their children. Siblings who are paired (about 3 % of
+    people) and one of an odd number of people stay single.
     """
     size = len(family)
     while True:
@@ -190,15 +190,15 @@ def _marry(rng: np.random.Generator, family: Ints) -> tuple[Bools, Ints, Ints]:
         far = np.flatnonzero(rng.random(size) < FAR_SHARE)
         place[far] = rng.uniform(0.0, size, len(far))
         order = np.argsort(place, kind="stable").astype(np.int32)
-        one, other = order[0 : size - 1 : 2], order[1::2]  # neighbours, who are to marry
-        # The sexes come second, to suit the couples. Were they drawn first, men and women of the
-        # same rank would live ever further apart the larger the generation.
+        one, other = order[0 : size - 1 : 2], order[1::2]  # neighbours in the order, who marry
+        # The sexes are drawn after the couples. Drawn first, men and women of the same rank would
+        # live further apart in larger generations.
         female = rng.integers(0, 2, size, dtype=np.bool_)
         female[other] = ~female[one]
         allowed = family[one] != family[other]
         one, other = one[allowed], other[allowed]
-        # Too few couples could not have all the children. Only tiny generations may fail, by
-        # chance, and draw again; some draw succeeds, as at most 6 of 8 or more are siblings.
+        # Too few couples could not have all the children. Only tiny generations may fail by chance
+        # and are drawn again. Some draw succeeds: at most 6 of 8 or more people are siblings.
         if 4 * len(one) >= size:
             swap = female[one]
             return female, np.where(swap, other, one), np.where(swap, one, other)
@@ -209,7 +209,7 @@ def _draw_names(rng: np.random.Generator, population: _Population) -> tuple[Byte
     female, bounds = population.female, population.bounds
     given = rng.integers(0, len(WOMEN), len(female), dtype=np.uint8)
     given[~female] += len(WOMEN)  # men's names follow women's, and there are as many
-    surname = rng.integers(0, len(SURNAMES), len(female), dtype=np.uint8)  # stays with founders
+    surname = rng.integers(0, len(SURNAMES), len(female), dtype=np.uint8)  # only founders keep it
     for start, stop in zip(bounds[1:-1].tolist(), bounds[2:].tolist(), strict=True):
         surname[start:stop] = surname[population.husband[population.family[start:stop]]]
     return given, surname
@@ -232,10 +232,10 @@ def _split(rng: np.random.Generator, population: _Population) -> tuple[Longs, Lo
 
 
 def _facts(population: _Population) -> Iterator[Piece]:
-    """Yield every true fact exactly once, in pieces of one relation each.
+    """Yield every true fact exactly once, in chunks of one relation each.
 
-    No derived fact arises twice: as siblings never marry and all marriages last, the families of
-    someone's two parents have no member in common.
+    No fact is derived twice: siblings never marry and all marriages last, so the families of a
+    person's two parents have no member in common.
     """
     husband, wife, family = population.husband, population.wife, population.family
     yield "husband", wife, husband
@@ -258,7 +258,7 @@ def _facts(population: _Population) -> Iterator[Piece]:
 def _siblings(world: _Population, heads: Ints, of: Ints, male: str, female: str) -> Iterator[Piece]:
     """Yield the facts that relate heads[i] to the siblings of of[i]; both arrays are int32 [k].
 
-    Siblings have contiguous ids, so they are found by looking a few ids to both sides.
+    Siblings have contiguous ids, so they are found within a few ids on both sides.
     """
     family = world.family[of]
     reach = MAX_CHILDREN - 1
@@ -272,7 +272,7 @@ def _siblings(world: _Population, heads: Ints, of: Ints, male: str, female: str)
 
 
 def _stack(pieces: list[Piece]) -> Longs:
-    """Stack pieces into int64 [n, 3], and empty the list so that memory is freed on the way."""
+    """Stack chunks into int64 [n, 3], and empty the list to free memory along the way."""
     facts = np.empty((sum(len(heads) for _, heads, _ in pieces), 3), dtype=np.int64)
     end = len(facts)
     while pieces:

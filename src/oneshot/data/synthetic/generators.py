@@ -1,4 +1,4 @@
-"""Generated data sets: worlds made on demand, for demos, tests and scaling runs."""
+"""Data sets that are generated on demand, for demos, tests and scaling runs."""
 
 import math
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from oneshot.graph.vocabulary import Vocabulary
 
 
 def family(people: int, generations: int = 6, seed: int = 0) -> Dataset:
-    """A synthetic world of people, in which held-out facts follow from the visible ones.
+    """A synthetic world of people whose held-out facts follow from the training facts.
 
-    100 to 20 million people in families over some generations; `rules` names the rules, for
-    example that the mother of one's mother is a grandmother.
+    100 to 20 million people in families over several generations; `rules` lists the rules, for
+    example that the mother of a person's mother is a grandmother.
     """
     try:
         world = family_world.generate(people, generations, seed)
@@ -34,7 +34,7 @@ def family(people: int, generations: int = 6, seed: int = 0) -> Dataset:
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
     entities = Vocabulary(np.frombuffer(b"".join(blobs), np.uint8), offsets, "entity")
     relations = Vocabulary.from_names(world.relations, "relation")
-    # The generator gives valid, distinct facts: no need to check and sort them again.
+    # The generator returns valid, distinct facts, which need no checks and no sorting.
     graph = KnowledgeGraph.from_distinct(world.train, entities, relations)
     return Dataset(
         name=f"family:{people}",
@@ -46,9 +46,9 @@ def family(people: int, generations: int = 6, seed: int = 0) -> Dataset:
 
 
 def uniform(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Dataset:
-    """A graph of facts drawn uniformly at random, for measuring speed; nothing can be learnt.
+    """A graph of facts drawn uniformly at random, for speed measurements; nothing can be learnt.
 
-    A hundredth of the facts each is held out for valid and test.
+    One percent of the facts is held out for valid, and one for test.
     """
     _check_counts(entities, facts, relations)
     generator = np.random.default_rng(seed)
@@ -58,11 +58,11 @@ def uniform(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Da
 
 
 def power_law(entities: int, facts: int, relations: int = 10, seed: int = 0) -> Dataset:
-    """A graph with hubs, for measuring speed: the number of facts of an entity has a heavy tail.
+    """A graph with hubs, for speed measurements: the degree distribution has a heavy tail.
 
-    The share of entities with more than `d` facts falls as d^-1.5, so that the largest of a
-    million entities takes part in one fact of a hundred; nothing else can be learnt. A hundredth
-    of the facts each is held out for valid and test.
+    The share of entities with more than `d` facts falls as d^-1.5, so the largest of a million
+    entities is in one percent of the facts; nothing else can be learnt. One percent of the facts
+    is held out for valid, and one for test.
     """
     _check_counts(entities, facts, relations)
     drawn = power_law_facts(np.random.default_rng(seed), entities, facts, relations)
@@ -72,10 +72,10 @@ def power_law(entities: int, facts: int, relations: int = 10, seed: int = 0) -> 
 def power_law_facts(
     generator: np.random.Generator, entities: int, facts: int, relations: int
 ) -> NDArray[np.int64]:
-    """Some facts of a graph with hubs, drawn with repeats. → [facts, 3]"""
-    # Hubs should not stand side by side: their ids are spread by a step that meets each id once.
+    """Facts of a graph with hubs, drawn with repeats: [facts, 3]."""
+    # Hubs should not have adjacent ids: a step coprime to V spreads them over all ids.
     step = next(k for k in range(int(0.618 * entities) | 1, 0, -1) if math.gcd(k, entities) == 1)
-    # The place of an entity in the order of degrees: below x with probability (x / V)^(1/3).
+    # The rank of an entity by degree is below x with probability (x / V)^(1/3).
     ends = (entities * generator.random((2, facts)) ** 3).astype(np.int64) * step % entities
     return np.stack([ends[0], generator.integers(relations, size=facts), ends[1]], axis=1)
 
@@ -83,13 +83,13 @@ def power_law_facts(
 def _check_counts(entities: int, facts: int, relations: int) -> None:
     if not (2 <= entities <= 10**8 and relations >= 1 and 100 <= facts <= 10**9):
         raise InputError(
-            "a random graph has 2 to 100,000,000 entities, 100 to 1,000,000,000 facts and at "
+            "a random graph needs 2 to 100,000,000 entities, 100 to 1,000,000,000 facts and at "
             "least 1 relation"
         )
 
 
 def _held_out(name: str, drawn: NDArray[np.int64], entities: int, relations: int) -> Dataset:
-    """The data set of drawn facts [n, 3], the last two hundredths of them held out."""
+    """The data set of drawn facts [n, 3], with the last two percent held out."""
     rows = first_occurrences(drawn, entities, relations)
     held_out = len(rows) // 100
     train, valid, test = np.split(drawn[rows], [len(rows) - 2 * held_out, len(rows) - held_out])
@@ -113,14 +113,16 @@ def is_generated(name: str) -> bool:
 
 def generated(name: str, seed: int) -> Dataset:
     """The generated data set of a name, such as `family:PEOPLE` or `random:ENTITIES:FACTS`."""
-    kind, *parts = name.split(":")
-    generator, meaning = _GENERATORS[kind]
+    generator_name, *parts = name.split(":")
+    generator, meaning = _GENERATORS[generator_name]
     try:
         numbers = [int(float(part)) for part in parts]
     except (ValueError, OverflowError) as error:
-        raise InputError(f"{name!r}: after the colon whole numbers are expected") from error
+        raise InputError(f"{name!r}: expected whole numbers after the colon") from error
     if len(numbers) != len(meaning):
-        raise InputError(f"{name!r}: such a data set is named {':'.join((kind, *meaning))}")
+        raise InputError(
+            f"{name!r}: expected a name of the form {':'.join((generator_name, *meaning))}"
+        )
     return generator(*numbers, seed=seed)
 
 
