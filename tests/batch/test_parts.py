@@ -120,7 +120,7 @@ def test_what_is_finished_is_not_repeated(run: Run, place: Path) -> None:
     (out / f".{part_name(2)}.abcdefgh.parquet").write_bytes(b"left by a killed worker")
     told = run(*command(place, "--resume", "--batch-size", 5, "--device", "cpu"))
     assert told.code == 0, told.err
-    assert "5 of 8 parts are there already" in told.err
+    assert "5 of 8 parts are already finished" in told.err
     after = stamps(out)
     assert {name for name in after if after[name] != before[name]} == {
         part_name(number) for number in (2, 5, 6)
@@ -175,15 +175,19 @@ def nothing(place: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (nothing, ["--top", 4], "begun with --top 3, not 4"),
-        (nothing, ["--top", 3, "--exclude-known"], "begun without --exclude-known"),
-        (nothing, ["--top", 3, "--partition", 7], "begun with --partition 16, not 7"),
-        (nothing, ["--top", 3, "--set", "sampler.entity_ratio=0.4"], "begun with other settings"),
-        (nothing, ["--resume", "--top", 4], "begun with --top 3, not 4"),
+        (nothing, ["--top", 4], "started with --top 3, not 4"),
+        (nothing, ["--top", 3, "--exclude-known"], "started without --exclude-known"),
+        (nothing, ["--top", 3, "--partition", 7], "started with --partition 16, not 7"),
+        (
+            nothing,
+            ["--top", 3, "--set", "sampler.entity_ratio=0.4"],
+            "started with different settings",
+        ),
+        (nothing, ["--resume", "--top", 4], "started with --top 3, not 4"),
         (nothing, ["--top", 3, "--data", "umls"], "unknown relation"),
-        (retrain, ["--top", 3], "begun with another predictor"),
-        (ask_something_else, ["--resume"], "begun with other questions"),
-        (other_version, ["--resume"], "begun by oneshot 0.0.1"),
+        (retrain, ["--top", 3], "started with a different predictor"),
+        (ask_something_else, ["--resume"], "started with different queries"),
+        (other_version, ["--resume"], "started by oneshot 0.0.1"),
         (other_format, ["--resume"], "not written by this version"),
         (broken, ["--resume"], "not written by oneshot"),
     ],
@@ -223,7 +227,7 @@ def test_a_worker_that_sees_something_else_writes_nothing(run: Run, place: Path)
     retrain(place)
     for changed, message in (
         (task | {"run": str(place / "run2")}, "is not a run"),
-        (task, "the predictor of the run is not what it was"),
+        (task, "the predictor of the run has changed"),
         (task | {"tag": "0" * 32}, "is not the same directory"),
         (task | {"out": str(place / "nowhere")}, "is not the same directory"),
     ):
@@ -241,7 +245,7 @@ def test_two_calls_do_not_write_to_one_place(run: Run, place: Path) -> None:
     with locked(place / "answers" / LOCK):
         result = run(*command(place))
     assert result.code == 2
-    assert "another process is writing answers there" in result.err
+    assert "another process is writing answers to this directory" in result.err
     assert run(*command(place)).code == 0
 
 
@@ -255,9 +259,9 @@ def test_a_part_that_cannot_be_written_is_told_and_the_others_are_kept(
     (out / part_name(2)).mkdir()
     result = run(*command(place))
     assert (result.code, result.out) == (2, "")
-    assert "questions 33 to 48 of" in result.err
+    assert "queries 33 to 48 of" in result.err
     assert "is not a file" in result.err
-    assert "go on with --resume" in result.err
+    assert "continue with --resume" in result.err
     assert {part_name(0), part_name(1)} == {
         path.name for path in out.glob("part-*") if path.is_file()
     }
@@ -271,10 +275,10 @@ def test_a_part_that_cannot_be_written_is_told_and_the_others_are_kept(
     [
         (["--out", "a.tsv", "--workers", 2], "with --workers the output is a directory"),
         (["--out", "a.jsonl", "--resume"], "with --resume the output is a directory"),
-        (["--out", "a.txt"], "answers are written to files ending in"),
+        (["--out", "a.txt"], "unsupported suffix for answers"),
         (["--out", "a", "--workers", 2, "--dask", "x"], "--dask uses those of a cluster"),
         (["--out", "q.parquet", "--workers", 2], "is an input of this command"),
-        (["--out", "run"], "holds no answers of oneshot"),
+        (["--out", "run"], "contains no answers of oneshot"),
         (["--out", "old.parquet", "--resume"], "is not a directory of parts"),
         (["--out", "a", "--dask", "no scheme at all://"], "no Dask scheduler answers at"),
     ],

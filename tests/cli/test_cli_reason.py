@@ -141,8 +141,11 @@ def test_answers_with_explanations_are_sampled_once(
         ("data saved --save saved", "saved/oneshot-graph.json: is an input of this command"),
         ("train data --out own --config own/config.toml", "own: exists and was not written by"),
         ("train data --out run --tensorboard run/tb", "run/tb: is inside the run"),
-        ("predict run --queries q.tsv --out a.xls", "answers are written to files ending in"),
-        ("predict run --queries q.tsv --out data", "data: exists and holds no answers of oneshot"),
+        ("predict run --queries q.tsv --out a.xls", "unsupported suffix for answers"),
+        (
+            "predict run --queries q.tsv --out data",
+            "data: exists and contains no answers of oneshot",
+        ),
         ("train data --out data", "data: exists and was not written by oneshot"),
         ("train data --out run --set predictor.dim=x", "predictor.dim must be an integer"),
         ("train data --out run --set training.epoch=1", "did you mean training.epochs?"),

@@ -77,7 +77,7 @@ def test_wrong_use_is_told(run: Run, tmp_path: Path) -> None:
         (("--facts", "10"), "graphs have 10,000 to 150,000,000 facts here, not 10"),
         (("--facts", "1e5", "--graphs", "famly"), "unknown graph 'famly'; did you mean"),
         (("--directory", tmp_path / "none"), "none: is not a directory"),
-        (("--plot", tmp_path / "x.txt"), "a picture ends in"),
+        (("--plot", tmp_path / "x.txt"), "unsupported suffix for a plot"),
         (("--resume",), "--resume continues the file named by --out"),
         (("--resume", "--out", tmp_path / "bad"), "was not written by `oneshot bench scale`"),
     ):

@@ -16,7 +16,7 @@ from oneshot.errors import MissingPackageError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.plots import shapes
-from oneshot.plots.explanation.figure import picture
+from oneshot.plots.explanation.figure import draw
 from oneshot.plots.explanation.layout import MAX_ENTITIES, lay_out
 from oneshot.plots.shapes import Text, shortened, text_width
 from oneshot.predictor import Predictor
@@ -130,7 +130,7 @@ def test_every_path_is_drawn_among_a_readable_number_of_entities():
 
 def test_names_of_entities_do_not_overlap_and_stay_on_the_sheet():
     for explanation in [hostile_explanation(), *some_explanations()]:
-        drawing = picture(explanation)
+        drawing = draw(explanation)
         boxes = []
         for shape in drawing.shapes:
             if isinstance(shape, Text):
@@ -153,7 +153,7 @@ def test_labels_of_charts_do_not_run_into_each_other(powers):
     count = explanation.batch.num_entities
     spread = torch.tensor([1 << (place % powers) for place in range(count)])
     batch = dataclasses.replace(explanation.batch, degree=spread)
-    drawing = picture(dataclasses.replace(explanation, batch=batch))
+    drawing = draw(dataclasses.replace(explanation, batch=batch))
     rows: dict[float, list[tuple[float, float]]] = {}
     for shape in drawing.shapes:
         if isinstance(shape, Text) and shape.anchor == "middle" and shape.size <= 11:

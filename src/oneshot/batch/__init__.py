@@ -1,1 +1,1 @@
-"""Many queries: files of queries in, files of answers out, in parts that a killed job keeps."""
+"""Batch prediction: files of queries in, files of answers out, in parts that allow to resume."""

@@ -1,4 +1,4 @@
-"""Answering: the answers to a file of questions, written to another file as they come."""
+"""Answers to a file of queries, streamed to another file."""
 
 import json
 import re
@@ -22,21 +22,21 @@ COLUMNS = {
     "probability": float,
     "known": bool,
 }
-"""Columns of tables of answers: one row an answer, best first, numbered by `rank` from 1."""
+"""Columns of tables of answers: one row per answer, best first, `rank` counts from 1."""
 
 JSON_LINES = ".jsonl"
 ENDINGS = (JSON_LINES, *(suffix for suffix, found in FORMATS.items() if found.write_rows))
-"""The endings of files of answers."""
+"""The suffixes of files of answers."""
 
-_LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # which JSON leaves bare
+_LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # not escaped by JSON
 
 
 def check_answers_place(path: Path) -> None:
-    """Raise if answers cannot be written there; for a look before the long work starts."""
+    """Raise if answers cannot be written to this path; called before the long work starts."""
     if path.suffix.lower() not in ENDINGS:
-        raise InputError(f"{path}: answers are written to files ending in {', '.join(ENDINGS)}")
+        raise InputError(f"{path}: unsupported suffix for answers; use {', '.join(ENDINGS)}")
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: exists and is not a file; choose another place")
+        raise InputError(f"{path}: exists and is not a file; choose another path")
 
 
 def answer_questions(
@@ -48,10 +48,10 @@ def answer_questions(
     batch_size: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Answer the questions in a file; the answers replace the file `path` when all are there.
+    """Answer the queries in a file; the answers replace the file `path` when they are complete.
 
-    JSON lines (one line a question) or a table (one row an answer), by the ending. In memory for
-    one batch of questions. → the number of questions without any answer
+    The suffix selects JSON lines (one line per query) or a table (one row per answer). One batch of
+    queries is in memory at a time. Returns the number of queries without an answer.
     """
     check_answers_place(path)
     unanswered = 0

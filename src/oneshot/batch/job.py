@@ -1,4 +1,4 @@
-"""Running a job: partitions are dealt to workers, a few at a time, until every part is there."""
+"""A prediction job: workers answer partitions of the queries until every part is complete."""
 
 import itertools
 import time
@@ -25,20 +25,20 @@ from oneshot.system import console
 from oneshot.system.files import remove_leftovers
 from oneshot.system.workers import Workers, open_workers
 
-_RETRIES = 3  # of a partition whose worker was lost, or ran into something unknown
-_IN_HAND = 2  # partitions a worker has in hand, so that none waits for the next one
+_RETRIES = 3  # of a partition whose worker was lost or raised an unknown error
+_IN_HAND = 2  # partitions queued per worker, so that no worker is idle
 
 Pairs = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """Questions, who answers them, and where the answers go.
+    """Queries, the reasoner that answers them, and the directory of the answers.
 
-    `options`: what is wanted of the answers, as far as it was given; `partition`: questions a part
-    answers. What is not given (None) is as by default, or with `resume` as the answers in `out`
-    were begun with; likewise `data` and `settings` (see `Source`). `batch_size` and `device`: of
-    each worker, and free to change.
+    `options`: the given options of the answers. `partition`: queries per part. A value of None is
+    the default, or with `resume` the value with which the answers in `out` were started; this also
+    holds for `data` and `settings` (see `Source`). `batch_size` and `device` apply to each worker
+    and may change between calls.
     """
 
     run: Path
@@ -55,24 +55,24 @@ class Job:
 
 
 def run_job(job: Job, workers: int = 1, dask: str | None = None) -> dict[str, Any]:
-    """Answer the questions of a job into a directory of parts. → what came of it
+    """Answer the queries of a job into a directory of parts. Returns a summary.
 
-    On `workers` processes here (one is this process itself), or the workers of the Dask cluster
-    whose scheduler is at `dask`. Parts that are there from an earlier call, one that was killed
-    maybe, stay as they are; answers to anything else than this job are an error and stay, too.
+    Runs on `workers` local processes (1: this process itself) or on the Dask cluster whose
+    scheduler is at `dask`. Finished parts of an earlier, interrupted call are kept. If the
+    directory holds answers of a different job, an error is raised and they are not changed.
     """
     started = time.perf_counter()
     job = replace(job, run=job.run.resolve(), out=job.out.resolve(), data=_absolute(job.data))
     stored = read_manifest(job.out)
     if job.resume:
         if stored is None:
-            console.note(f"{job.out}: there are no answers to go on with; starting afresh")
+            console.note(f"{job.out}: no answers to resume; starting from scratch")
         else:
             job = _completed(job, stored)
     is_here = dask is None and workers == 1
     manifest = _manifest(job, stored, is_here)
     with alone_in(job.out):
-        # Another call may have come first.
+        # Another process may have been first.
         _check_same(job, read_manifest(job.out), manifest)
         if not (job.out / MANIFEST).exists():
             manifest.write(job.out)
@@ -80,7 +80,9 @@ def run_job(job: Job, workers: int = 1, dask: str | None = None) -> dict[str, An
         before = manifest.parts - len(missing)
         if missing:
             if before:
-                console.note(f"{job.out}: {before:,} of {manifest.parts:,} parts are there already")
+                console.note(
+                    f"{job.out}: {before:,} of {manifest.parts:,} parts are already finished"
+                )
             purpose = "prediction with several workers"
             count = min(workers, len(missing))
             with open_workers(count, dask, answer_partition, purpose, _RETRIES) as crew:
@@ -98,19 +100,19 @@ def run_job(job: Job, workers: int = 1, dask: str | None = None) -> dict[str, An
 
 
 def _absolute(data: str | None) -> str | None:
-    """A data set as other processes can find it."""
+    """A data set name that other processes can resolve."""
     return str(Path(data).resolve()) if data is not None and Path(data).exists() else data
 
 
 def _completed(job: Job, stored: Manifest) -> Job:
-    """A job with what was not given taken from the answers that it goes on with."""
+    """A job whose missing values are those of the answers that it resumes."""
     if job.data is None:
         job = replace(job, data=stored.data, seed=stored.seed)
     return replace(job, settings=job.settings or stored.settings)
 
 
 def _manifest(job: Job, stored: Manifest | None, is_here: bool) -> Manifest:
-    """The manifest of a job, whose questions are checked if that was not done before."""
+    """The manifest of a job; checks its queries if this was not done before."""
     source = Source(str(job.run), job.data, job.seed, job.settings)
     begun = AnswerOptions() if stored is None or not job.resume else stored.options
     options = begun.changed(job.options)
@@ -119,8 +121,8 @@ def _manifest(job: Job, stored: Manifest | None, is_here: bool) -> Manifest:
         digest = file_digest(job.queries)
         if digest is None:
             raise InputError(f"{job.queries}: No such file or directory")
-        # Read anew, whatever was read for an earlier job. Names can be looked up on any device;
-        # who answers here needs the reasoner again.
+        # Read again, even if it was read for an earlier job. Names are the same on any device;
+        # a local worker needs the reasoner again.
         opened.cache_clear()
         reasoner, identity = opened(source, job.device if is_here else "cpu")
         count = check_questions(reasoner, job.queries) if stored is None else stored.questions
@@ -138,21 +140,21 @@ def _manifest(job: Job, stored: Manifest | None, is_here: bool) -> Manifest:
     _check_same(job, stored, manifest)
     if not is_here:
         opened.cache_clear()
-    # In the words of those who began: the same data set may be named in several ways.
+    # As written in the existing manifest: a data set may have several names.
     return manifest if stored is None else stored
 
 
 def _check_same(job: Job, stored: Manifest | None, manifest: Manifest) -> None:
-    """Raise if the answers that are there are not those of this job."""
+    """Raise if the existing answers are not those of this job."""
     if stored is not None and (said := stored.difference(manifest)) is not None:
         raise InputError(
-            f"{job.out}: its answers were begun {said}; choose another place, or remove that "
-            "directory to answer anew"
+            f"{job.out}: its answers were started {said}; choose another path, or remove that "
+            "directory to start from scratch"
         )
 
 
 def _state(out: Path, manifest: Manifest) -> tuple[int, list[int]]:
-    """How many questions of the finished parts have no answer, and which parts are missing."""
+    """The number of queries without an answer in the finished parts, and the missing parts."""
     there = {entry.name for entry in out.iterdir()}
     unanswered, missing = 0, []
     for number in range(manifest.parts):
@@ -165,7 +167,7 @@ def _state(out: Path, manifest: Manifest) -> tuple[int, list[int]]:
 
 
 def _work(job: Job, manifest: Manifest, missing: list[int], crew: Workers) -> int:
-    """Have the missing parts made. → how many of their questions have no answer"""
+    """Compute the missing parts. Returns the number of their queries without an answer."""
     task = {
         "out": str(job.out),
         "run": str(job.run),
@@ -187,8 +189,8 @@ def _work(job: Job, manifest: Manifest, missing: list[int], crew: Workers) -> in
             rows = manifest.rows(number)
             if outcome["status"] != "done":
                 raise OneshotError(
-                    f"questions {rows[0] + 1:,} to {rows[-1] + 1:,} of {job.queries}: "
-                    f"{outcome['error']}; the finished parts are kept, go on with --resume"
+                    f"queries {rows[0] + 1:,} to {rows[-1] + 1:,} of {job.queries}: "
+                    f"{outcome['error']}; finished parts are kept, continue with --resume"
                 )
             unanswered += outcome["unanswered"]
             bar.advance(shown, len(rows))
@@ -204,16 +206,16 @@ def _work(job: Job, manifest: Manifest, missing: list[int], crew: Workers) -> in
 
 
 def _partitions(path: Path, manifest: Manifest, wanted: list[int]) -> Iterator[tuple[int, Pairs]]:
-    """The questions of the wanted partitions, read as they are asked for."""
+    """The queries of the given partitions, read on demand."""
     before = _stamp(path)
     questions = ((question.entity, question.relation) for question in read_questions(path))
-    place = 0
+    done = 0
     for number in wanted:
         rows = manifest.rows(number)
-        pairs = list(itertools.islice(questions, rows.start - place, rows.stop - place))
-        place = rows.stop
+        pairs = list(itertools.islice(questions, rows.start - done, rows.stop - done))
+        done = rows.stop
         if len(pairs) != len(rows) or _stamp(path) != before:
-            raise InputError(f"{path}: was changed while its questions were answered")
+            raise InputError(f"{path}: was changed while its queries were answered")
         yield number, pairs
 
 
@@ -223,11 +225,11 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _clean(out: Path, manifest: Manifest) -> None:
-    """Make sure that everything is there, and take away what killed workers left."""
+    """Check that all parts exist, and remove temporary files of killed workers."""
     gone = [n for n in range(manifest.parts) if unanswered_in(out, manifest, n) is None]
     if gone:
         raise OneshotError(
-            f"{out}: {part_name(gone[0])} is not there, although a worker has written it; is the "
-            "disk one that all workers share? Go on with --resume"
+            f"{out}: {part_name(gone[0])} is missing, although a worker has written it; check "
+            "that all workers share the disk, then continue with --resume"
         )
     remove_leftovers(out, [MANIFEST, *(e.name for e in out.iterdir() if is_part(e.name))])

@@ -1,4 +1,4 @@
-"""Manifest: what the answers in a directory are the answers to, so that nothing else joins them."""
+"""Manifest of a directory of answers, which prevents that answers of different jobs are mixed."""
 
 import hashlib
 import json
@@ -16,12 +16,12 @@ from oneshot.reasoner.answers import AnswerOptions
 from oneshot.system.checksums import read_sealed_json
 from oneshot.system.files import leftovers, locked, write_json
 
-# Readers of a directory of Parquet files pass over names that begin so.
+# Readers of a directory of Parquet files ignore names with this prefix.
 MANIFEST, LOCK = "_oneshot-answers.json", "_lock"
 FORMAT = 1
 
-# What a partition is by default: a minute's work on a processor, but never so few that workers
-# run out of them, nor so many that a directory of their parts is unwieldy.
+# Default partition: about a minute on a CPU, with enough partitions for all workers, and not too
+# many files in the directory.
 _QUESTIONS, _LEAST, _FEW, _MANY = 1_000, 16, 32, 10_000
 
 _PART = re.compile(r"part-[0-9]{6,}\.parquet")
@@ -29,11 +29,11 @@ _PART = re.compile(r"part-[0-9]{6,}\.parquet")
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is asked of whom.
+    """The queries, the reasoner and the options of a job.
 
-    `version`: of oneshot. `reasoner`: its identity. `digest`: of the file of questions. `options`:
-    what is wanted of the answers. `data`, `seed`, `settings`: how the reasoner is read (see
-    `Source`). `questions`: how many there are; `partition`: how many of them one part answers.
+    `version`: version of oneshot. `reasoner`: its identity. `digest`: digest of the file of
+    queries. `options`: options of the answers. `data`, `seed`, `settings`: how the reasoner is read
+    (see `Source`). `questions`: number of queries. `partition`: queries per part.
     """
 
     reasoner: Identity
@@ -52,14 +52,14 @@ class Manifest:
 
     @property
     def tag(self) -> str:
-        """What every part of these answers carries, and no other."""
+        """The tag in every part of these answers, and in no other part."""
         return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:32]
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is written: with the options among the other values.
+        """The content of the file, with the options among the other values.
 
-        Of options beyond the first two only those that were given, so that answers begun before
-        there was such an option keep their tag.
+        Options beyond the first two are included only if they were given, so that answers of
+        earlier versions without such an option keep their tag.
         """
         values, usual = asdict(self), asdict(AnswerOptions())
         options = values.pop("options")
@@ -68,7 +68,7 @@ class Manifest:
         return {**values, **first, **given}
 
     def rows(self, number: int) -> range:
-        """The questions of a partition, numbered as in the file, from 0."""
+        """The indices of the queries of a partition in the file, from 0."""
         first = number * self.partition
         return range(first, min(first + self.partition, self.questions))
 
@@ -76,24 +76,24 @@ class Manifest:
         write_json(out / MANIFEST, {"format": FORMAT, **self.as_dict()})
 
     def difference(self, other: "Manifest") -> str | None:
-        """How these answers were begun, if otherwise than the `other` ones; else None."""
+        """How these answers were started, if not like the `other` ones; otherwise None."""
         facts = self.reasoner.get("facts")
         said: dict[str, str] = {
             "version": f"by oneshot {self.version}, this is {other.version}",
-            "predictor": "with another predictor than the run has now",
-            "configuration": "with other settings (--set), relations or calibration of the run",
-            "graph": "on another graph",
-            "facts": f"at version {facts} of the run's facts, which have been changed since",
-            "digest": "with other questions than the file holds now",
+            "predictor": "with a different predictor than the run has now",
+            "configuration": "with different settings (--set), relations or calibration of the run",
+            "graph": "on a different graph",
+            "facts": f"at version {facts} of the run's facts, which have changed since",
+            "digest": "with different queries than the file contains now",
             **{name: self._told(name, other) for name in asdict(self.options)},
             "partition": f"with --partition {self.partition}, not {other.partition}",
         }
-        mine, others = ({**m.as_dict(), **m.reasoner} for m in (self, other))
-        different = (text for name, text in said.items() if mine.get(name) != others.get(name))
+        own, others = ({**m.as_dict(), **m.reasoner} for m in (self, other))
+        different = (text for name, text in said.items() if own.get(name) != others.get(name))
         return next(different, None)
 
     def _told(self, name: str, other: "Manifest") -> str:
-        """How an option is told that these answers were begun with, and the `other` ones not."""
+        """The description of an option that differs from that of the `other` answers."""
         option = f"--{name.replace('_', '-')}"
         value, another = getattr(self.options, name), getattr(other.options, name)
         if value is None or value is False:
@@ -104,7 +104,7 @@ class Manifest:
 
 
 def default_partition(questions: int) -> int:
-    """How many questions make a partition, if nothing else is wished."""
+    """The default number of queries per partition."""
     few = max(-(-questions // _FEW), _LEAST)
     return max(min(_QUESTIONS, few), -(-questions // _MANY))
 
@@ -114,15 +114,15 @@ def part_name(number: int) -> str:
 
 
 def read_manifest(out: Path) -> Manifest | None:
-    """The manifest of the answers in a directory; None where answers may be begun."""
+    """The manifest of the answers in a directory; None if it has no answers yet."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: exists and is not a directory of parts; choose another place")
+        raise InputError(f"{out}: exists and is not a directory of parts; choose another path")
     if not (out / MANIFEST).exists():
         if out.is_dir():
             begun = {LOCK, *(entry.name for entry in leftovers(out, (MANIFEST,)))}
             if any(entry.name not in begun for entry in out.iterdir()):
                 raise InputError(
-                    f"{out}: exists and holds no answers of oneshot; choose another place"
+                    f"{out}: exists and contains no answers of oneshot; choose another path"
                 )
         return None
     values = read_sealed_json(out / MANIFEST)
@@ -141,7 +141,7 @@ def read_manifest(out: Path) -> Manifest | None:
 
 
 def _is_whole(manifest: Manifest) -> bool:
-    """Whether the values of a manifest that was read can be worked with."""
+    """Whether the values of a manifest are valid."""
     numbers: tuple[Any, ...] = (manifest.questions, manifest.partition)
     return (
         isinstance(manifest.reasoner, dict)
@@ -154,16 +154,16 @@ def _is_whole(manifest: Manifest) -> bool:
 
 
 def is_part(name: str) -> bool:
-    """Whether a file is called as a part is."""
+    """Whether a file has the name of a part."""
     return _PART.fullmatch(name) is not None
 
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[None]:
-    """The directory of the answers, made if need be, and held against other processes."""
+    """The directory of the answers, created if necessary and locked against other processes."""
     out.mkdir(parents=True, exist_ok=True)
     try:
         with locked(out / LOCK, wait=False):
             yield
     except BlockingIOError as error:
-        raise InputError(f"{out}: another process is writing answers there") from error
+        raise InputError(f"{out}: another process is writing answers to this directory") from error

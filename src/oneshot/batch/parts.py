@@ -1,4 +1,4 @@
-"""Parts: the answers to one partition of the questions, each a Parquet file."""
+"""Parts: the answers to one partition of the queries, each a Parquet file."""
 
 import platform
 import threading
@@ -17,15 +17,17 @@ from oneshot.system.workers import Outcome, Task
 
 _KEY = b"oneshot"
 
-# A worker may have several threads, but one reasoner, and its cores are busy with one partition.
+# A worker may have several threads, but has one reasoner, and one partition uses all its cores.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 def answer_partition(task: Task) -> Outcome:
-    """Answer a partition into its part; on a worker. → how many have no answer, or what failed
+    """Answer a partition into its part, on a worker.
 
-    `task`: `out` the directory, `number` the partition, `tag` of the manifest, `questions` its
-    (entity, relation) by names, `run` the run directory, `device`, `batch_size`.
+    Returns the number of queries without an answer, or the error.
+
+    `task`: the directory `out`, the partition `number`, the `tag` of the manifest, its `questions`
+    as names (entity, relation), the run directory `run`, `device`, `batch_size`.
     """
     try:
         with _ONE_AT_A_TIME:
@@ -39,14 +41,14 @@ def answer_partition(task: Task) -> Outcome:
 
 def _answer(task: Task) -> int:
     out = Path(task["out"])
-    # Not to write somewhere else where the directory is another one, or not to be seen.
+    # Do not write if this is a different directory, or one that the other processes do not see.
     manifest = read_manifest(out) if out.is_dir() else None
     if manifest is None or manifest.tag != task["tag"]:
         raise InputError(
-            f"{out}: is not the same directory on {platform.node()}; workers need run, graph and "
-            "answers under the same paths, on a disk that they share"
+            f"{out}: is not the same directory on {platform.node()}; workers need the run, the "
+            "graph and the answers at the same paths on a shared disk"
         )
-    # The word of a worker that dies is lost, not its work: it is asked for once more.
+    # If a worker dies after writing its part, the part is requested again but still valid.
     finished = unanswered_in(out, manifest, task["number"])
     if finished is not None:
         return finished
@@ -61,10 +63,10 @@ def _answer(task: Task) -> int:
 def write_part(
     out: Path, manifest: Manifest, number: int, predictions: Iterable[Prediction]
 ) -> int:
-    """Write the part of a partition, whole or not at all. → how many questions have no answer
+    """Write the part of a partition atomically. Returns the number of queries without an answer.
 
-    One row an answer, as in other tables of answers, with the number of its `question` in front,
-    as they stand in the file, from 0.
+    One row per answer, as in other tables of answers. The additional first column `question` is the
+    index of the query in the file, from 0.
     """
     import pyarrow as pa
 
@@ -85,9 +87,9 @@ def write_part(
 
 
 def unanswered_in(out: Path, manifest: Manifest, number: int) -> int | None:
-    """How many questions of a finished part have no answer; None if it is not there, or not whole.
+    """The number of queries without an answer in a part; None if it is missing or incomplete.
 
-    A part of other answers counts as not there.
+    A part of a different job counts as missing.
     """
     import pyarrow as pa
     import pyarrow.compute

@@ -1,4 +1,4 @@
-"""Questions: many queries out of a file, read one by one, so that the file may be of any size."""
+"""Queries from a file, read one by one, so that the file may have any size."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _COLUMNS: Columns = {
 
 @dataclass(frozen=True)
 class Question:
-    """A query by its names; `place`: the file and line it stands on, for messages."""
+    """A query by names; `place`: its file and line, for messages."""
 
     entity: str
     relation: str
@@ -24,13 +24,13 @@ class Question:
 
 
 def read_questions(path: Path) -> Iterator[Question]:
-    """The questions in a file of two columns, entity and relation, in its order."""
-    for place, (entity, relation) in read_rows(path, _COLUMNS, "questions"):
+    """The queries in a file of two columns, entity and relation, in order."""
+    for place, (entity, relation) in read_rows(path, _COLUMNS, "queries"):
         yield Question(entity, relation, place)
 
 
 def check_questions(reasoner: Reasoner, path: Path) -> int:
-    """Raise on the first question with an unknown name. → how many questions there are"""
+    """Raise on the first query with an unknown name. Returns the number of queries."""
     count = 0
     for question in read_questions(path):
         try:
@@ -39,5 +39,5 @@ def check_questions(reasoner: Reasoner, path: Path) -> int:
             raise InputError(f"{question.place}: {error}") from error
         count += 1
     if not count:
-        raise InputError(f"{path}: there are no questions in this file")
+        raise InputError(f"{path}: the file has no queries")
     return count

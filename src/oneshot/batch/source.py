@@ -1,4 +1,4 @@
-"""Source: where the processes of one job read the same reasoner from, and how they know it."""
+"""The source of the reasoner of a job, which all its processes read, and its identity."""
 
 import functools
 import hashlib
@@ -18,14 +18,14 @@ from oneshot.runs.run import Run
 from oneshot.system.devices import find_device
 
 Identity = dict[str, Any]
-"""What tells a reasoner from others: digests of predictor, configuration and graph, and the version
-of the facts that were added to the graph and removed since."""
+"""The identity of a reasoner: digests of predictor, configuration and graph, and the version of
+the facts that were added to the graph or removed since."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A run directory, by its absolute path; `data`: another graph than its own, read with `seed`;
-    `settings`: changes of its configuration."""
+    """A run directory, by its absolute path. `data`: a different graph, read with `seed`;
+    `settings`: changes to its configuration."""
 
     run: str
     data: str | None = None
@@ -33,34 +33,34 @@ class Source:
     settings: tuple[str, ...] = ()
 
     def load(self) -> tuple[Reasoner, Identity]:
-        """The reasoner, on a processor, and its identity."""
+        """The reasoner, on the CPU, and its identity."""
         graph = None if self.data is None else load(self.data, seed=self.seed).graph
         run = Run.open(self.run, self.settings)
         identity = _identity(run, graph)
         reasoner = run.reasoner if graph is None else run.reasoner_on(graph)
         if _identity(Run.open(self.run, self.settings), graph) != identity:
-            raise InputError(f"{self.run}: was changed while it was read; try again")
+            raise InputError(f"{self.run}: was changed during reading; try again")
         return reasoner, identity
 
 
 @functools.lru_cache(maxsize=1)
 def opened(source: Source, device: str) -> tuple[Reasoner, Identity]:
-    """The reasoner of a source, on a device; read once a process."""
+    """The reasoner of a source, on a device; read once per process."""
     reasoner, identity = source.load()
     return reasoner.to(find_device(device)), identity
 
 
 def opened_as(source: Source, device: str, identity: Identity) -> Reasoner:
-    """The reasoner of a source, which must be the one of that identity."""
+    """The reasoner of a source; raises if it does not have this identity."""
     reasoner, found = opened(source, device)
-    if found != identity:  # read for an earlier job, maybe
+    if found != identity:  # it may have been read for an earlier job
         opened.cache_clear()
         reasoner, found = opened(source, device)
     for name, value in identity.items():
         if found.get(name) != value:
             raise InputError(
-                f"{source.run}: the {name} of the run is not what it was when these answers were "
-                f"begun, or {platform.node()} does not see the same directory under this path"
+                f"{source.run}: the {name} of the run has changed since these answers were "
+                f"started, or {platform.node()} has a different directory at this path"
             )
     return reasoner
 
@@ -75,7 +75,7 @@ def file_digest(path: Path) -> str | None:
 
 
 def _identity(run: Run, graph: KnowledgeGraph | None) -> Identity:
-    """The identity of the reasoner of a run, on another graph if one is given."""
+    """The identity of the reasoner of a run, on a different graph if one is given."""
     config = hashlib.sha256(to_toml(run.config).encode())
     for name in (RELATIONS, CALIBRATION):
         config.update((file_digest(run.path / name) or "none").encode())
@@ -88,7 +88,7 @@ def _identity(run: Run, graph: KnowledgeGraph | None) -> Identity:
 
 
 def _facts_version(run: Run) -> int:
-    """The version of the facts that were added to a run's graph and removed; 0 if none ever was."""
+    """The version of the facts added to a run's graph or removed; 0 if there never were any."""
     file = run.path / STORE
     if not file.is_file():
         return 0

@@ -1,1 +1,1 @@
-"""Pictures and tables of results; needs the extra `plot`."""
+"""Plots of results; needs the extra `plot`."""

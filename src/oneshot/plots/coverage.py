@@ -1,4 +1,4 @@
-"""The picture of coverage against budget, one line a sampler (as in the paper's figure)."""
+"""Plot of coverage against budget, one line per sampler (as in the paper's figure)."""
 
 import warnings
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from oneshot.system.files import replacing
 
 PICTURE_FORMATS = (".png", ".svg", ".pdf")
 
-# Told apart by colour and by marker, so that the picture also works in grey.
+# Colours and markers differ, so that the plot is also readable in greyscale.
 _STYLES = {
     "ppr": ("#0b6e4f", "o", "-"),
     "bfs": ("#1f77b4", "s", "--"),
@@ -21,18 +21,18 @@ _STYLES = {
 
 
 def check_picture(path: Path) -> None:
-    """Raise if no picture can be written there; called before the long work starts."""
+    """Raise if no plot can be written to this path; called before the long work starts."""
     if path.suffix.lower() not in PICTURE_FORMATS:
-        raise InputError(f"{path}: a picture ends in {', '.join(PICTURE_FORMATS)}")
+        raise InputError(f"{path}: unsupported suffix for a plot; use {', '.join(PICTURE_FORMATS)}")
     if path.is_dir():
         raise InputError(f"{path}: is a directory")
     if any(parent.is_file() for parent in path.parents):
-        raise InputError(f"{path}: what should be its directory is a file")
-    require("matplotlib", "plot", "drawing a picture")
+        raise InputError(f"{path}: its parent is not a directory")
+    require("matplotlib", "plot", "drawing a plot")
 
 
 def plot_coverage(rows: Sequence[Coverage], title: str, path: Path) -> None:
-    """Draw coverage against budget for several samplers and write the picture."""
+    """Plot coverage against budget for several samplers."""
     check_picture(path)
     from matplotlib.figure import Figure
 
@@ -56,13 +56,13 @@ def plot_coverage(rows: Sequence[Coverage], title: str, path: Path) -> None:
         axes.set_xticks(budgets, [budget_label(budget) for budget in budgets])
         axes.minorticks_off()
     axes.set_xlabel("entities in the subgraph" if counts else "share of entities in the subgraph")
-    axes.set_ylabel("coverage: answer is in the subgraph")
+    axes.set_ylabel("coverage")
     axes.set_ylim(0, 1.02)
     axes.grid(alpha=0.3)
     axes.set_title(title)
     figure.legend(loc="outside right upper", frameon=False)  # beside the curves, not on them
     with replacing(path) as temporary, warnings.catch_warnings():
-        # A letter that the font lacks is drawn as a box; that is no reason to fail.
+        # A missing glyph is drawn as a box, without a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         figure.savefig(temporary, dpi=150, format=path.suffix[1:].lower())

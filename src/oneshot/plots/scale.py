@@ -1,4 +1,4 @@
-"""The picture of cost against the size of the graph, from the result of `oneshot bench scale`."""
+"""Plot of cost against graph size, from the result of `oneshot bench scale`."""
 
 from pathlib import Path
 from typing import Any
@@ -7,25 +7,25 @@ from oneshot.plots.coverage import check_picture
 from oneshot.system.files import replacing
 
 _PANELS = (
-    ("a question, ms", ("predict_ms", "sample_ms", "whole_graph_ms")),
-    ("build, s", ("build_seconds",)),
-    ("memory, GB", ("build_peak_gb", "resident_gb")),
+    ("time per query (ms)", ("predict_ms", "sample_ms", "whole_graph_ms")),
+    ("build time (s)", ("build_seconds",)),
+    ("memory (GB)", ("build_peak_gb", "resident_gb")),
 )
 _LABELS = {
     "predict_ms": "answer",
     "sample_ms": "subgraph",
-    "whole_graph_ms": "subgraph, by the whole graph",
+    "whole_graph_ms": "subgraph, PPR on the whole graph",
     "build_seconds": "build",
-    "build_peak_gb": "build, peak",
-    "resident_gb": "answer, resident",
+    "build_peak_gb": "build (peak)",
+    "resident_gb": "prediction (resident)",
 }
-# Told apart by colour, marker and line, so that the picture also works in grey.
+# Colours, markers and line styles differ, so that the plot is also readable in greyscale.
 _COLOURS = {"family": "#0b6e4f", "power-law": "#d95f02"}
 _STYLES = (("o", "-"), ("s", "--"), ("^", ":"))
 
 
 def plot_scale(result: dict[str, Any], path: Path) -> None:
-    """Draw times and memory against the number of facts and write the picture."""
+    """Plot times and memory against the number of facts."""
     check_picture(path)
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The picture of a search: the best over time against random search, and what mattered."""
+"""Plot of a search: the best value over time against random search, and importances."""
 
 from pathlib import Path
 from statistics import fmean, median
@@ -15,7 +15,7 @@ _MOST_BARS = 12
 
 
 def plot_search(summary: Summary, path: Path) -> None:
-    """Draw the course of a search and the importance of its dimensions."""
+    """Plot the progress of a search and the importance of its dimensions."""
     check_picture(path)
     from matplotlib.figure import Figure
 
@@ -31,14 +31,14 @@ def plot_search(summary: Summary, path: Path) -> None:
 
 
 def _course(axes: Any, summary: Summary) -> None:
-    """The best value so far over the time of the search."""
+    """Plot the best value so far over the time of the search."""
     finished = _in_order(summary.trials)
     times, best = _best_so_far(finished)
     for status, marker, colour in (("done", "o", _OURS), ("stopped", "x", _STOPPED)):
-        mine = [t for t in finished if t.status == status and t.value is not None]
-        label = "trial" if status == "done" else "trial, stopped early"
+        chosen = [t for t in finished if t.status == status and t.value is not None]
+        label = "trial" if status == "done" else "stopped trial"
         axes.scatter(
-            [t.at for t in mine], [t.value for t in mine], s=14, marker=marker, color=colour,
+            [t.at for t in chosen], [t.value for t in chosen], s=14, marker=marker, color=colour,
             alpha=0.6, label=label,
         )  # fmt: skip
     axes.step(times, best, where="post", color=_OURS, label="search, best so far")
@@ -60,10 +60,10 @@ def _course(axes: Any, summary: Summary) -> None:
         at = [step * (number + 1) for number in range(len(summary.predicted_random))]
         axes.plot(
             at, summary.predicted_random, color=_RANDOM, linestyle=":",
-            label="random search, as the forest predicts it",
+            label="random search (predicted by the forest)",
         )  # fmt: skip
-    axes.set_xlabel("seconds of search")
-    axes.set_ylabel(f"{_named(summary)} on the validation part")
+    axes.set_xlabel("search time (s)")
+    axes.set_ylabel(f"{_named(summary)} on the validation split")
     axes.set_title(f"Phase 1 on {summary.data}")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="best", framealpha=0.85)
@@ -72,26 +72,26 @@ def _course(axes: Any, summary: Summary) -> None:
 def _bars(axes: Any, summary: Summary) -> None:
     rows = list(summary.importance.items())[:_MOST_BARS][::-1]
     axes.barh([name.partition(".")[2] for name, _ in rows], [v for _, v in rows], color=_OURS)
-    axes.set_xlabel("share of the forest's variance")
-    axes.set_title("Importance of the dimensions")
+    axes.set_xlabel("share of variance (random forest)")
+    axes.set_title("Importance of dimensions")
 
 
 def _sizes(axes: Any, summary: Summary) -> None:
-    """Target against size of the trials of phase 2, and what was chosen."""
+    """Plot target against subgraph size of the trials of phase 2, and the choice."""
     done = [t for t in summary.sampler_trials if t.value is not None]
     axes.scatter(
         [t.about["entities"] for t in done], [t.value for t in done], s=16, color=_RANDOM,
-        label="one setting for all relations",
+        label="same setting for all relations",
     )  # fmt: skip
     if summary.final is not None:
         for name, marker, colour in (("before", "s", _STOPPED), ("after", "*", _OURS)):
             point = summary.final[name]
-            label = "sampler of the training" if name == "before" else "chosen by relation"
+            label = "training sampler" if name == "before" else "chosen per relation"
             axes.scatter(
                 [point["entities"]], [point["value"]], s=90, marker=marker, color=colour,
                 label=label,
             )  # fmt: skip
-    axes.set_xlabel("entities a query")
+    axes.set_xlabel("entities per query")
     axes.set_ylabel(f"{_named(summary)} on validation")
     axes.set_title("Phase 2: smaller subgraphs")
     axes.grid(alpha=0.3)
@@ -107,7 +107,7 @@ def _in_order(trials: list[Trial]) -> list[Trial]:
 
 
 def _best_so_far(trials: list[Trial]) -> tuple[list[float], list[float]]:
-    """Times at which trials ended, and the best value until then."""
+    """The end times of trials, and the best value until then."""
     times, best = [], []
     top = None
     for trial in trials:

@@ -1,6 +1,6 @@
-"""Shapes: the few things our drawings are made of, written as SVG or drawn by matplotlib.
+"""Shapes: the elements of drawings, written as SVG or drawn by matplotlib.
 
-Both ways draw the same list of shapes, in its order. Lengths are pixels, y grows downwards.
+Both backends draw the same list of shapes, in order. Lengths are in pixels; y points down.
 """
 
 import re
@@ -19,15 +19,15 @@ Point = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
 
 _FONT = "'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
-_DPI = 100  # pixels an inch in matplotlib, before the picture is enlarged
+_DPI = 100  # pixels per inch in matplotlib, before the drawing is enlarged
 _ENLARGE = 2
-# What XML 1.0 does not allow even when escaped; a name may hold it.
+# Characters that XML 1.0 does not allow even when escaped; a name may contain them.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A cubic curve of four points, the ends and the two between that draw it to them."""
+    """A cubic Bézier curve: start, two control points, end."""
 
     points: tuple[Point, Point, Point, Point]
     colour: str
@@ -45,7 +45,7 @@ class Polygon:
 
 @dataclass(frozen=True)
 class Circle:
-    """`entity`: the name of what it stands for, for pages that lead on from there."""
+    """`entity`: the name of its entity, which a page can make a link."""
 
     centre: Point
     radius: float
@@ -57,7 +57,7 @@ class Circle:
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle by its upper left corner, with rounded corners if `radius` is not 0."""
+    """A rectangle, given by its upper left corner, with rounded corners if `radius` is not 0."""
 
     corner: Point
     width: float
@@ -70,7 +70,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Text:
-    """One line; `place` is on its baseline. `halo` sets it off from what lies below it."""
+    """One line of text; `place` is on its baseline. `halo` separates it from shapes below it."""
 
     place: Point
     text: str
@@ -87,8 +87,8 @@ Shape = Curve | Polygon | Circle | Box | Text
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Shapes on a white sheet, and a sentence for those who cannot see them."""
+class Drawing:
+    """Shapes on a white background, and a description for screen readers."""
 
     width: float
     height: float
@@ -102,7 +102,7 @@ def line(start: Point, end: Point, colour: str, width: float, title: str = "") -
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """About how wide a line of text is; a little too wide rather than too narrow."""
+    """The approximate width of a line of text, rather too large than too small."""
     widths = (
         0.0
         if unicodedata.category(letter) in ("Mn", "Me", "Cf")
@@ -121,7 +121,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 
 
 def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
-    """The text, its end replaced by … where it would be wider than `width`; on one line."""
+    """The text on one line, truncated with … if it is wider than `width`."""
     text = " ".join(text.split())
     if text_width(text, size, bold) <= width:
         return text
@@ -132,28 +132,28 @@ def shortened(text: str, size: float, width: float, bold: bool = False) -> str:
     return text[:end].rstrip() + "…"
 
 
-def as_svg(picture: Picture, embedded: bool = False) -> str:
-    """The picture as an SVG document; `embedded`: for a page that brings its own styles."""
-    size = f"{picture.width:g} {picture.height:g}"
+def as_svg(drawing: Drawing, embedded: bool = False) -> str:
+    """The drawing as an SVG document; `embedded`: for a page with its own styles."""
+    size = f"{drawing.width:g} {drawing.height:g}"
     if embedded:
-        body = "\n".join(_svg(shape, leads_on=True) for shape in picture.shapes)
+        body = "\n".join(_svg(shape, leads_on=True) for shape in drawing.shapes)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
-            f'width="{picture.width:g}" height="{picture.height:g}" role="group" '
-            f'aria-label="{clean(picture.description)}" font-family="{_FONT}">\n{body}\n</svg>\n'
+            f'width="{drawing.width:g}" height="{drawing.height:g}" role="group" '
+            f'aria-label="{clean(drawing.description)}" font-family="{_FONT}">\n{body}\n</svg>\n'
         )
-    body = "\n".join(_svg(shape) for shape in picture.shapes)
+    body = "\n".join(_svg(shape) for shape in drawing.shapes)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
-        f'width="{picture.width:g}" height="{picture.height:g}" role="img" '
-        f'font-family="{_FONT}">\n<title>{clean(picture.description)}</title>\n'
+        f'width="{drawing.width:g}" height="{drawing.height:g}" role="img" '
+        f'font-family="{_FONT}">\n<title>{clean(drawing.description)}</title>\n'
         "<style>g:hover > .line { stroke-opacity: 0.55 }</style>\n"
         f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}\n</svg>\n'
     )
 
 
 def clean(text: str) -> str:
-    """The text as it may stand in XML."""
+    """The text, escaped for XML."""
     return escape(_NOT_XML.sub("\ufffd", text), quote=True)
 
 
@@ -168,7 +168,7 @@ def _svg(shape: Shape, leads_on: bool = False) -> str:
                 f'<path class="line" d="{way}" fill="none" stroke="{shape.colour}" '
                 f'stroke-width="{shape.width:g}"{dash}/>'
             )
-            if title:  # a thin line is hard to point at: an unseen thick one helps
+            if title:  # an invisible thick line makes it easier to hover over
                 drawn += f'<path d="{way}" fill="none" stroke="#000" stroke-opacity="0" '
                 drawn += 'stroke-width="9"/>'
         case Polygon():
@@ -199,9 +199,9 @@ def _svg(shape: Shape, leads_on: bool = False) -> str:
             )
     entity = shape.entity if leads_on and not isinstance(shape, Curve | Polygon) else ""
     if entity:
-        # A line end within an attribute would be read as a space, and lead to nothing.
+        # An unescaped line break in an attribute would be read as a space.
         name = re.sub(r"[\t\n\r]", lambda found: f"&#{ord(found[0])};", clean(entity))
-        # A name beside its circle leads on, too, but is not told a second time.
+        # The name beside a circle is a link, too, but hidden from screen readers.
         role = (
             ' aria-hidden="true"'
             if isinstance(shape, Text)
@@ -211,20 +211,20 @@ def _svg(shape: Shape, leads_on: bool = False) -> str:
     return f"<g>{title}{drawn}</g>" if title else drawn
 
 
-def save_png(picture: Picture, path: Path) -> None:
-    """Draw the picture with matplotlib and write it."""
-    require("matplotlib", "plot", "drawing a picture")
+def save_png(drawing: Drawing, path: Path) -> None:
+    """Write the drawing with matplotlib."""
+    require("matplotlib", "plot", "drawing a plot")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(picture.width / _DPI, picture.height / _DPI), dpi=_DPI)
+    figure = Figure(figsize=(drawing.width / _DPI, drawing.height / _DPI), dpi=_DPI)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(0, picture.width)
-    axes.set_ylim(picture.height, 0)
+    axes.set_xlim(0, drawing.width)
+    axes.set_ylim(drawing.height, 0)
     axes.axis("off")
-    for order, shape in enumerate(picture.shapes):
+    for order, shape in enumerate(drawing.shapes):
         _draw(axes, shape, order)
     with replacing(path) as temporary, warnings.catch_warnings():
-        # A letter that the font lacks is drawn as a box; that is no reason to fail.
+        # A missing glyph is drawn as a box, without a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")
         figure.savefig(temporary, dpi=_DPI * _ENLARGE, format="png")
@@ -235,7 +235,7 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
     from matplotlib.path import Path as Way
 
     patch: patches.Patch
-    points = 72 / _DPI  # of a font or line, in a pixel
+    points = 72 / _DPI  # points of a font or line per pixel
     match shape:
         case Curve():
             way = Way(shape.points, [Way.MOVETO, Way.CURVE4, Way.CURVE4, Way.CURVE4])
@@ -254,7 +254,7 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
                 linewidth=2 * points,
             )
         case Box():
-            # The style grows the box by its padding, and rounds within it.
+            # The box style adds its padding to the box, and rounds within it.
             inset = shape.radius
             patch = patches.FancyBboxPatch(
                 (shape.corner[0] + inset, shape.corner[1] + inset),
@@ -268,7 +268,7 @@ def _draw(axes: Any, shape: Shape, order: int) -> None:
             axes.text(
                 *shape.place,
                 _NOT_XML.sub("\ufffd", shape.text),
-                fontsize=shape.size * points * 0.94,  # its own font is wider than usual ones
+                fontsize=shape.size * points * 0.94,  # the default font is wider than usual ones
                 color=shape.colour,
                 ha={"start": "left", "middle": "center", "end": "right"}[shape.anchor],
                 va="baseline",
@@ -297,7 +297,7 @@ def arrow_head(curve: Sequence[Point], size: float, fill: str) -> Polygon:
 
 
 def overlap(boxes: Iterable[tuple[Point, Point]], box: tuple[Point, Point]) -> float:
-    """The area that a box, by two corners, shares with others."""
+    """The area that a box, given by two corners, shares with others."""
     (left, top), (right, bottom) = box
     return sum(
         max(0.0, min(right, r) - max(left, l)) * max(0.0, min(bottom, b) - max(top, t))

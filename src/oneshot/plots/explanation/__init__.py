@@ -1,1 +1,1 @@
-"""Figures of explanations: the subgraph around an answer, its layout, and how it is drawn."""
+"""Plots of explanations: the subgraph around an answer, its layout and its drawing."""

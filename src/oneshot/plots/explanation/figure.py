@@ -1,7 +1,7 @@
-"""The picture of an explanation: its paths, what lies around them, and the subgraph's make-up.
+"""Plot of an explanation: its paths, their neighbourhood, and statistics of the subgraph.
 
-As in the paper's case study two small charts show how the degrees of the sampled entities, and
-their distances from the question's entity, are distributed.
+As in the paper's case study, two small charts show the distributions of the degrees of the sampled
+entities and of their distances from the query entity.
 """
 
 import math
@@ -19,7 +19,7 @@ from oneshot.plots.explanation.layout import lay_out
 from oneshot.plots.shapes import (
     Box,
     Curve,
-    Picture,
+    Drawing,
     Shape,
     Text,
     as_svg,
@@ -34,23 +34,23 @@ from oneshot.reasoner.paths import hops
 from oneshot.system.files import write_text
 
 _MARGIN, _GAP, _LEAST_WIDTH = 36.0, 190.0, 980.0
-_TOP = 104.0  # where the graph begins, below the title
+_TOP = 104.0  # top of the graph, below the title
 _CHART = 120.0
 _CHART_HEIGHT = _CHART + 50  # with its title and the labels below it
 _PAGE_TOP, _PAGE_CHART = 28.0, 400.0
 
 
 def svg(explanation: Explanation, path: Path | None = None) -> str:
-    """The picture as SVG; written to a file if a path is given."""
-    text = as_svg(picture(explanation))
+    """The plot as SVG; written to a file if a path is given."""
+    text = as_svg(draw(explanation))
     if path is not None:
         write_text(path, text)
     return text
 
 
 def html(explanation: Explanation, path: Path | None = None) -> str:
-    """The picture in a page without links to anything; written to a file if a path is given."""
-    drawing = picture(explanation)
+    """The plot in a self-contained HTML page; written to a file if a path is given."""
+    drawing = draw(explanation)
     text = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
@@ -66,16 +66,16 @@ def html(explanation: Explanation, path: Path | None = None) -> str:
 
 
 def png(explanation: Explanation, path: Path) -> None:
-    """The picture as PNG, by matplotlib."""
-    save_png(picture(explanation), path)
+    """Write the plot as PNG with matplotlib."""
+    save_png(draw(explanation), path)
 
 
 def page_svg(explanation: Explanation) -> tuple[str, list[str]]:
-    """The paths with what lies around them, and each chart, as SVGs for a page."""
+    """The paths with their neighbourhood, and each chart, as SVGs for a page."""
     graph, bottom, width = _graph(explanation, _PAGE_TOP)
     legend, bottom = _legend(explanation, bottom, width)
     charts = [
-        Picture(
+        Drawing(
             _PAGE_CHART,
             24 + _CHART_HEIGHT,
             f"{what} of the entities in the subgraph of {explanation.entity}",
@@ -83,18 +83,18 @@ def page_svg(explanation: Explanation) -> tuple[str, list[str]]:
         )
         for what, bars in (("Degrees", _degree_bars), ("Distances", _distance_bars))
     ]
-    drawing = Picture(width, bottom, _description(explanation), graph + legend)
+    drawing = Drawing(width, bottom, _description(explanation), graph + legend)
     return as_svg(drawing, embedded=True), [as_svg(chart, embedded=True) for chart in charts]
 
 
-def picture(explanation: Explanation) -> Picture:
-    """The whole picture, from the title down to the charts."""
+def draw(explanation: Explanation) -> Drawing:
+    """The complete plot, from the title to the charts."""
     shapes, top, width = _graph(explanation, _TOP)
     shapes = _title(explanation, width) + shapes
     for part in (_legend, _list_of_paths, _charts):
         drawn, top = part(explanation, top, width)
         shapes += drawn
-    return Picture(width, top, _description(explanation), shapes)
+    return Drawing(width, top, _description(explanation), shapes)
 
 
 def _description(explanation: Explanation) -> str:
@@ -102,7 +102,7 @@ def _description(explanation: Explanation) -> str:
 
 
 def _graph(explanation: Explanation, top: float) -> tuple[list[Shape], float, float]:
-    """Entities and edges from `top` downwards; the y below them, and the width of the sheet."""
+    """Entities and edges from `top` down; the y below them, and the width of the drawing."""
     layout = lay_out(explanation)
     gap = max(_GAP, (_LEAST_WIDTH - 2 * _MARGIN) / (layout.columns + 0.2))
     places = {
@@ -137,7 +137,7 @@ Part = tuple[list[Shape], float]  # shapes, and the y below them
 
 
 def _legend(explanation: Explanation, top: float, width: float) -> Part:
-    """The colours of the relations on paths, in rows."""
+    """The legend: colours of the relations on paths, in rows."""
     entries = [
         (explanation.graph.relations[relation], style.colour, 4.0, style.dashed)
         for relation, style in relation_styles(explanation).items()
@@ -157,7 +157,7 @@ def _legend(explanation: Explanation, top: float, width: float) -> Part:
 
 
 def _list_of_paths(explanation: Explanation, top: float, width: float) -> Part:
-    """The paths in words, with their figures."""
+    """The paths as text, with weights and scores."""
     right = width - _MARGIN
     if not explanation.reachable:
         text = shortened(explanation.message, 13, right - _MARGIN)
@@ -175,7 +175,7 @@ def _list_of_paths(explanation: Explanation, top: float, width: float) -> Part:
         relations = [f" —{shortened(step.relation, 12, 130)}→ " for step in path.steps]
         room = right - _MARGIN - 200 - text_width("".join(relations) + path.mark, 12)
         widths = [text_width(name, 12) for name in names]
-        # Long names give way first: the widest limit that all names fit with.
+        # Long names are truncated first: find the largest limit with which all names fit.
         fits = (n for n in range(500, 40, -10) if sum(min(w, n) for w in widths) <= room)
         most = next(fits, 40)
         short = [shortened(name, 12, most) for name in names]
@@ -190,7 +190,7 @@ def _list_of_paths(explanation: Explanation, top: float, width: float) -> Part:
 
 
 def _charts(explanation: Explanation, top: float, width: float) -> Part:
-    """The degrees of the sampled entities and their distances from the question's entity."""
+    """Charts of the degrees of the sampled entities and their distances from the query entity."""
     room = (width - 2 * _MARGIN - 60) / 2
     return [
         *_degree_bars(explanation, _MARGIN, top, room),
@@ -230,7 +230,7 @@ def _from(label: str) -> str:
 
 
 def _short(count: int, size: float, width: float) -> str:
-    """A count that is no wider than it may be, rounded to thousands if need be."""
+    """A count, rounded to thousands if it is too wide."""
     text = f"{count:,}"
     return text if text_width(text, size) <= width else f"{count / 1000:.0f}k"
 
@@ -238,7 +238,7 @@ def _short(count: int, size: float, width: float) -> str:
 def _bars(
     title: str, counts: dict[str, int], left: float, top: float, width: float, log: bool
 ) -> list[Shape]:
-    """A chart of one bar a label, with the count above it."""
+    """A bar chart with one bar per label and the count above it."""
     floor = top + 22 + _CHART
     pitch = min(width / len(counts), 92.0)
     bar = pitch * 0.72

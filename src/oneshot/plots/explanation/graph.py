@@ -1,4 +1,4 @@
-"""The middle of an explanation's picture: entities, the edges of the paths, and other facts."""
+"""The graph in the plot of an explanation: entities, edges of the paths, and other facts."""
 
 import itertools
 import math
@@ -20,10 +20,10 @@ from oneshot.plots.shapes import (
 )
 from oneshot.reasoner.explanation import Explanation
 
-# Okabe and Ito's colours, which the colour-blind tell apart, without those too pale for white.
+# The colour-blind safe palette of Okabe and Ito, without colours too pale for white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#3FA0DB", "#882255", "#555555")
 INK, SOFT, GREY, FAINT = "#1b1f24", "#57606a", "#9aa4af", "#d5dae0"
-_QUESTION, _ANSWER = "#1b3a5c", "#8f2d00"
+_QUERY, _ANSWER = "#1b3a5c", "#8f2d00"
 
 _BENDS = (0.0, 32.0, -32.0, 60.0, -60.0, 90.0, -90.0)  # of parallel edges, in pixels
 
@@ -32,14 +32,14 @@ FourPoints = tuple[Point, Point, Point, Point]
 
 
 class Style(NamedTuple):
-    """How a relation is drawn; beyond as many relations as colours, with dashes."""
+    """The line style of a relation; dashed if there are more relations than colours."""
 
     colour: str
     dashed: bool
 
 
 def relation_styles(explanation: Explanation) -> dict[int, Style]:
-    """The style of each relation on a path (a relation and its inverse are one), by id."""
+    """The style of each relation on a path, by id; a relation and its inverse share one."""
     count = explanation.graph.num_relations
     edges = [edge for path in explanation.paths for edge in path.edges]
     relations = dict.fromkeys(int(explanation.batch.edges[1, edge]) % count for edge in edges)
@@ -52,11 +52,11 @@ def relation_styles(explanation: Explanation) -> dict[int, Style]:
 def draw_neighbourhood(
     explanation: Explanation, layout: Layout, places: dict[int, Point], gap: float
 ) -> list[Shape]:
-    """The entities at their places and the edges between them; what lies below comes first."""
+    """The entities at their positions and the edges between them, in drawing order."""
     graph, batch = explanation.graph, explanation.batch
 
-    def name(place: int) -> str:
-        return graph.entities[int(batch.entities[place])]
+    def name(entity: int) -> str:
+        return graph.entities[int(batch.entities[entity])]
 
     def fact(x: int, relation: int, o: int) -> str:
         return f"{name(x)} —{graph.relation_name(relation)}→ {name(o)}"
@@ -76,7 +76,7 @@ def draw_neighbourhood(
     edges: list[Shape] = []
     labels: list[Shape] = []
     taken = list(covered.values())
-    # Half the width and height around an entity that arrows stop at.
+    # Half the width and height of the box around an entity at which arrows stop.
     room = dict.fromkeys(places, (11.0, 11.0))
     for place in (explanation.source, explanation.target):
         room[place] = (covered[place][1][0] - places[place][0] + 2, 17.0)
@@ -89,7 +89,7 @@ def draw_neighbourhood(
         way = (places[x], places[o]) if x < o else (places[o], places[x])
         bends.append(_best_bend(*way, others, bends))
         curve = _bent(*way, bends[-1])
-        if x > o:  # bends are counted from the same side in both directions
+        if x > o:  # bends have the same sign in both directions
             curve = _reversed(curve)
         shown = _reversed(_trimmed(_reversed(_trimmed(curve, room[o])), room[x]))
         best = number == 0
@@ -106,19 +106,19 @@ def draw_neighbourhood(
 def _entity(
     explanation: Explanation,
     on_path: bool,
-    place: int,
+    entity: int,
     centre: Point,
     name: str,
     title: str,
     gap: float,
 ) -> tuple[list[Shape], Corners]:
-    """One entity with its name, and the corners of the room that both cover."""
+    """One entity with its name, and the corners of their bounding box."""
     x, y = centre
-    if place in (explanation.source, explanation.target):
+    if entity in (explanation.source, explanation.target):
         text = shortened(name, 13, gap - 44, True)
         half = text_width(text, 13, True) / 2 + 13
-        colour = _QUESTION if place == explanation.source else _ANSWER
-        role = "question" if place == explanation.source else "answer"
+        colour = _QUERY if entity == explanation.source else _ANSWER
+        role = "query" if entity == explanation.source else "answer"
         return [
             Box((x - half, y - 15), 2 * half, 30, colour, 14, title, entity=name),
             Text((x, y + 4.5), text, 13, "#ffffff", "middle", True, title=title, entity=name),
@@ -140,7 +140,7 @@ def _entity(
 
 
 def _best_bend(start: Point, end: Point, others: Sequence[Corners], used: Sequence[float]) -> float:
-    """The smallest bend that keeps a curve clear of other entities and of parallel edges."""
+    """The smallest bend with which a curve avoids other entities and parallel edges."""
 
     def cost(bend: float) -> float:
         points = [_at(_bent(start, end, bend), step / 40) for step in range(2, 39)]
@@ -151,13 +151,13 @@ def _best_bend(start: Point, end: Point, others: Sequence[Corners], used: Sequen
 
 
 def _bent(start: Point, end: Point, bend: float) -> FourPoints:
-    """A curve between two places, `bend` pixels off the straight line; bows out in a column."""
+    """A curve between two points, `bend` pixels off the straight line; bulges within a column."""
     (x, y), (a, b) = start, end
     dx, dy = a - x, b - y
     length = max((dx * dx + dy * dy) ** 0.5, 1.0)
     if start == end:
         return start, (x - 60, y - 60 - bend), (x + 60, y - 60 - bend), end
-    if abs(dx) < 1:  # within a column a straight line would run through those between
+    if abs(dx) < 1:  # within a column, a straight line would cross the entities between
         bend += (26.0 + length / 10) * (1 if bend >= 0 else -1)
     ox, oy = -dy / length * bend, dx / length * bend
     return (
@@ -179,7 +179,7 @@ def _reversed(curve: FourPoints) -> FourPoints:
 
 
 def _trimmed(curve: FourPoints, room: Point) -> FourPoints:
-    """The curve up to where it enters the box around its end, half of which is `room`."""
+    """The curve up to the box around its end; `room` is half the size of the box."""
     end = curve[3]
     t = 1.0
     while t > 0.5:
@@ -187,7 +187,7 @@ def _trimmed(curve: FourPoints, room: Point) -> FourPoints:
         if abs(x - end[0]) > room[0] or abs(y - end[1]) > room[1]:
             break
         t -= 0.01
-    # De Casteljau's construction gives the part from 0 to t.
+    # De Casteljau's algorithm for the part from 0 to t.
     rows: list[list[Point]] = [list(curve)]
     for _ in range(3):
         last = rows[-1]
@@ -201,7 +201,7 @@ def _trimmed(curve: FourPoints, room: Point) -> FourPoints:
 
 
 def _free_place(curve: FourPoints, text: str, bold: bool, taken: list[Corners]) -> Point:
-    """Where on the curve a label covers the least of what is there; it is added to `taken`."""
+    """The position on the curve where a label overlaps least; its box is added to `taken`."""
     half = text_width(text, 12, bold) / 2 + 3
 
     def corners(t: float) -> Corners:
@@ -209,7 +209,7 @@ def _free_place(curve: FourPoints, text: str, bold: bool, taken: list[Corners]) 
         return (x - half, y - 10), (x + half, y + 6)
 
     tries = (0.5, 0.42, 0.58, 0.35, 0.65, 0.28, 0.72, 0.22, 0.78)
-    best = min(tries, key=lambda t: overlap(taken, corners(t)))  # the first of equals
+    best = min(tries, key=lambda t: overlap(taken, corners(t)))  # the first one of equal positions
     taken.append(corners(best))
     x, y = _at(curve, best)
     return x, y + 4

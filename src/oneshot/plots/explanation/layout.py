@@ -1,7 +1,7 @@
-"""Layout: which entities around an explanation's paths are drawn, and where.
+"""Layout of an explanation: which entities around its paths are drawn, and where.
 
-Columns are distances from the question's entity, left to right; the paths run through the middle
-of the columns, their neighbours lie above and below.
+Columns are distances from the query entity, from left to right. The paths run through the middle
+of the columns; their neighbours are above and below.
 """
 
 from collections import defaultdict
@@ -15,20 +15,20 @@ from oneshot.reasoner.paths import hops
 
 MAX_ENTITIES = 40
 _MAX_NEIGHBOURS_IN_COLUMN = 9
-_MAX_LINES = 60  # beyond it, facts between two neighbours of the paths are not drawn
+_MAX_LINES = 60  # with more facts, those between two neighbours of the paths are not drawn
 _SWEEPS = 8
 _ON_PATH_PITCH, _NEIGHBOUR_PITCH = 78.0, 34.0
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where entities are drawn; they are named by their places in the subgraph.
+    """Positions of the drawn entities, which are given by their indices in the subgraph.
 
-    `column`: of each entity, from 0. `height`: its y, 0 being the top. `on_path`: those that are
-    on a path (the question's entity and the answer always). `path_edges`: the distinct edges
-    (x, r, o) of the paths with the number of the best path each is on. `facts`: all other facts
-    between drawn entities, (x, o) → relations; where there are very many, only those that touch
-    a path.
+    `column`: the column of each entity, from 0. `height`: its y, 0 at the top. `on_path`: entities
+    on a path, including the query entity and the answer. `path_edges`: the distinct edges (x, r, o)
+    of the paths, each with the number of the best path that contains it. `facts`: all other facts
+    between drawn entities, (x, o) → relations; if there are very many, only those that touch a
+    path.
     """
 
     column: Mapping[int, int]
@@ -47,7 +47,7 @@ class Layout:
 
 
 def lay_out(explanation: Explanation) -> Layout:
-    """Choose the entities to draw and place them."""
+    """Select the entities to draw and compute their positions."""
     batch = explanation.batch.to("cpu")
     path_edges: dict[tuple[int, int, int], int] = {}
     on_path = dict.fromkeys([explanation.source])
@@ -66,13 +66,13 @@ def lay_out(explanation: Explanation) -> Layout:
     near[target[chosen[source]]] = True
     candidates = (near & ~chosen).nonzero().squeeze(1)
     order = candidates[batch.score[candidates].argsort(descending=True, stable=True)]
-    crowd: dict[int, int] = defaultdict(int)
-    for place in order.tolist():
+    drawn_in: dict[int, int] = defaultdict(int)
+    for entity in order.tolist():
         if len(column) >= MAX_ENTITIES:
             break
-        if crowd[distance[place]] < _MAX_NEIGHBOURS_IN_COLUMN:
-            crowd[distance[place]] += 1
-            column[place] = min(distance[place], max(column.values()) + 1)
+        if drawn_in[distance[entity]] < _MAX_NEIGHBOURS_IN_COLUMN:
+            drawn_in[distance[entity]] += 1
+            column[entity] = min(distance[entity], max(column.values()) + 1)
     chosen[list(column)] = True
     count = explanation.graph.num_relations
     drawn = chosen[source] & chosen[target] & (relation < count) & (source != target)
@@ -90,9 +90,9 @@ def lay_out(explanation: Explanation) -> Layout:
 def _columns(
     explanation: Explanation, on_path: list[int], distance: Sequence[int]
 ) -> dict[int, int]:
-    """The columns of the entities on paths: their distance, the answer right of all others."""
-    others = [place for place in on_path if place != explanation.target]
-    column = {place: distance[place] for place in others}
+    """The columns of the entities on paths: their distances, with the answer in the last column."""
+    others = [entity for entity in on_path if entity != explanation.target]
+    column = {entity: distance[entity] for entity in others}
     if explanation.target == explanation.source:
         return {**column, explanation.target: 0}
     furthest = max(column.values())
@@ -116,35 +116,35 @@ def _heights(
         by_fact[o].add(x)
     middle: dict[int, list[int]] = defaultdict(list)
     around: dict[int, list[int]] = defaultdict(list)
-    for place in column:
-        (middle if place in on_path else around)[column[place]].append(place)
+    for entity in column:
+        (middle if entity in on_path else around)[column[entity]].append(entity)
     height: dict[int, float] = {}
-    for places in middle.values():
-        _spread(places, height)
+    for entities in middle.values():
+        _spread(entities, height)
     for sweep in range(_SWEEPS):
         for number in sorted(middle, reverse=bool(sweep % 2)):
-            places = middle[number]
-            places.sort(key=lambda place: (_mean(by_path[place], height, height[place]), place))
-            _spread(places, height)
-    for number, places in around.items():
-        # Of those on no path, the first half goes above the paths and the second below.
-        places.sort(key=lambda place: (_mean(by_path[place] | by_fact[place], height, 0.0), place))
-        half = len(places) // 2
+            entities = middle[number]
+            entities.sort(key=lambda e: (_mean(by_path[e], height, height[e]), e))
+            _spread(entities, height)
+    for number, entities in around.items():
+        # Of the entities on no path, the first half is above the paths and the second below.
+        entities.sort(key=lambda e: (_mean(by_path[e] | by_fact[e], height, 0.0), e))
+        half = len(entities) // 2
         band = _ON_PATH_PITCH / 2 * len(middle[number])
-        for step, place in enumerate(reversed(places[:half])):
-            height[place] = -band - _NEIGHBOUR_PITCH * (step + 0.5)
-        for step, place in enumerate(places[half:]):
-            height[place] = band + _NEIGHBOUR_PITCH * (step + 0.5)
+        for step, entity in enumerate(reversed(entities[:half])):
+            height[entity] = -band - _NEIGHBOUR_PITCH * (step + 0.5)
+        for step, entity in enumerate(entities[half:]):
+            height[entity] = band + _NEIGHBOUR_PITCH * (step + 0.5)
     top = min(height.values())
-    return {place: value - top for place, value in height.items()}
+    return {entity: value - top for entity, value in height.items()}
 
 
-def _spread(places: Sequence[int], height: dict[int, float]) -> None:
-    """Space entities of a column evenly around 0, in the order given."""
-    for step, place in enumerate(places):
-        height[place] = _ON_PATH_PITCH * (step - (len(places) - 1) / 2)
+def _spread(entities: Sequence[int], height: dict[int, float]) -> None:
+    """Space the entities of a column evenly around 0, in the given order."""
+    for step, entity in enumerate(entities):
+        height[entity] = _ON_PATH_PITCH * (step - (len(entities) - 1) / 2)
 
 
-def _mean(places: set[int], height: Mapping[int, float], otherwise: float) -> float:
-    known = [height[place] for place in sorted(places) if place in height]
+def _mean(entities: set[int], height: Mapping[int, float], otherwise: float) -> float:
+    known = [height[entity] for entity in sorted(entities) if entity in height]
     return sum(known) / len(known) if known else otherwise
