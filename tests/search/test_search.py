@@ -145,7 +145,7 @@ def test_a_search_with_another_surrogate(tmp_path: Path, run: Run) -> None:
 
 def test_wrong_use_is_told(tmp_path: Path, run: Run) -> None:
     assert "give a data set" in run("search").err
-    assert "holds no search" in run("search", "--show", tmp_path).err
+    assert "contains no search" in run("search", "--show", tmp_path).err
     assert "--show cannot be combined" in run("search", "--show", tmp_path, "--trials", 3).err
     needs_smac()
     wrong = run("search", tmp_path / "no data", "--out", tmp_path / "s", "--target", "hits@7")

@@ -90,7 +90,7 @@ def test_ranges_are_narrowed_and_widened(tmp_path: Path) -> None:
     [
         ("[predictor]\ndims = [8]\n", "predictor.dims cannot be searched; did you mean dim"),
         ("[training]\nepochs = [8, 9]\n", "training.epochs cannot be searched"),
-        ("[prediktor]\ndim = [8]\n", "no section 'prediktor'"),
+        ("[prediktor]\ndim = [8]\n", "unknown section 'prediktor'"),
         ("[predictor]\ndim = []\n", "predictor.dim: the list is empty"),
         ("[predictor]\ndim = ['a', 'b']\n", "predictor.dim must be an integer"),
         ("[predictor]\nmessage = ['redgn']\n", "did you mean 'redgnn'"),
@@ -104,7 +104,7 @@ def test_ranges_are_narrowed_and_widened(tmp_path: Path) -> None:
             "mass must be above 0 and at most 1",
         ),
         ("[training]\nlearning_rate = [nan, 0.1]\n", "learning_rate must be"),
-        ("[predictor]\nmessage = 'redgnn'\ncompose = 'rotate'\n", "does not go with"),
+        ("[predictor]\nmessage = 'redgnn'\ncompose = 'rotate'\n", "is incompatible with"),
         ("[predictor\n", "not valid TOML"),
     ],
 )

@@ -37,7 +37,7 @@ def test_a_trial_is_entered_before_it_starts_and_finished_once(tmp_path: Path) -
 
 
 def test_only_a_store_of_ours_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no search"):
+    with pytest.raises(InputError, match="contains no search"):
         Store(tmp_path)
     (tmp_path / STORE).write_text("not a database, but long enough to be looked at" * 40)
     with pytest.raises(InputError, match="not written by oneshot, or damaged"):
@@ -126,7 +126,7 @@ def test_a_device_that_cannot_be_used_any_more_ends_the_session(tmp_path: Path) 
     store = Store(tmp_path, create=True)
     broken = {"status": "failed", "error": "illegal memory access", "is_fatal": True}
     session = Sitting(store, ThisProcess(lambda task: broken), Time())
-    with pytest.raises(OneshotError, match=r"illegal memory access.*go on with --resume"):
+    with pytest.raises(OneshotError, match=r"illegal memory access.*continue with --resume"):
         run_phase(session, "predictor", 3, numbered, lambda v, t: v, SearchObserver())
     assert [t.status for t in store.trials("predictor")] == ["failed"]
 

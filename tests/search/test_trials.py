@@ -127,7 +127,7 @@ def test_trials_train_with_the_smallest_share_that_covers_enough(
     shares = coverage(PPRSampler(), data.graph, *data.queries("valid"), (0.2, 0.3)).coverage
     assert shares[0.2] < 0.94 <= shares[0.3]
     assert found.entity_ratio == 0.3
-    assert f"entity_ratio 0.3: it samples {shares[0.3]:.3f}" in remark
+    assert f"entity_ratio 0.3: coverage {shares[0.3]:.3f}" in remark
     # On a large graph no more than a tenth, which may be no whole number of entities.
     monkeypatch.setattr("oneshot.search.settings._MOST_ENTITIES", 0)
     assert fitted_sampler(SamplerConfig(), data, device, 0)[0].entity_ratio == 0.1

@@ -1,6 +1,6 @@
 """The search: data-adaptive configurations, first of the predictor, then of the sampler.
 
-Phase 1 freezes the sampler and looks for the predictor's configuration: cheap trainings, guided by
-a random forest with expected improvement. The best is trained in full. Phase 2 freezes that
-predictor and looks for the subgraph's budget, relation by relation, by evaluation alone.
+Phase 1 freezes the sampler and searches the predictor's configuration with short trainings, guided
+by a random forest with expected improvement. The best configuration is trained in full. Phase 2
+freezes that predictor and searches the subgraph budget per relation, by evaluation only.
 """

@@ -1,10 +1,10 @@
-"""Budgets: the best sampler setting of each relation, from trials that asked all relations.
+"""Budgets: the best sampler setting per relation, from trials with queries of all relations.
 
-The rank of an answer depends only on its own question's subgraph. So one evaluation of a setting
-tells about every relation at once, and what a mixture of settings would reach is known without
-asking again. What can mislead is chance: a relation with few questions has a best setting by luck.
-Therefore each relation's gain is drawn towards the gain of all (as if `_PRIOR` more questions had
-had that), and how far to go is decided on questions that the choice did not see.
+The rank of an answer depends only on the subgraph of its query. One evaluation of a setting
+therefore covers every relation, and the result of any mixture of settings is known without another
+evaluation. Relations with few queries are subject to noise. Therefore the gain of each relation is
+shrunk towards the gain over all relations (with the weight of `_PRIOR` queries), and the trade-off
+is chosen by cross-validation.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _REPEATS = 5
 
 @dataclass(frozen=True)
 class Setting:
-    """What a trial asked with: shares by relation and direction, float [2R] each, and restart."""
+    """The sampler setting of a trial: ratios by relation and direction, float [2R], and restart."""
 
     number: int
     entity_ratio: Floats
@@ -39,11 +39,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which setting each relation gets, and what that is worth on the validation queries.
+    """The setting of each relation, and its result on the validation queries.
 
-    `setting` int [2R]: place in the list of settings. `gain`: mean change of the target and
-    `size`: mean entities as a share of the reference's, both on queries that the choice has not
-    seen.
+    `setting` int [2R]: index in the list of settings. `gain`: mean change of the target. `size`:
+    mean entities relative to the reference. Both are measured on queries not used for the choice.
     """
 
     setting: NDArray[np.int64]
@@ -52,7 +51,7 @@ class Choice:
 
 
 def setting_of(number: int, config: SamplerConfig, graph: KnowledgeGraph) -> Setting:
-    """A sampler's budget as shares by relation; counts are turned into shares."""
+    """The budget of a sampler as ratios per relation; counts are converted to ratios."""
     budget = build_sampler(config).budget
     relations = torch.arange(2 * graph.num_relations, device=graph.device)
     entities = budget.entity_counts(graph, relations).cpu().numpy()
@@ -80,8 +79,8 @@ def choose(
     """The setting of each relation; the first of `settings` is the reference.
 
     `values`, `sizes` [settings, queries]: target and entities; `relation` [queries] below
-    `num_kinds`. "smaller": as few entities as possible while the target, on queries not seen,
-    falls by no more than the tolerance. "better": the target as high as possible there.
+    `num_kinds`. "smaller": as few entities as possible while the target on held-out queries
+    falls by no more than the tolerance. "better": the highest target on held-out queries.
     """
     gains = values - values[0]
     size = sizes / max(sizes[0].mean(), 1e-9)
@@ -106,7 +105,7 @@ def choose(
 def _on_unseen(
     gains: Floats, size: Floats, kinds: Floats, places: NDArray[np.int64], price: float, seed: int
 ) -> tuple[float, float]:
-    """Gain and size of a choice on the half of the queries that it was not made on, in the mean."""
+    """Mean gain and size of a choice, each on the half of the queries not used for it."""
     generator = np.random.default_rng(seed)
     count = len(kinds)
     number = kinds.argmax(1)
@@ -130,11 +129,11 @@ def _choose(
     price: float,
     seen: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """For each relation the place with the highest gain less the price of its size."""
-    mine = kinds[seen]
+    """The index of the setting with the highest gain minus size cost, for each relation."""
+    counts = kinds[seen]
     worth = gains[places][:, seen] - price * size[places][:, seen]
     overall = worth.mean(1, keepdims=True)
-    estimate = (worth @ mine + _PRIOR * overall) / (mine.sum(0) + _PRIOR)
+    estimate = (worth @ counts + _PRIOR * overall) / (counts.sum(0) + _PRIOR)
     found: NDArray[np.int64] = places[estimate.argmax(0)]
     return found
 
@@ -142,20 +141,20 @@ def _choose(
 def mixed_sampler(
     base: SamplerConfig, settings: list[Setting], choice: Choice, graph: KnowledgeGraph
 ) -> SamplerConfig:
-    """The sampler in which each relation has the setting that was chosen for it."""
+    """The sampler with the chosen setting of each relation."""
     if not choice.setting.any():
         return base
-    mine = [settings[place] for place in choice.setting]
-    edges = _table([float(s.edge_ratio[r]) for r, s in enumerate(mine)], graph)
-    mass = _table([float(s.mass[r]) for r, s in enumerate(mine)], graph)
+    chosen = [settings[index] for index in choice.setting]
+    edges = _table([float(s.edge_ratio[r]) for r, s in enumerate(chosen)], graph)
+    mass = _table([float(s.mass[r]) for r, s in enumerate(chosen)], graph)
     return dataclasses.replace(
         base,
-        entity_ratio=_table([float(s.entity_ratio[r]) for r, s in enumerate(mine)], graph),
+        entity_ratio=_table([float(s.entity_ratio[r]) for r, s in enumerate(chosen)], graph),
         edge_ratio=None if edges == 1.0 else edges,
         mass=None if mass == 1.0 else mass,
         max_entities=None,
         max_edges=None,
-        restart=mine[0].restart,
+        restart=chosen[0].restart,
     )
 
 
@@ -173,6 +172,6 @@ def _table(values: list[float], graph: KnowledgeGraph) -> float | dict[str, floa
 
 
 def _as_share(counts: NDArray[Any], whole: int) -> Floats:
-    """Shares that give these counts again: half a piece more, as shares are rounded down."""
+    """Ratios that reproduce these counts; ratios are rounded down, so half a count is added."""
     share = np.minimum((counts + 0.5) / max(whole, 1), 1.0)
     return np.array([float(f"{s:.6g}") for s in share]) if whole < 10**5 else share

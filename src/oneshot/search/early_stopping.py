@@ -1,7 +1,8 @@
-"""Halving: what a trial must have reached by its second, fourth … validation.
+"""Successive halving: the target that a trial must reach by its second, fourth … validation.
 
-Not by its first: after an eighth of a short training the order of trials is mostly chance. The
-validations stand at equal shares of a trial's queries, or of its time if the search has one.
+The first validation does not count: after an eighth of a short training, the order of trials is
+mostly noise. Validations are at equal shares of a trial's queries, or of its time in a search with
+a time limit.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import numpy as np
 
 from oneshot.search.store import Trial
 
-# So many trials must have come as far before any is judged by them.
+# Trials that must have reached a validation before others are judged by them.
 _LEAST = 4
 
 
@@ -30,11 +31,11 @@ def judged(validations: int) -> list[int]:
 
 
 def expected_value(trial: Trial, trials: Sequence[Trial]) -> float | None:
-    """What a trial reached, or would have reached had it not been stopped as hopeless.
+    """The target of a trial; for a stopped trial, an estimate of what it would have reached.
 
-    Told as they are, stopped trials would look worse the earlier they were stopped. So they get
-    the median gain of the trials that went on from there, but no more than the median of what
-    those reached: it was behind them when it was stopped.
+    Without an estimate, a trial would look worse the earlier it was stopped. It gets the median
+    gain of the trials that continued from there, but at most the median of their final targets,
+    because it was behind them.
     """
     if trial.value is None or not trial.is_hopeless:
         return trial.value

@@ -1,7 +1,7 @@
-"""Feasibility: whether a configuration can come to anything in the time of a trial.
+"""Feasibility: whether a configuration can be trained within the time of a trial.
 
-Found out before it is trained, by timing a few queries: one step of a large predictor on a dense
-graph may take longer than the whole trial has.
+It is checked before the training by timing a few queries: one step of a large predictor on a dense
+graph may take longer than a whole trial.
 """
 
 from collections.abc import Callable
@@ -17,23 +17,23 @@ from oneshot.system.devices import takes_bfloat16
 from oneshot.training.epoch import without_direct
 from oneshot.training.time_budget import Clock
 
-# What a trial has to do at least: steps of the optimizer, training queries, and validations, at
-# the two rungs where it is judged and at its end.
+# The minimum work of a trial: optimizer steps, training queries, and validations (at the two rungs
+# where it is judged, and at its end).
 _LEAST_STEPS, _LEAST_QUERIES, _LEAST_VALIDATIONS = 16, 256, 3
-# The first queries that are timed; then four times as many, while that takes little of the trial.
+# Queries of the first measurement; each further one has four times as many, while they are fast.
 _FIRST_QUERIES, _GROWTH = 2, 4
 _PROBE = 1 / 10
 
 
 class Pace(NamedTuple):
-    """Seconds that a query takes in training and in evaluation."""
+    """Seconds per query in training and in evaluation."""
 
     training: float
     evaluation: float
 
 
 class Demand(NamedTuple):
-    """What a trial has to do in its `seconds`: validations of so many queries, and some steps."""
+    """The work of a trial within its `seconds`: validations of so many queries, and steps."""
 
     seconds: float
     batch_size: int
@@ -41,22 +41,22 @@ class Demand(NamedTuple):
 
     @property
     def queries(self) -> int:
-        """Training queries without which a trial tells nothing."""
+        """The minimum number of training queries of a meaningful trial."""
         return max(_LEAST_STEPS * self.batch_size, _LEAST_QUERIES)
 
     def needed(self, pace: Pace) -> float:
-        """The seconds that the least of it takes."""
+        """Seconds of the minimum work."""
         validations = _LEAST_VALIDATIONS * self.valid_queries * pace.evaluation
         return self.queries * pace.training + validations
 
     def obstacle(self, pace: Pace) -> str | None:
-        """Why nothing useful comes of it at a pace; None if something does."""
+        """The reason why a trial is infeasible at a pace, or None."""
         needed = self.needed(pace)
         if needed <= self.seconds:
             return None
         return (
             f"{self.queries:,} training queries and {_LEAST_VALIDATIONS} validations would take "
-            f"{needed:.1f} s, a trial has {self.seconds:.1f} s"
+            f"{needed:.1f} s; the limit of a trial is {self.seconds:.1f} s"
         )
 
 
@@ -68,11 +68,11 @@ def measure_pace(
     clock: Clock,
     is_enough: Callable[[Pace], bool] = lambda pace: False,
 ) -> Pace:
-    """Time a few queries, then more of them, up to a batch: with few, each takes longer.
+    """Time a few queries, then more, up to a batch, because small batches are slower per query.
 
-    That ends when a pace `is_enough`, or the next queries would take a tenth of a trial's
-    `seconds`. The predictor is left as it was. The first queries are not counted: they allocate
-    memory, and on a GPU kernels are compiled for them.
+    Stops when a pace `is_enough`, or when the next queries would take a tenth of a trial's
+    `seconds`. The predictor is not changed. The first queries are not counted: they allocate memory
+    and, on a GPU, compile kernels.
     """
     graph, device = data.graph.to(reasoner.device), reasoner.device
     count = min(config.batch_size, len(graph.facts))
@@ -91,7 +91,7 @@ def measure_pace(
         reasoner.reason(queries[:size])
 
     size = min(_FIRST_QUERIES, count)
-    # Dropout draws from the generator of torch, whose state is the caller's.
+    # Dropout uses the global generator of torch, whose state is restored for the caller.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         train(size)
         while True:
@@ -111,7 +111,7 @@ def _training(
     queries: Tensor,
     answers: Tensor,
 ) -> Callable[[int], None]:
-    """Forward and backward pass for so many of the queries, as a training step makes them."""
+    """Forward and backward pass for so many of the queries, as in a training step."""
     sampler, graph, predictor = reasoner.sampler, reasoner.graph, reasoner.predictor
     if config.entity_ratio is not None:
         sampler = sampler.with_entity_ratio(config.entity_ratio)

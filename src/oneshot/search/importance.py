@@ -1,4 +1,4 @@
-"""Importance: how much each dimension of the space decides on the target, by a random forest."""
+"""Importance of each dimension of the space for the target, by a random forest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _LEAST_TRIALS = 4
 
 
 class Surrogate:
-    """A forest that predicts the target from a configuration, as far as the trials tell."""
+    """A forest that predicts the target of a configuration, fitted to the trials."""
 
     def __init__(self, space: Space, trials: Sequence[Trial], seed: int = 0) -> None:
         require("sklearn", "search", "the importance of dimensions")
@@ -36,7 +36,7 @@ class Surrogate:
         self._forest.fit(_filled(np.array(rows)), np.array(targets))
 
     def drawn(self, count: int) -> NDArray[np.float64]:
-        """Random configurations as the forest sees them, [count, dimensions]."""
+        """Random configurations in the encoding of the forest, [count, dimensions]."""
         found = self._configspace.sample_configuration(count)
         return _filled(np.array([configuration.get_array() for configuration in found]))
 
@@ -52,9 +52,9 @@ class Surrogate:
 def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str, float]:
     """The total Sobol index of each dimension, largest first; empty with too few trials.
 
-    The share of the forest's variance over the space that goes away if all but this dimension are
-    known: `E[(f(x) − f(x′))²] / 2 Var f`, where `x′` has this dimension drawn anew (Jansen).
-    Shares of dimensions that act together overlap, so that the sum may be above 1.
+    The share of the forest's variance over the space that remains if all other dimensions are
+    known: `E[(f(x) − f(x′))²] / 2 Var f`, where this dimension of `x′` is resampled (Jansen).
+    Shares of interacting dimensions overlap, so the sum may exceed 1.
     """
     valued = [trial for trial in trials if trial.value is not None]
     if len(valued) < _LEAST_TRIALS:
@@ -66,7 +66,7 @@ def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str
     found = {}
     for column, name in enumerate(surrogate.names):
         changed = rows.copy()
-        # Where the dimension plays no part, in one of the two, it stays as it is.
+        # If the dimension is inactive in one of the two, it does not change.
         active = (rows[:, column] >= 0) & (others[:, column] >= 0)
         changed[active, column] = others[active, column]
         difference = float(((surrogate.predict(changed) - predicted) ** 2).mean())
@@ -77,7 +77,7 @@ def importance(space: Space, trials: Sequence[Trial], seed: int = 0) -> dict[str
 def predicted_random_search(
     space: Space, trials: Sequence[Trial], count: int, seed: int = 0
 ) -> list[float]:
-    """What a random search is expected to have reached after 1, 2, … trials, by the forest."""
+    """The expected best value of a random search after 1, 2, … trials, by the forest."""
     valued = [trial for trial in trials if trial.value is not None]
     if len(valued) < _LEAST_TRIALS:
         return []
@@ -89,5 +89,5 @@ def predicted_random_search(
 
 
 def _filled(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Dimensions that play no part in a configuration as −1."""
+    """Replace inactive dimensions of a configuration by −1."""
     return np.nan_to_num(rows.astype(np.float64), nan=-1.0)

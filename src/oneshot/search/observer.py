@@ -1,4 +1,4 @@
-"""Observer of a search: what follows its trials, such as a live table."""
+"""Observer of a search, such as a live table of its trials."""
 
 from typing import TYPE_CHECKING
 
@@ -7,26 +7,26 @@ if TYPE_CHECKING:
 
 
 class SearchObserver:
-    """Follows a search; a subclass has the methods that it needs, the others do nothing."""
+    """Base class of observers; a subclass overrides the methods that it needs."""
 
     def on_phase(self, title: str, total: int, target: str) -> None:
         """Before the trials of a phase.
 
-        `title`: what a trial of it is called; `total`: the number of trials, 0 if the time decides
-        on it; `target`: what the trials are to raise.
+        `title`: the name of a trial of this phase; `total`: the number of trials, 0 if only the
+        time is limited; `target`: the metric that the search maximises.
         """
 
     def on_trial_start(self, trial: "Trial", trials: "list[Trial]") -> None:
-        """When a trial begins; `trials`: all of the phase so far."""
+        """When a trial starts; `trials`: all trials of the phase so far."""
 
     def on_trial_end(self, trial: "Trial", trials: "list[Trial]") -> None:
-        """When a trial has ended, whatever came of it."""
+        """When a trial has ended, with any status."""
 
     def on_phase_end(self) -> None:
-        """After the trials of a phase, however it has ended."""
+        """After the trials of a phase, even after an error."""
 
     def on_evaluation(self) -> None:
-        """Before the reasoner is evaluated with the sampler that phase 2 has found."""
+        """Before the reasoner is evaluated with the sampler of phase 2."""
 
     def on_evaluation_end(self) -> None:
-        """After that evaluation, however it has ended."""
+        """After that evaluation, even after an error."""

@@ -1,4 +1,4 @@
-"""Phase 1: the predictor's configuration, by short trainings with the sampler frozen."""
+"""Phase 1: search of the predictor's configuration by short trainings with a frozen sampler."""
 
 import contextlib
 import dataclasses
@@ -23,10 +23,10 @@ from oneshot.search.session import OutOfTime, PhaseTimer, Session
 from oneshot.search.space import Space
 from oneshot.search.store import Trial
 
-_WORST = 0.01  # no target below is told apart
+_WORST = 0.01  # lower targets are treated as equal
 
 PREDICTOR, RANDOM = "predictor", "random"
-"""Names in the store; those of random searches have an ending (`random:3`)."""
+"""Names in the store; those of random searches have a suffix (`random:3`)."""
 
 
 _ENDED = "predictor_ended"
@@ -34,7 +34,7 @@ _ENDED = "predictor_ended"
 
 
 def find_predictor(session: Session) -> Trial:
-    """Search the predictor's configuration. → the best trial"""
+    """Search the predictor's configuration. Returns the best trial."""
     settings, space, store = session.settings, session.settings.space, session.store
     first = int(settings.tries_base)
     design: list[Proposal] = []
@@ -58,15 +58,15 @@ def find_predictor(session: Session) -> Trial:
             store.set_about(_ENDED, True)
     best = best_trial(trials)
     if best is None:
-        more = "; give it more --minutes" if settings.minutes else ""
+        more = "; increase --minutes" if settings.minutes else ""
         raise OneshotError(
-            f"no trial came to an end; see `oneshot search --show` for the reasons{more}"
+            f"no trial was completed; see `oneshot search --show` for the errors{more}"
         )
     return best
 
 
 def search_randomly(session: Session, seed: int) -> None:
-    """Search at random with as many trials, to compare with."""
+    """Run random searches with the same number of trials, for comparison."""
     space = session.settings.space
 
     def next_one(number: int, trials: list[Trial]) -> Proposal:
@@ -78,9 +78,9 @@ def search_randomly(session: Session, seed: int) -> None:
 def run_trials(
     session: Session, phase: str, title: str, next_one: Callable[[int, list[Trial]], Proposal]
 ) -> list[Trial]:
-    """Train what `next_one` proposes, until the phase has the trials that the session is for.
+    """Train the proposals of `next_one` until the phase has the requested trials.
 
-    If the search has a time, until that of the phase is over.
+    In a search with a time limit, until the time of the phase is over.
     """
     settings, total, allotment = session.settings, session.effort.trials, session.allotment
 
@@ -95,14 +95,14 @@ def run_trials(
             "seconds": settings.seconds,
             "limits": limits(trials, settings.validations, settings.keep),
             "timed": allotment is not None,
-            # The plan, or what the user gave, is not given up before it was tried.
+            # The configuration of the plan or the user is always tried.
             "must_run": settings.tries_base and values == trials[0].values,
         }
 
     with session.phase(title, total) as observer:
         if allotment is None:
             return run_phase(session, phase, total, next_one, make_task, observer)
-        # A trial that would end rather after the time than within it is not begun.
+        # A trial that would probably end after the time limit is not started.
         end = allotment.predictor_end - settings.seconds / 2
         timer = PhaseTimer(
             session.timer, end, lambda: best_trial(session.store.trials(phase)) is None
@@ -113,11 +113,11 @@ def run_trials(
 
 
 def known_trials(trials: Sequence[Trial]) -> list[Known]:
-    """Trials as the surrogate is told of them: costs between 0 and 1.
+    """Trials with their costs for the surrogate, between 0 and 1.
 
-    By the logarithm of the target: choices multiply rather than add up, and one that makes a bad
-    configuration twice as good says as much as one that does so to a good one. How good an
-    infeasible one would be is not known: as one that runs, it counts with the mean, and is not
+    The cost is based on the logarithm of the target, because the effects of choices multiply rather
+    than add up: doubling a low target is as informative as doubling a high one. The target of an
+    infeasible configuration is unknown. Like a running one, it counts with the mean cost and is not
     proposed again.
     """
     found = []
@@ -136,7 +136,7 @@ def cost_of(value: float) -> float:
 
 
 def values_of(base: Config, space: Space) -> dict[str, Any]:
-    """The values that a configuration has for the dimensions of a space, drawn into its ranges."""
+    """The values of a configuration for the dimensions of a space, clipped to its ranges."""
     values = {}
     for name in space.dimensions:
         section, _, option = name.partition(".")

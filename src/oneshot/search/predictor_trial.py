@@ -1,10 +1,10 @@
-"""Trial: one cheap training of phase 1, stopped when it is hopeless.
+"""A trial of phase 1: one short training, stopped early if it falls behind.
 
-A trial is a function of a plain table, the task, to another, the outcome, so that it runs alike
-here, in another process and on another machine.
+A trial is a function from a plain dictionary, the task, to another, the outcome, so that it runs
+identically in this process, in another process and on another machine.
 
-Without a time for the search a trial asks a number of queries, and is validated after equal shares
-of them. Else it has a time, and is validated after equal shares of that.
+In a search without a time limit, a trial trains on a number of queries and is validated after equal
+shares of them. Otherwise it has a time limit and is validated after equal shares of the time.
 """
 
 import dataclasses
@@ -33,59 +33,59 @@ from oneshot.training.observer import Observer
 from oneshot.training.time_budget import Clock
 from oneshot.training.trainer import Trainer
 
-# How often the training in full is validated, at least.
+# The least number of validations of the full training.
 _FULL_VALIDATIONS = 10
-# Epochs between two rungs of a trial, about: at the end of one it is seen that a rung has passed.
+# Approximate epochs between two rungs of a trial: rungs are checked at the end of an epoch.
 _EPOCHS_PER_RUNG = 2
-# A trial ends with its time, give or take a step and what its last validation was expected to
-# take. Beyond this multiple of its time it is broken off.
+# A trial ends at its time limit, up to a step and the expected time of its last validation. It is
+# aborted after this multiple of its time limit.
 _BEYOND = 1.2
-# The epochs of the training in full are more than its time is enough for: the clock ends it.
+# The full training has more epochs than fit into its time: the time limit ends it.
 _MORE_THAN_ENOUGH = 1.3
 
 _DATA: dict[str, Dataset] = {}
-"""Data sets that this process holds, by the fingerprint of their graph."""
+"""Data sets in memory of this process, by the fingerprint of their graph."""
 
 
 class Hopeless(Exception):  # noqa: N818
-    """Ends a trial that is behind others; no error."""
+    """Ends a trial that is behind others; not an error."""
 
 
 class Slow(Exception):  # noqa: N818
-    """Ends a trial that takes too long; no error."""
+    """Ends a trial that takes too long; not an error."""
 
 
 class Infeasible(Exception):  # noqa: N818
-    """Says that a configuration cannot come to anything in the time of a trial; no error."""
+    """Ends a trial whose configuration is too slow for its time limit; not an error."""
 
 
 def provide(data: Dataset) -> None:
-    """Have the trials of this process use a data set that is in memory already."""
+    """Let the trials of this process use a data set that is already in memory."""
     _DATA.clear()
     _DATA[data.graph.fingerprint] = data
 
 
 def task_data(task: dict[str, Any]) -> Dataset:
-    """The data set of a task; read once a process, and checked to be the same one."""
+    """The data set of a task; read once per process, and checked to be the same."""
     fingerprint = task["fingerprint"]
     if fingerprint not in _DATA:
         origin = task["origin"]
         if origin is None:
             raise InputError(
                 "a search with several workers needs a data set on disk: save it with "
-                "`oneshot data DATA --save DIR` and search there"
+                "`oneshot data DATA --save DIR` and search with DIR"
             )
         data = load(origin["source"], **origin["options"])
         if data.graph.fingerprint != fingerprint:
             raise InputError(
-                f"{origin['source']}: is another graph here than where it was searched"
+                f"{origin['source']}: this worker reads a different graph from this path"
             )
         provide(data)
     return _DATA[fingerprint]
 
 
 def base_config(table: dict[str, Any]) -> Config:
-    """A configuration from its table in a task, where unset options are None."""
+    """A configuration from its dictionary in a task, in which unset options are None."""
     return from_table(
         {s: {k: v for k, v in options.items() if v is not None} for s, options in table.items()}
     )
@@ -94,10 +94,10 @@ def base_config(table: dict[str, Any]) -> Config:
 def trial_training(
     config: TrainingConfig, num_facts: int, queries: int, validations: int, valid_queries: int
 ) -> TrainingConfig:
-    """The training of a trial: `queries` in all, validated at equal distances.
+    """The training options of a trial with `queries` queries and equidistant validations.
 
-    Each validation follows a share of the queries of an epoch, or several epochs if one has too
-    few: trials with different `fact_ratio` get the same work.
+    A validation follows a share of an epoch, or several epochs if an epoch has too few queries, so
+    that trials with different `fact_ratio` do the same work.
     """
     whole = queries_per_epoch(dataclasses.replace(config, query_share=1.0), num_facts)
     wanted = max(queries // validations, 2)
@@ -110,16 +110,16 @@ def trial_training(
         valid_every=every,
         valid_limit=valid_queries,
         patience=0,
-        minutes=0.0,  # the search keeps the time
+        minutes=0.0,  # the search limits the time
     )
 
 
 def timed_training(
     config: TrainingConfig, num_facts: int, task: dict[str, Any], pace: Pace
 ) -> TrainingConfig:
-    """The training of a trial that has a time: short epochs, and more of them than fit in.
+    """The training options of a trial with a time limit: short epochs, and more than fit.
 
-    A warm-up keeps its share of the training.
+    A warm-up keeps its relative length.
     """
     whole = queries_per_epoch(dataclasses.replace(config, query_share=1.0), num_facts)
     seconds = task["seconds"] / task["validations"] / _EPOCHS_PER_RUNG
@@ -139,7 +139,7 @@ def timed_training(
 
 
 def full_config(settings: SearchSettings, trial: Trial, num_facts: int) -> Config:
-    """The configuration of a trial, as the best is trained in full."""
+    """The configuration of the full training of a trial."""
     config = configured(settings.base, settings.space.whole(trial.values))
     training, queries = config.training, settings.final_queries
     if settings.minutes:
@@ -154,10 +154,10 @@ def full_config(settings: SearchSettings, trial: Trial, num_facts: int) -> Confi
 
 
 def full_training(config: TrainingConfig, num_facts: int, queries: int) -> TrainingConfig:
-    """The training of the best configuration: `queries` in all, whatever its `fact_ratio` is.
+    """The training options of the best configuration, with `queries` queries for any `fact_ratio`.
 
-    An epoch with more of them than there are to ask in a tenth of the training is cut short, so
-    that the split is drawn anew and the best epoch can be chosen.
+    An epoch is limited to a tenth of the training, so that the facts are split again and the best
+    epoch can be selected.
     """
     whole = queries_per_epoch(dataclasses.replace(config, query_share=1.0), num_facts)
     epochs = max(round(queries / whole), _FULL_VALIDATIONS)
@@ -170,9 +170,9 @@ def full_training(config: TrainingConfig, num_facts: int, queries: int) -> Train
 
 
 class Watcher(Observer):
-    """Follows a training and ends it if it falls behind `limits` or takes too long.
+    """Observes a training and ends it if it falls behind `limits` or takes too long.
 
-    `limits`: validation number → the least target that it must have reached by then.
+    `limits`: validation number → minimum target at that validation.
     """
 
     judged_at = "validation"
@@ -190,8 +190,8 @@ class Watcher(Observer):
 
     def on_step(self, queries: int, loss: float) -> None:
         if self.device.type == "cuda" and not self._has_stepped:
-            # Kernels are compiled in the first step of each kind of predictor in a process, for
-            # longer than a trial may take: what a trial reaches must not depend on its place.
+            # Each process compiles the kernels of a predictor in its first step, which may take
+            # longer than a trial. The result of a trial must not depend on its order.
             self._begun = self._clock()
         self._has_stepped = True
         self._check_time()
@@ -213,21 +213,21 @@ class Watcher(Observer):
         self._check_time()
 
     def check_time(self) -> bool:
-        """Raise if the trial takes too long; asked in each step and in each validation batch.
+        """Raise if the trial takes too long; called in each step and each validation batch.
 
-        → whether the training is to stop: it is not, or this has raised
+        Always returns False: the training is not to stop, unless this raises.
         """
         if self._has_stepped:
             self._check_time()
         return False
 
     def _number(self, trainer: Trainer) -> int:
-        """Which validation this is."""
+        """The number of this validation."""
         return len(self.curve) + 1
 
     @property
     def spent(self) -> float:
-        """Seconds since the start; of the processor, so that other work on it does not count."""
+        """Seconds since the start, as CPU time, so that other processes do not count."""
         return self._clock() - self._begun
 
     def _clock(self) -> float:
@@ -241,10 +241,10 @@ class Watcher(Observer):
 
 
 class RungWatcher(Watcher):
-    """Follows a training in a time budget. Its curve has a value for each rung of the budget.
+    """Observes a training with a time limit. Its curve has a value for each rung of the limit.
 
-    A validation counts for all rungs that have passed since the one before it: for a slow
-    configuration that may be several.
+    A validation counts for all rungs since the previous one, which may be several for a slow
+    configuration.
     """
 
     judged_at = "rung"
@@ -279,9 +279,9 @@ class RungWatcher(Watcher):
 
 
 def run_predictor_trial(task: dict[str, Any], clock: Clock = time.perf_counter) -> dict[str, Any]:
-    """Train a configuration for a short while. → the outcome, as the store takes it
+    """Train a configuration for a short time. Returns the outcome for the store.
 
-    `clock`: what the time is read from, where the search has a time.
+    `clock`: the clock of a search with a time limit.
     """
     data = task_data(task)
     device = torch.device(task["device"])
@@ -308,7 +308,7 @@ def run_predictor_trial(task: dict[str, Any], clock: Clock = time.perf_counter) 
     except Infeasible as reason:
         outcome |= {"status": "infeasible", "error": str(reason)}
     except Exception as error:
-        # Also faults of ours: a search of hours must not end with one odd configuration.
+        # Including bugs of oneshot: one configuration must not end a search of hours.
         outcome |= {"status": "failed", "error": failure(error)}
     outcome["is_fatal"] = not free_memory(device)
     value = watcher.curve[-1] if watcher.curve and outcome["status"] != "failed" else None
@@ -330,8 +330,8 @@ def _train(
     watcher: Watcher,
     about: dict[str, Any],
 ) -> None:
-    """The training of a trial; all that it holds goes with it."""
-    # Also what values do not go together is found out here.
+    """Train a trial; all memory is released on return."""
+    # This also raises for incompatible values.
     config = configured(base_config(task["config"]), task["values"])
     reasoner = build_reasoner(data.graph, config, device)
     about["parameters"] = reasoner.predictor.num_parameters
@@ -349,7 +349,7 @@ def _train(
         )
     trainer = Trainer(reasoner, data, training, budget, should_stop=watcher.check_time)
     if budget is not None:
-        # What was measured, and what the sampler learns once in a process, is the search's time.
+        # Measurements, and the fitting of the sampler once per process, count as search time.
         budget.started = budget.clock()
     trainer.run([watcher])
 
@@ -357,7 +357,7 @@ def _train(
 def _feasible_training(
     task: dict[str, Any], data: Dataset, config: TrainingConfig, reasoner: Reasoner, clock: Clock
 ) -> TrainingConfig:
-    """The training of a trial that has a time; `Infeasible` if nothing would come of it."""
+    """Train a trial with a time limit; raises `Infeasible` if it is too slow."""
     demand = Demand(task["seconds"], config.batch_size, task["valid_queries"])
     pace = measure_pace(
         reasoner, data, config, task["seconds"], clock, lambda pace: demand.obstacle(pace) is None
@@ -369,22 +369,22 @@ def _feasible_training(
 
 
 def free_memory(device: torch.device) -> bool:
-    """Give back what a trial held. → whether the device can still be used"""
+    """Release the memory of a trial. Returns whether the device is still usable."""
     gc.collect()
     if device.type != "cuda":
-        # Else each worker would keep as much as the largest of its trials needed.
+        # Otherwise each worker would keep the memory of its largest trial.
         return_freed_memory()
         return True
     try:
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
-    except RuntimeError:  # an error of a kernel, after which all others fail as well
+    except RuntimeError:  # a kernel error, after which all other kernels fail as well
         return False
     return True
 
 
 def failure(error: BaseException) -> str:
-    """What went wrong, in one line."""
+    """The error in one line."""
     if is_out_of_memory(error):
         return "out of memory"
     text = " ".join(str(error).split())

@@ -1,13 +1,13 @@
-"""Proposing: which configuration is tried next, given the trials so far.
+"""Proposals: the next configuration, given the trials so far.
 
-A proposal depends only on the space, the trials and the seed: nothing is kept between two of
-them. SMAC is made anew each time and told what the store holds, so that a search that was killed
-goes on as if it had not been.
+A proposal depends only on the space, the trials and the seed; there is no other state. SMAC is
+created for each proposal and gets the trials of the store, so that a killed search resumes as if it
+had not been interrupted.
 
-Every second proposal is where the surrogate expects most improvement, anywhere in the space; those
-between are variations of the best trials, the one of which the surrogate thinks best. In twenty
-dimensions thirty trials say little about the space, but something about the place of the best.
-All surrogates choose among the same variations and by the same rules.
+Every second proposal maximises the expected improvement over the whole space. The others are
+variations of the best trials, of which the surrogate selects one. In twenty dimensions, thirty
+trials contain little information about the whole space, but some about the region of the best.
+All surrogates choose among the same variations by the same rules.
 """
 
 import contextlib
@@ -27,24 +27,24 @@ from oneshot.search.settings import Surrogate
 from oneshot.search.space import CONDITIONS, Choice, Range, Space, plain
 from oneshot.training.epoch import mixed_seed
 
-# Random configurations among which the expected improvement is looked for, beside local search.
+# Random candidates for the expected improvement, in addition to local search.
 _CANDIDATES = 1000
 _LOCAL_STEPS = 10
-# Variations of each of the best trials among which one is chosen.
+# Candidate variations per parent.
 _CHILDREN = 150
 
 RANDOM_SHARE = 0.05
-"""Share of proposals that are drawn at random, so that the surrogate cannot lock itself in."""
+"""Share of random proposals, so that the surrogate does not get stuck."""
 
 PARENTS, MUTATIONS = 3, 3
-"""Variations are of so many of the best trials, with at most so many other values."""
+"""Number of best trials that are varied, and maximum number of changed values."""
 
 FAILURE_COST = 1.0
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a configuration: its cost between 0 and 1, or None while it runs."""
+    """A configuration with its cost between 0 and 1, or None while it runs."""
 
     values: Mapping[str, Any]
     cost: float | None
@@ -52,20 +52,20 @@ class Known:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What to try, without the options that are fixed, and who thought of it."""
+    """A proposed configuration, without fixed options, and its origin."""
 
     values: dict[str, Any]
     origin: str
 
 
 def initial_design(space: Space, count: int, seed: int) -> list[Proposal]:
-    """Configurations spread evenly over the space (Sobol), to start from."""
+    """Initial configurations, spread evenly over the space (Sobol)."""
     with quiet():
         require("smac", "search", "the search")
         from smac.initial_design.sobol_design import SobolInitialDesign
 
         with _scenario(space, small_seed(seed)) as scenario:
-            # Some of them are forbidden: more are drawn, a power of two as Sobol's are best.
+            # Some are forbidden, so more are drawn; Sobol sequences are best with powers of two.
             drawn = 1 << (2 * count - 1).bit_length()
             design = SobolInitialDesign(
                 scenario, n_configs=drawn, max_ratio=1.0, seed=scenario.seed
@@ -75,7 +75,7 @@ def initial_design(space: Space, count: int, seed: int) -> list[Proposal]:
 
 
 def random_proposal(space: Space, seed: int, number: int) -> Proposal:
-    """The configuration that a random search with this seed tries as its `number`-th."""
+    """The `number`-th configuration of a random search with this seed."""
     with quiet():
         drawn = space.configspace(small_seed(mixed_seed(seed, number, 7))).sample_configuration()
     return Proposal(plain(space, drawn), "random")
@@ -88,10 +88,10 @@ def propose(
     number: int,
     surrogate: Surrogate = "forest",
 ) -> Proposal:
-    """Where the surrogate of the known costs expects most improvement, or near the best of them.
+    """The configuration with the highest expected improvement, or a variation of the best trials.
 
-    Configurations that still run count with the mean of the known costs, so that several workers
-    do not all try the same place.
+    Running configurations count with the mean of the known costs, so that several workers do not
+    all try the same region.
     """
     costs = [k.cost for k in known if k.cost is not None]
     if not costs:
@@ -114,7 +114,7 @@ def propose(
                 scenario,
                 None,
                 model=make_surrogate(surrogate, scenario.configspace, scenario.seed),
-                # Costs as they are: SMAC's own choice for forests is to take their logarithms.
+                # Costs without a transform: SMAC's default for forests is their logarithm.
                 runhistory_encoder=RunHistoryEncoder(scenario),
                 acquisition_function=EI(xi=0.0, log=False),
                 acquisition_maximizer=Facade.get_acquisition_maximizer(
@@ -127,7 +127,7 @@ def propose(
                 logging_level=False,
                 overwrite=True,
             )
-            for configuration, cost in _told(space, known, scenario.configspace).items():
+            for configuration, cost in _costs(space, known, scenario.configspace).items():
                 value = TrialValue(cost=cost)
                 smac.tell(TrialInfo(configuration, seed=0), value, save=False)
             chosen = smac.ask().config
@@ -136,12 +136,12 @@ def propose(
 
 
 def varies(number: int) -> bool:
-    """Whether the `number`-th proposal of a search is a variation, if there is a new one."""
+    """Whether the `number`-th proposal of a search is a variation, if a new one exists."""
     return number % 2 == 0
 
 
 def variation_of(space: Space, values: Mapping[str, Any], seed: int, number: int) -> dict[str, Any]:
-    """A configuration with one to three other values, drawn as for a proposal."""
+    """A configuration with one to three changed values, drawn as for a proposal."""
     generator = np.random.default_rng(mixed_seed(seed, number, 13))
     configspace = space.configspace(small_seed(mixed_seed(seed, number, 13)))
     with quiet():
@@ -157,42 +157,42 @@ def variation_of(space: Space, values: Mapping[str, Any], seed: int, number: int
 def _vary(
     space: Space, known: Sequence[Known], seed: int, number: int, surrogate: Surrogate
 ) -> Proposal | None:
-    """The variation of one of the best trials that the surrogate thinks best, if any is new."""
+    """The variation of the best trials with the best prediction, if there is a new one."""
     with quiet():
         require("smac", "search", "the search")
         from oneshot.search.surrogates import make_surrogate
 
         generator = np.random.default_rng(mixed_seed(seed, number, 11))
         with _scenario(space, small_seed(mixed_seed(seed, number))) as scenario:
-            told = _told(space, known, scenario.configspace)
+            costs = _costs(space, known, scenario.configspace)
             tried = [dict(one.values) for one in known]
             model = make_surrogate(surrogate, scenario.configspace, scenario.seed)
-            model.train(np.array([c.get_array() for c in told]), np.array([[*told.values()]]).T)
+            model.train(np.array([c.get_array() for c in costs]), np.array([[*costs.values()]]).T)
             found = []
-            for parent in sorted(told, key=lambda c: told[c])[:PARENTS]:
+            for parent in sorted(costs, key=lambda c: costs[c])[:PARENTS]:
                 for other in scenario.configspace.sample_configuration(_CHILDREN):
                     child = _child(parent, other, scenario.configspace, generator)
-                    # As it would be tried: a configuration keeps more digits than a trial.
+                    # Rounded as in a trial: a configuration keeps more digits.
                     if child is not None and plain(space, child) not in tried:
                         found.append(child)
             if not found:
                 return None
             cost, _ = model.predict_marginalized(np.array([child.get_array() for child in found]))
-            # A forest has steps: of those on the lowest one any.
+            # A forest is piecewise constant: take any of the lowest.
             lowest = np.flatnonzero(cost[:, 0] == cost.min())
             chosen = found[int(generator.choice(lowest))]
     return Proposal(plain(space, chosen), "variation")
 
 
 def _child(parent: Any, other: Any, configspace: Any, generator: np.random.Generator) -> Any | None:
-    """The parent with a few values of another configuration; None if they do not go together."""
+    """The parent with a few values of another configuration; None if they are incompatible."""
     from ConfigSpace.exceptions import ForbiddenValueError
     from ConfigSpace.util import deactivate_inactive_hyperparameters
 
     both = [name for name in parent if name in other]
     count = min(int(generator.integers(1, MUTATIONS + 1)), len(both))
     changed = {n: other[n] for n in generator.choice(both, count, replace=False)}
-    # What only the other has may be asked for by what is changed.
+    # The changed values may activate dimensions that only the other one has.
     values = {**other, **parent, **changed}
     try:
         return deactivate_inactive_hyperparameters(values, configspace)
@@ -200,22 +200,22 @@ def _child(parent: Any, other: Any, configspace: Any, generator: np.random.Gener
         return None
 
 
-def _told(space: Space, known: Sequence[Known], configspace: Any) -> dict[Any, float]:
-    """Known configurations, each once, with their costs; the mean cost while they run."""
+def _costs(space: Space, known: Sequence[Known], configspace: Any) -> dict[Any, float]:
+    """The distinct known configurations with their costs; running ones have the mean cost."""
     import ConfigSpace
 
     mean = fmean(k.cost for k in known if k.cost is not None)
-    told: dict[Any, float] = {}
+    costs: dict[Any, float] = {}
     for one in known:
         values = {n: v for n, v in one.values.items() if n in space.dimensions}
         configuration = ConfigSpace.Configuration(configspace, values=values)
-        told.setdefault(configuration, mean if one.cost is None else one.cost)
-    return told
+        costs.setdefault(configuration, mean if one.cost is None else one.cost)
+    return costs
 
 
 @contextlib.contextmanager
 def _scenario(space: Space, seed: int) -> Iterator[Any]:
-    """A scenario of SMAC, whose files go to a directory that is removed."""
+    """A scenario of SMAC with a temporary directory for its files."""
     from smac import Scenario
 
     with tempfile.TemporaryDirectory(prefix="oneshot-smac-") as directory:
@@ -230,7 +230,7 @@ def _scenario(space: Space, seed: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep remarks of SMAC, which are about its own files and warnings, from the user."""
+    """Silence the log messages of SMAC, which are about its own files and warnings."""
     logger = logging.getLogger("smac")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -243,15 +243,15 @@ def quiet() -> Iterator[None]:
 
 
 def small_seed(seed: int) -> int:
-    """A seed as numpy's older generators take it."""
+    """A seed in the range of numpy's legacy generators."""
     return seed % (2**31 - 1)
 
 
 def nearest(space: Space, values: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a space nearest to some values.
+    """The configuration of a space that is closest to some values.
 
-    A number outside its range becomes the end of it; what is not among the choices, or is not
-    given, becomes the last choice (for budgets the one that takes most) or the middle.
+    A number outside its range is clipped. A missing value or one that is not among the choices
+    becomes the last choice (for budgets, the largest one) or the middle of the range.
     """
     found: dict[str, Any] = {}
     for name, dimension in space.dimensions.items():
@@ -272,7 +272,7 @@ def nearest(space: Space, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _active(space: Space, values: dict[str, Any]) -> dict[str, Any]:
-    """Without the dimensions that play no part."""
+    """The values without inactive dimensions."""
     kept = dict(values)
     for child, (parent, allowed) in CONDITIONS.items():
         is_open = child in kept and isinstance(space.dimensions.get(parent), Choice)

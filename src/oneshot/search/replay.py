@@ -1,8 +1,8 @@
-"""Replay: searches on configurations whose outcome is known, to compare what proposes them.
+"""Replay of searches on configurations with known outcomes, to compare surrogates.
 
-What a surrogate is worth can only be seen over many searches, and a search trains for minutes. So a
-pool of configurations is trained once, and searches look their trials up in it: fifty take as long
-as the surrogates need. A replayed search proposes as `oneshot.search.propose` does, but among the
+Comparing surrogates requires many searches, and each search trains for minutes. Therefore a pool of
+configurations is trained once, and replayed searches look up their trials in the pool, so that only
+the surrogates take time. A replayed search proposes as `oneshot.search.propose` does, but among the
 members of the pool.
 """
 
@@ -36,10 +36,10 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arm:
-    """What proposes the trials of a replayed search.
+    """A strategy that proposes the trials of a replayed search.
 
-    `surrogate`: None to draw at random where a surrogate would choose. `varies`: whether every
-    second proposal is a variation of one of the best trials.
+    `surrogate`: None for random draws instead of a surrogate. `varies`: whether every second
+    proposal is a variation of one of the best trials.
     """
 
     surrogate: Surrogate | None
@@ -48,11 +48,11 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pool:
-    """Configurations and what came of them.
+    """Configurations and their outcomes.
 
-    `configspace`: of ConfigSpace. `rows` [n, d]: the configurations as it encodes them. `values`
-    [n]: the target that each reached, 0 for a failed trial. `costs` [n]: the values as a surrogate
-    is told of them. `related` [n, n]: whether one is a variation of the other.
+    `configspace`: the space of ConfigSpace. `rows` [n, d]: the encoded configurations. `values`
+    [n]: the target of each, 0 for a failed trial. `costs` [n]: the costs for a surrogate. `related`
+    [n, n]: whether one is a variation of the other.
     """
 
     configspace: Any
@@ -65,11 +65,11 @@ class Pool:
 def pool_member(
     space: Space, members: Sequence[Mapping[str, Any]], roots: int, seed: int
 ) -> Proposal:
-    """The next member of a pool that has these.
+    """The next member of a pool with these members.
 
-    Among random configurations of twenty dimensions no two are alike, and a search by variations
-    would have nowhere to go. So only the first `roots` are random. The others are variations of a
-    member before them, whichever it is, so that the pool favours no place.
+    Random configurations in twenty dimensions are never similar, so a search by variations would
+    find none in the pool. Therefore only the first `roots` are random. The others are variations of
+    a random earlier member, so that the pool favours no region.
     """
     number = len(members)
     if number < roots:
@@ -81,7 +81,7 @@ def pool_member(
 def make_pool(
     space: Space, members: Sequence[Mapping[str, Any]], values: Sequence[float | None]
 ) -> Pool:
-    """A pool of members of a space and what they reached, None for failed ones."""
+    """A pool of members of a space and their targets, None for failed ones."""
     with quiet():
         import ConfigSpace
 
@@ -93,7 +93,7 @@ def make_pool(
             ]
         )
     one, other = rows[:, None], rows[None]
-    # What only one of them has follows from the values that both have.
+    # Dimensions that only one of them has follow from the values of the common ones.
     both = ~np.isnan(one) & ~np.isnan(other)
     related = ((one != other) & both).sum(2) <= MUTATIONS
     reached = [value or 0.0 for value in values]
@@ -102,7 +102,7 @@ def make_pool(
 
 
 def replay(pool: Pool, arm: Arm, seed: int, trials: int, initial: int) -> Places:
-    """The members that a search tries, in their order [trials].
+    """The members that a search tries, in order, [trials].
 
     The first `initial` are drawn at random, the same ones for all arms with the same seed.
     """
@@ -121,7 +121,7 @@ def best_so_far(pool: Pool, tried: Places) -> Floats:
 
 
 def rank_correlation(pool: Pool, surrogate: Surrogate, seed: int, count: int) -> float:
-    """How well a surrogate that knows `count` members orders the others (Spearman)."""
+    """The rank correlation (Spearman) of a surrogate that knows `count` members on the others."""
     from scipy.stats import spearmanr
 
     order = np.random.default_rng(mixed_seed(seed, 23)).permutation(len(pool.rows))
@@ -130,12 +130,12 @@ def rank_correlation(pool: Pool, surrogate: Surrogate, seed: int, count: int) ->
         model = _trained(pool, surrogate, known, small_seed(mixed_seed(seed, 23)))
         predicted = model.predict_marginalized(pool.rows[others])[0][:, 0]
     if predicted.min() == predicted.max():
-        return 0.0  # it tells none from another
+        return 0.0  # constant predictions
     return float(spearmanr(predicted, pool.costs[others]).statistic)
 
 
 def _next(pool: Pool, arm: Arm, tried: list[int], seed: int, number: int) -> int:
-    """The member that is tried as the `number`-th."""
+    """The `number`-th member that a search tries."""
     generator = np.random.default_rng(mixed_seed(seed, number, 29))
     places = np.array(tried)
     fresh = np.setdiff1d(np.arange(len(pool.rows)), places)

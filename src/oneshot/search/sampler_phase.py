@@ -1,4 +1,4 @@
-"""Phase 2: the budgets of the subgraphs by relation, by evaluation with the predictor frozen."""
+"""Phase 2: search of the subgraph budgets per relation, by evaluation of a frozen predictor."""
 
 import contextlib
 import dataclasses
@@ -25,29 +25,29 @@ from oneshot.training.time_budget import TimeBudget
 from oneshot.training.trainer import Trainer
 
 SAMPLER = "sampler"
-"""Name in the store; with an ending that says of which training (`sampler:0a1b2c3d4e5f`)."""
+"""Name in the store; a suffix identifies the training (`sampler:0a1b2c3d4e5f`)."""
 
 _QUERIES = "sampler_queries"
-"""Key in the store: how many queries the trials of a phase ask, by its name."""
+"""Key in the store: the number of queries of the trials of a phase, by its name."""
 
 RUN, BEST = "run", "best"
-"""Directories of a search: the full training, and the same predictor with its new sampler."""
+"""Directories of a search: the full training, and its predictor with the new sampler."""
 
-# What a trial may give up of the target for asking no entity at all.
+# The decrease of the target that would be accepted for a subgraph without entities.
 _PRICES = (0.0, 0.01, 0.05, 0.2)
-# The first trials after the sampler of the training: that one, made smaller.
+# The first trials after the training sampler: smaller versions of it.
 _LADDER = (0.5, 0.25, 0.7, 0.35, 0.1)
-# If the search has a time: trials that fit into that of phase 2 at the pace of the first one, and
-# the fewest queries that they ask. One that takes so many times as long as these is stopped.
+# With a time limit: the number of trials of the speed of the first one that fit into phase 2, and
+# their minimum number of queries. A trial is stopped after this multiple of their time.
 _TIMED_TRIALS = 12
 _LEAST_QUERIES = 50
 _BEYOND = 4
 
 
 def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> None:
-    """Search the budgets by relation for the trained predictor, and evaluate them on test.
+    """Search the budgets per relation for the trained predictor, and evaluate them on test.
 
-    `config`, `result`: of the full training.
+    `config`, `result`: configuration and result of the full training.
     """
     settings, graph = session.settings, session.data.graph
     stamp = _stamp(session, config)
@@ -63,11 +63,11 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
             return Proposal({}, "reference")
         if number <= len(ladder):
             ratio = float(f"{share * ladder[number - 1]:.6g}")
-            # With the restart of the training: only with that they mix with what it had.
+            # With the restart of the training, so that they can be mixed with its setting.
             smaller = {"entity_ratio": ratio, "restart": config.sampler.restart}
             values = {f"test_sampler.{name}": value for name, value in smaller.items()}
             return Proposal(nearest(space, values), "ladder")
-        # The same for two in a row: one is a variation, the other is looked for everywhere.
+        # The same for two in a row: one is a variation, the other a proposal from the whole space.
         price = _PRICES[number // 2 % len(_PRICES)]
         known = [known_budget(t, trials[0], price) for t in trials[1:]]
         return propose(space, known, settings.seed, number, settings.surrogate)
@@ -94,20 +94,20 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
             trials = session.store.trials(phase)
     done = [t for t in trials if t.status == "done"]
     if allotment is not None and (not trials or trials[0].status in ("stopped", "running")):
-        session.messages(f"there was no time for phase 2; the reasoner is {session.out / RUN}")
+        session.messages(f"no time was left for phase 2; the reasoner is in {session.out / RUN}")
         return
     if not done or done[0].number != 0:
-        raise OneshotError(f"the sampler of the training failed in phase 2: {trials[0].error}")
+        raise OneshotError(f"the training sampler failed in phase 2: {trials[0].error}")
     sampler, summary = _chosen(session, config, phase, space, done, queries)
     saved = session.store.about("final")
     if saved is None or saved["sampler"] != summary["sampler"] or saved["phase"] != phase:
-        _finish(session, config, sampler, summary, result)  # the test split is asked once
+        _finish(session, config, sampler, summary, result)  # the test split is evaluated once
 
 
 def _affordable(session: Session, phase: str, result: dict[str, Any]) -> tuple[int, float]:
-    """→ (validation queries of each trial, seconds after which one is stopped, 0 for never)
+    """The validation queries per trial, and the time limit of a trial in seconds (0 = none).
 
-    All trials of a phase ask the same ones, also those of a later session.
+    All trials of a phase use the same queries, also in later sessions.
     """
     most, allotment = session.settings.sampler_queries, session.allotment
     if allotment is None:
@@ -124,16 +124,16 @@ def _affordable(session: Session, phase: str, result: dict[str, Any]) -> tuple[i
 
 
 def budget_space(settings: SearchSettings, sampler: SamplerConfig, share: float) -> Space:
-    """The space of phase 2 for a sampler whose relations have this share of entities."""
+    """The space of phase 2 for a sampler with this entity ratio."""
     given = Space.from_table(settings.test_space)
     fixed = dict(given.fixed)
-    if sampler.name != "ppr":  # then nothing restarts
+    if sampler.name != "ppr":  # this sampler has no restart
         fixed["test_sampler.restart"] = sampler.restart
     return phase_2_space(given.dimensions, fixed, share)
 
 
 def known_budget(trial: Trial, reference: Trial, price: float) -> Known:
-    """A trial as the surrogate is told of it: the target, less the price of its relative size."""
+    """A trial with its cost for the surrogate: the target minus a cost of the relative size."""
     if trial.status == "running" or not reference.is_finished:
         return Known(trial.values, None)
     if trial.value is None:
@@ -143,7 +143,7 @@ def known_budget(trial: Trial, reference: Trial, price: float) -> Known:
 
 
 def _stamp(session: Session, config: Config) -> str:
-    """What tells one training from another: trials of another predictor say nothing here."""
+    """An identifier of the training: trials of another predictor must not be mixed in."""
     found = hashlib.sha256(to_toml(config).encode())
     found.update((session.out / RUN / "predictor.safetensors").read_bytes())
     return found.hexdigest()[:12]
@@ -152,9 +152,9 @@ def _stamp(session: Session, config: Config) -> str:
 def _chosen(
     session: Session, config: Config, phase: str, space: Space, done: list[Trial], asked: int
 ) -> tuple[SamplerConfig, dict[str, Any]]:
-    """The sampler in which each relation has its setting, and what it does on validation.
+    """The sampler with the chosen setting of each relation, and its validation result.
 
-    `asked`: how many validation queries the trials have answered.
+    `asked`: number of validation queries of the trials.
     """
     settings, graph = session.settings, session.data.graph
     answers = [session.store.answers(phase, trial.number) for trial in done]
@@ -188,15 +188,15 @@ def _chosen(
         "per_relation": {},
     }
     for kind in np.unique(relation).tolist():
-        mine = (relation == kind).nonzero()[0]
-        place = int(choice.setting[kind])
+        queries = (relation == kind).nonzero()[0]
+        setting = int(choice.setting[kind])
         summary["per_relation"][graph.relation_name(kind)] = {
-            "queries": len(mine),
-            "value_before": float(values[0, mine].mean()),
-            "value": float(values[place, mine].mean()),
-            "entities_before": float(sizes[0, mine].mean()),
-            "entities": float(sizes[place, mine].mean()),
-            "trial": options[place].number,
+            "queries": len(queries),
+            "value_before": float(values[0, queries].mean()),
+            "value": float(values[setting, queries].mean()),
+            "entities_before": float(sizes[0, queries].mean()),
+            "entities": float(sizes[setting, queries].mean()),
+            "trial": options[setting].number,
         }
     return sampler, summary
 
@@ -210,7 +210,7 @@ def _finish(
 ) -> None:
     """Save the reasoner with its new sampler, and evaluate it once on test.
 
-    If the search has a time, on as many queries as there is time for.
+    In a search with a time limit, on as many queries as the time allows.
     """
     data, target, timer = session.data, session.settings.target, session.timer
     run = Run.open(session.out / RUN)
@@ -218,7 +218,7 @@ def _finish(
     for split in ("valid", "test"):
         summary[f"{split}_before"] = result[split]
     if session.allotment is not None and sampler == config.sampler:
-        # Asked with this very sampler after the training.
+        # Already evaluated with this sampler after the training.
         summary |= {split: result[split] for split in ("valid", "test") if result[split]}
     else:
         reasoner.sampler = build_sampler(sampler, config.training.seed)
@@ -237,11 +237,11 @@ def _finish(
             session.observer.on_evaluation_end()
         summary |= {split: report for split, report in reports.items() if report is not None}
         if evaluation.cut:
-            session.messages(f"there was time for {evaluation.cut}, drawn with the seed")
+            session.messages(f"the time allowed {evaluation.cut}, drawn with the seed")
     reasoner.save(session.out / BEST)
     session.store.set_about("final", summary)
     before, after = summary["before"], summary["after"]
     session.messages(
-        f"phase 2: {before['entities']:.0f} → {after['entities']:.0f} entities a query, "
+        f"phase 2: {before['entities']:.0f} → {after['entities']:.0f} entities per query, "
         f"{target} on validation {before['value']:.4f} → {after['value']:.4f}"
     )

@@ -1,4 +1,4 @@
-"""Answering: one trial of phase 2, which asks a frozen predictor with another sampler."""
+"""A trial of phase 2: evaluation of a frozen predictor with another sampler."""
 
 import dataclasses
 import functools
@@ -24,12 +24,12 @@ from oneshot.training.time_budget import Clock
 
 
 def target_values(ranks: NDArray[Any], target: str) -> NDArray[np.float64]:
-    """What each rank adds to the target: 1/rank for the MRR, 0 or 1 for Hits@k."""
+    """The contribution of each rank to the target: 1/rank for the MRR, 0 or 1 for Hits@k."""
     return np.asarray(METRICS[target].values(ranks.astype(np.float64)), np.float64)
 
 
 def sampler_at_test(base: SamplerConfig, values: dict[str, Any]) -> SamplerConfig:
-    """The sampler that a trial of phase 2 asks with; no values stand for that of the training."""
+    """The sampler of a trial of phase 2; without values, the training sampler."""
     options = {name.removeprefix("test_sampler."): value for name, value in values.items()}
     options.pop("limit", None)
     if "entity_ratio" in options:
@@ -59,7 +59,7 @@ def ask(
 ) -> Answers:
     """The rank of each answer, and the size of each subgraph.
 
-    `check_time` is called after each batch; it raises if that takes too long.
+    `check_time` is called after each batch; it raises if the trial takes too long.
     """
     graph = reasoner.graph
     queries, answers = queries.to(graph.device), answers.to(graph.device)
@@ -80,9 +80,9 @@ def ask(
 
 
 def run_sampler_trial(task: dict[str, Any], clock: Clock = time.perf_counter) -> dict[str, Any]:
-    """Answer the validation queries with the sampler of a task. → the outcome
+    """Answer the validation queries with the sampler of a task. Returns the outcome.
 
-    `clock`: what the time is read from.
+    `clock`: the clock of the time limit.
     """
     started = clock()
 
@@ -92,7 +92,7 @@ def run_sampler_trial(task: dict[str, Any], clock: Clock = time.perf_counter) ->
 
     status = "failed"
     try:
-        data = task_data(task)  # before the reasoner, which takes it from there
+        data = task_data(task)  # first, because the reasoner uses it
         reasoner, known = _frozen(task["run"], task["stamp"], task["device"], task["fingerprint"])
         config = base_config(task["config"])
         reasoner.sampler = build_sampler(
@@ -131,9 +131,9 @@ def run_sampler_trial(task: dict[str, Any], clock: Clock = time.perf_counter) ->
 
 @functools.lru_cache(maxsize=1)
 def _frozen(run: str, stamp: str, device: str, fingerprint: str) -> tuple[Reasoner, KnownFacts]:
-    """The trained reasoner, read once a process; `stamp` changes when it is trained again."""
+    """The trained reasoner, read once per process; `stamp` changes when it is trained again."""
     data = task_data({"fingerprint": fingerprint, "origin": None})
-    place = torch.device(device)
-    reasoner = Run.open(run).reasoner_on(data.graph).to(place)
+    target = torch.device(device)
+    reasoner = Run.open(run).reasoner_on(data.graph).to(target)
     known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
-    return reasoner, known.to(place)
+    return reasoner, known.to(target)

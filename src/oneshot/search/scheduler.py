@@ -1,4 +1,4 @@
-"""Running: the trials of a phase, from the store to the workers and back."""
+"""Scheduler: runs the trials of a phase on the workers and records them in the store."""
 
 import time
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from oneshot.search.session import OutOfTime
 from oneshot.search.store import Store, Trial
 from oneshot.search.workers import Workers
 
-# A trial whose search was killed so often while it ran is taken to be the reason.
+# A trial during which the search was killed so often is assumed to be the cause.
 _MOST_ATTEMPTS = 5
-# If so many trials fail before any succeeds, the reason is not their configurations.
+# If so many trials fail before any succeeds, their configurations are not the cause.
 _HOPELESS_FAILURES = 5
 
 
 class Time(Protocol):
-    """The time that a session has."""
+    """The time limit of a session."""
 
     @property
     def is_over(self) -> bool: ...
@@ -26,7 +26,7 @@ class Time(Protocol):
 
 
 class Sitting(Protocol):
-    """Where the trials are kept, where they run, and for how long: a `Session`."""
+    """The store, the workers and the time limit of trials; a `Session` implements it."""
 
     @property
     def store(self) -> Store: ...
@@ -47,9 +47,9 @@ def run_phase(
 ) -> list[Trial]:
     """Run trials until there are `total` of a phase; those in the store are not run again.
 
-    A trial that was running when its search was killed runs again, with the configuration that
-    it had. When the time is over, those that run are waited for, and `OutOfTime` is raised.
-    `timer`: the time of the phase; that of the session if not given. → all trials of the phase
+    A trial that was running when its search was killed runs again with the same configuration. When
+    the time is over, running trials are completed and `OutOfTime` is raised. `timer`: the timer of
+    the phase, by default that of the session. Returns all trials of the phase.
     """
     store, workers, timer = session.store, session.workers, timer or session.timer
     begun, before = time.perf_counter(), store.clock(phase)
@@ -66,7 +66,7 @@ def run_phase(
             if unfinished:
                 trial = unfinished.pop(0)
                 if trial.attempts >= _MOST_ATTEMPTS:
-                    error = f"the search was killed {trial.attempts} times while it ran"
+                    error = f"the search was killed {trial.attempts} times during this trial"
                     store.finish(phase, trial.number, {"status": "failed", "error": error}, clock())
                     continue
                 number, values, origin = trial.number, trial.values, trial.origin
@@ -94,13 +94,13 @@ def run_phase(
         if outcome.get("is_fatal"):
             raise OneshotError(
                 f"trial {number + 1} left the device unusable ({outcome['error']}); it is recorded "
-                "as failed: go on with --resume"
+                "as failed; continue with --resume"
             )
         _check_hope(trials)
 
 
 def best_trial(trials: list[Trial]) -> Trial | None:
-    """The trial with the highest value; of equal ones the first."""
+    """The trial with the highest value; the first one of equal trials."""
     valued = [trial for trial in trials if trial.is_finished and trial.value is not None]
     return max(valued, key=lambda trial: trial.value or 0.0, default=None)
 

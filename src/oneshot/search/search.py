@@ -1,4 +1,4 @@
-"""Searching: the whole job, from a data set to a trained reasoner with budgets by relation."""
+"""The search: from a data set to a trained reasoner with budgets per relation."""
 
 import dataclasses
 import functools
@@ -48,21 +48,21 @@ def search(
     training_observers: Sequence[Observer] = (),
     messages: Callable[[str], None] = warn,
 ) -> bool:
-    """Run a search in the directory `out`, or go on with the one that is there.
+    """Run a search in the directory `out`, or resume the one that it contains.
 
-    A search that has a time (`settings.minutes`) ends within it, and a later session within its own
-    `minutes`, or if there are none within what is left. Of other searches, `minutes` is the time
-    after which a session begins nothing new; a trial or an epoch that is under way ends.
-    `started`: when the session began by `clock`; now if not given.
-    `observer` follows the trials, `training_observers` the training in full; `messages`: called
-    with what a user should know, each time one line; logged if not given.
-    All that it finds is in the store, from where `oneshot.search.summary` reads it.
-    → whether it is finished
+    A search with a time limit (`settings.minutes`) ends within it. A later session ends within its
+    own `minutes`, by default within the remaining time. In other searches, `minutes` is the time
+    after which a session starts nothing new; a running trial or epoch is completed.
+    `started`: start of the session by `clock`, by default now.
+    `observer` observes the trials, `training_observers` the full training. `messages`: called with
+    each message for the user (one line), by default logged.
+    All results are in the store, from which `oneshot.search.summary` reads them.
+    Returns whether the search is finished.
     """
     if not len(data.valid):
-        raise InputError("a search needs a validation split, to judge trials by")
+        raise InputError("a search needs a validation split to compare trials")
     if not settings.space.dimensions:
-        raise InputError("the space has no dimension that is searched")
+        raise InputError("the space has no dimension to search")
     if not budget_space(settings, settings.base.sampler, 0.1).dimensions:
         raise InputError("[test_sampler] leaves nothing to search in phase 2")
     with only_one(out):
@@ -72,7 +72,7 @@ def search(
             _remember(store, data, settings)
             store.set_about("effort", dataclasses.asdict(effort))
             if settings.minutes and minutes is None and store.about("finished"):
-                return True  # what it has found stays until it is given more time
+                return True  # its results are kept until it gets more time
             store.set_about("finished", False)
             has_more = before and minutes is not None
             minutes = _session_minutes(store, settings, minutes)
@@ -100,14 +100,14 @@ def search(
             return True
         except OutOfTime:
             timer.keep()
-            messages(f"{minutes:g} minutes are over; go on with --resume")
+            messages(f"the time limit of {minutes:g} minutes is reached; continue with --resume")
             return False
         finally:
             store.close()
 
 
 def _run(session: Session) -> None:
-    """All that is left to do of a search."""
+    """Do the remaining work of a search."""
     if session.timer.minutes == 0 and session.settings.minutes:
         raise OutOfTime
     best = find_predictor(session)
@@ -131,7 +131,7 @@ def _train(session: Session, config: Config, best: Trial) -> dict[str, Any]:
     elif resume:
         resume = to_toml(run.config) == to_toml(config)
     if not resume:
-        session.messages(f"trial {best.number + 1} was the best; it is trained in full")
+        session.messages(f"full training of the best trial ({best.number + 1})")
     if allotment is not None:
         minutes = _training_minutes(session, run, allotment, resume)
         training = dataclasses.replace(config.training, minutes=minutes)
@@ -152,7 +152,7 @@ def _train(session: Session, config: Config, best: Trial) -> dict[str, Any]:
 
 
 def _training_minutes(session: Session, run: Run, allotment: Allotment, resume: bool) -> float:
-    """The time of the training in full; what an earlier session has trained counts."""
+    """The time limit of the full training, including that of earlier sessions."""
     checkpoint = read_checkpoint(run) if resume else None
     if checkpoint is not None and checkpoint.state.finished and not session.has_more_time:
         return run.config.training.minutes
@@ -165,9 +165,9 @@ def _without_minutes(config: Config) -> Config:
 
 
 def _session_minutes(store: Store, settings: SearchSettings, minutes: float | None) -> float | None:
-    """The time of a session: what was given, else what is left of that of the search.
+    """The time limit of a session: the given one, or the remaining time of the search.
 
-    Not less than a tenth of it: a search that was killed shortly before its end has things to do.
+    At least a tenth of the total: a search that was killed shortly before its end has work left.
     """
     if minutes is not None or not settings.minutes:
         return minutes
@@ -176,7 +176,7 @@ def _session_minutes(store: Store, settings: SearchSettings, minutes: float | No
 
 
 def _tell_random(session: Session, best: Trial) -> None:
-    """Say how the search compares with the random ones."""
+    """Report the comparison of the search with the random searches."""
     others = []
     for seed in range(session.effort.random_searches):
         found = best_trial(session.store.trials(f"{RANDOM}:{seed}"))
@@ -195,14 +195,14 @@ def stored_settings(out: Path) -> SearchSettings | None:
 
 
 def stored_source(out: Path) -> str | None:
-    """Where the data set of the search in a directory is read from, if it can be read again."""
+    """The source of the data set of the search in a directory, if it can be read again."""
     origin = (_stored(out, "data") or {}).get("origin") or {}
     source = origin.get("source")
     return source if isinstance(source, str) else None
 
 
 def stored_effort(out: Path) -> Effort:
-    """How much the search in a directory was last asked to do."""
+    """The amount of work last requested from the search in a directory."""
     return Effort(**(_stored(out, "effort") or {}))
 
 
@@ -218,7 +218,7 @@ def _stored(out: Path, key: str) -> Any:
 
 
 def may_begin(out: Path) -> bool:
-    """Whether a search may begin in a directory: there is nothing, or what a killed one left."""
+    """Whether a search may start in a directory: it is empty, or a killed search left its files."""
     if not out.exists():
         return True
     return out.is_dir() and all(
@@ -227,7 +227,7 @@ def may_begin(out: Path) -> bool:
 
 
 def _remember(store: Store, data: Dataset, settings: SearchSettings) -> None:
-    """Write what a search is about; if it was begun before, it must be the same."""
+    """Record the data and settings of a search; those of a resumed search must be the same."""
     about = {
         "name": data.name,
         "fingerprint": data.graph.fingerprint,
@@ -237,12 +237,13 @@ def _remember(store: Store, data: Dataset, settings: SearchSettings) -> None:
     before = store.about("data")
     if before is not None and before["fingerprint"] != about["fingerprint"]:
         raise InputError(
-            f"{store.path}: is a search on another graph ({before['name']}); search elsewhere"
+            f"{store.path}: is a search on another graph ({before['name']}); choose another path"
         )
     saved = store.about("settings")
     if saved is not None and SearchSettings.from_json(saved) != settings:
         raise InputError(
-            f"{store.path}: was begun with other settings; resume without them, or search elsewhere"
+            f"{store.path}: was started with other settings; resume without them, "
+            "or choose another path"
         )
     if before is None:
         store.set_about("data", about)

@@ -1,4 +1,4 @@
-"""Session: one sitting of a search, which may be one of many, and the time it has."""
+"""A session: one of possibly many processes of a search, and its time limit."""
 
 import logging
 import time
@@ -23,19 +23,19 @@ from oneshot.training.trainer import Trainer
 _SESSIONS = "sessions"
 
 warn = logging.getLogger(__name__).warning
-"""Where the messages of a search go unless somebody takes them."""
+"""The default destination of the messages of a search."""
 
 
 class OutOfTime(Exception):  # noqa: N818
-    """Ends a session whose time is over; the search goes on in the next one."""
+    """Ends a session whose time is over; the search continues in the next one."""
 
 
 class Timer(Observer):
-    """Watches the time of a session; also a training, which it ends between two epochs.
+    """Enforces the time limit of a session; as an observer, it ends a training between two epochs.
 
-    `minutes`: what the session may take, None for any time. `clock`, `started`: what time is read
-    from, and when the session began; now if not given. How long each session took is kept in the
-    store, also of one that is killed, up to its last trial or epoch.
+    `minutes`: the time limit of the session, None for none. `clock`: the clock. `started`: the
+    start of the session, by default now. The store records the time of each session; for a killed
+    session, up to its last trial or epoch.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Timer(Observer):
         return self._budget.used
 
     def keep(self) -> None:
-        """Write down how long this session has taken."""
+        """Record the time of this session."""
         self._store.set_about(_SESSIONS, [*self._before, round(self.spent, 3)])
 
     def on_start(self, trainer: Trainer) -> None:
@@ -77,9 +77,9 @@ class Timer(Observer):
 
 
 class PhaseTimer:
-    """The time of a phase: until `end`, in seconds of the session.
+    """The timer of a phase, which ends at `end`, in seconds of the session.
 
-    `must_go_on` is asked then: the phase goes on while it says so, until the session is over.
+    While `must_go_on` returns true, the phase continues beyond that, until the session is over.
     """
 
     def __init__(
@@ -98,17 +98,17 @@ class PhaseTimer:
 
 
 def session_seconds(store: Store) -> list[float]:
-    """How long each session of a search has taken."""
+    """The time of each session of a search in seconds."""
     return [float(seconds) for seconds in store.about(_SESSIONS) or []]
 
 
 @dataclass(frozen=True)
 class Session:
-    """What a session works on, how much of it, where and how long.
+    """The data, work, workers and time limit of a session.
 
-    `has_more_time`: a search that has a time was given more of it, so that what has ended with its
-    time goes on. `observer` follows the trials, `training_observers` the training in full.
-    `messages`: called with what a user should know, each time one line.
+    `has_more_time`: the time limit of the search was increased, so that parts that ended at the
+    limit continue. `observer` observes the trials, `training_observers` the full training.
+    `messages`: called with each message for the user (one line).
     """
 
     data: Dataset
@@ -126,7 +126,7 @@ class Session:
 
     @contextmanager
     def phase(self, title: str, total: int) -> Iterator[SearchObserver]:
-        """The trials of a phase, for the observer; see `SearchObserver.on_phase`."""
+        """Notify the observer of a phase; see `SearchObserver.on_phase`."""
         self.observer.on_phase(title, total, self.settings.target)
         try:
             yield self.observer
@@ -135,13 +135,13 @@ class Session:
 
     @property
     def allotment(self) -> Allotment | None:
-        """How the time is shared out, if the search has one."""
+        """The allotment of the time, if the search has a time limit."""
         if not self.settings.minutes:
             return None
         return Allotment(60 * (self.timer.minutes or 0.0), self.effort.final)
 
     def task(self, kind: str) -> dict[str, Any]:
-        """What the tasks of all trials have in common."""
+        """The common fields of the tasks of all trials."""
         graph = self.data.graph
         return {
             "kind": kind,

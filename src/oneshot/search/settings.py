@@ -1,4 +1,4 @@
-"""Settings of a search: what its trials have in common; kept in the store."""
+"""Settings of a search, common to all its trials; saved in the store."""
 
 import dataclasses
 import math
@@ -22,16 +22,16 @@ from oneshot.training.plan import make_plan
 
 Goal = Literal["smaller", "better"]
 Surrogate = Literal["forest", "gaussian", "mlp"]
-"""What predicts a trial: a random forest, a Gaussian process, or an ensemble of perceptrons."""
+"""The surrogate: a random forest, a Gaussian process, or an ensemble of perceptrons."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is done; kept in the store, and may differ when a search is resumed.
+    """The amount of work; saved in the store, and may change when a search is resumed.
 
-    `trials`: of phase 1. `sampler_trials`: of phase 2. `random_searches`: how many random
-    searches of as many trials are run to compare with. `final`: train the best in full, and phase
-    2 with it. A search with a time may have 0 trials of either phase: as many as fit into it.
+    `trials`: trials of phase 1. `sampler_trials`: trials of phase 2. `random_searches`: number of
+    random searches with as many trials, for comparison. `final`: train the best trial in full, then
+    run phase 2. In a search with a time limit, 0 trials means as many as fit.
     """
 
     trials: int = 30
@@ -42,24 +42,24 @@ class Effort:
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """What decides on the outcome of every trial, and so must stay when a search is resumed.
+    """Settings that determine the outcome of every trial and are fixed when a search is resumed.
 
-    `target`: what is made as large as possible. `goal`: phase 2 looks for smaller subgraphs with
-    the same target, or for a better target. `tolerance`: how much of the target "smaller" may
-    cost. `queries`: training queries of a whole trial. `final_queries`: of the training of the
-    best in full; 0 for as many as `base.training.epochs` has. `validations`: how often a trial is
-    validated, at equal distances. `valid_queries`: on how many queries, always the same.
-    `sampler_queries`: how many validation queries a trial of phase 2 answers. `seconds`: when a
-    trial is stopped, 0 for never; of the processor's own time, or on a GPU since the first step.
-    `keep`: share of the trials that go on at each halving. `initial`: trials before the surrogate
-    is asked. `surrogate`: by what the others are proposed, in both phases. `tries_base`: `base` is
-    the first trial. `is_planned`: `base` comes from a plan, not from the user. `base`: all options
-    that are not searched, and how the winner is trained. `test_space`: what the user gave for
-    phase 2.
+    `target`: the metric to maximise. `goal`: phase 2 searches smaller subgraphs with the same
+    target, or a better target. `tolerance`: accepted decrease of the target for "smaller".
+    `queries`: training queries of a complete trial. `final_queries`: training queries of the full
+    training; 0 for those of `base.training.epochs`. `validations`: number of equidistant
+    validations of a trial. `valid_queries`: number of queries of a validation, always the same
+    ones. `sampler_queries`: number of validation queries of a trial of phase 2. `seconds`: time
+    limit of a trial, 0 for none; CPU time, or on a GPU the time since the first step. `keep`: share
+    of the trials that continue at each halving. `initial`: number of trials before the surrogate is
+    used. `surrogate`: the surrogate of both phases. `tries_base`: `base` is the first trial.
+    `is_planned`:
+    `base` is from a plan, not from the user. `base`: all options that are not searched, and the
+    options of the full training. `test_space`: the user's space of phase 2.
 
-    `minutes`: the time of the whole search, 0 for none. With a time, a trial takes `seconds` by the
-    clock, and its validations stand at equal shares of that (rungs); `queries` and `final_queries`
-    are the most that are asked.
+    `minutes`: time limit of the whole search, 0 for none. With a time limit, a trial takes
+    `seconds` of wall-clock time and is validated after equal shares of it (rungs); `queries` and
+    `final_queries` are upper limits.
     """
 
     target: str = "mrr"
@@ -95,7 +95,7 @@ class SearchSettings:
         if not 0 < self.keep <= 1:
             raise InputError(f"keep must be above 0 and at most 1, not {self.keep}")
         if self.minutes and not self.seconds:
-            raise InputError("a search with a time needs one for its trials: seconds above 0")
+            raise InputError("a search with a time limit needs seconds above 0 for its trials")
         for name in ("tolerance", "seconds", "final_queries", "minutes"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} must be at least 0, not {getattr(self, name)}")
@@ -116,13 +116,13 @@ class SearchSettings:
 
 
 _RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
-# Of the answers that a path leads to, this share is to be sampled.
+# The share of the reachable answers that should be sampled.
 _ENOUGH = 0.94
-# No larger subgraphs than this, or a tenth of the graph, whichever is more.
+# The maximum size of subgraphs, if it is above a tenth of the graph.
 _MOST_ENTITIES = 2000
 _QUERIES = 2000
-# Of a trial's time, what one validation takes at the pace of the first trial, and how many queries
-# it asks then. Most configurations are several times slower than a plan for a short time.
+# The share of a trial's time for one validation at the speed of the first trial, and the limits of
+# its queries. Most configurations are several times slower than a plan for a short time.
 _VALIDATION = 1 / 30
 _LEAST_VALID, _MOST_VALID = 100, 500
 
@@ -130,13 +130,13 @@ _LEAST_VALID, _MOST_VALID = 100, 500
 def fitted_sampler(
     config: SamplerConfig, data: Dataset, device: torch.device, seed: int
 ) -> tuple[SamplerConfig, str]:
-    """The sampler that trials train with: the smallest share of entities that covers enough.
+    """The training sampler of all trials: the smallest entity ratio with enough coverage.
 
-    Small or dense graphs want large shares. A budget in the configuration stays.
-    → (configuration, a remark on it)
+    Small or dense graphs need large ratios. A budget in the configuration is not changed. Returns
+    (configuration, message for the user).
     """
     if config.entity_ratio is not None or config.max_entities is not None:
-        return config, "the sampler's budget is the one given"
+        return config, "the sampler budget is given by the configuration"
     graph = data.graph.to(device)
     queries, answers = data.queries("valid")
     order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
@@ -151,8 +151,8 @@ def fitted_sampler(
     enough = (r for r in ratios if found.reachable[r] >= _ENOUGH * has_path)
     ratio = next(enough, ratios[-1])
     remark = (
-        f"entity_ratio {ratio:g}: it samples {found.coverage[ratio]:.3f} of the validation answers "
-        f"({has_path:.3f} can be reached)"
+        f"entity_ratio {ratio:g}: coverage {found.coverage[ratio]:.3f} of the validation answers "
+        f"({has_path:.3f} are reachable)"
     )
     return dataclasses.replace(config, entity_ratio=ratio), remark
 
@@ -160,11 +160,11 @@ def fitted_sampler(
 def planned_base(
     data: Dataset, allotment: Allotment, device: torch.device, settings: Sequence[str], seed: int
 ) -> tuple[Config, str]:
-    """The configuration that a search with a time starts from: a plan (see `oneshot.plan`).
+    """The initial configuration of a search with a time limit: a plan (see `oneshot.plan`).
 
-    All trials train with its sampler, and so does the training in full. The plan is therefore made
-    for a time between theirs. What it has set for a course of that length is left to the search.
-    → (configuration, a remark on it)
+    All trials and the full training use its sampler. The plan is therefore made for a time between
+    theirs. Options of the plan that depend on the length of a training are left to the search.
+    Returns (configuration, message for the user).
     """
     training = allotment.training_seconds(allotment.predictor_end)
     minutes = math.sqrt(allotment.trial_seconds() * training) / 60
@@ -190,7 +190,7 @@ def planned_base(
 def affordable_validation(
     config: Config, data: Dataset, device: torch.device, seconds: float
 ) -> int:
-    """Queries of a validation in trials of so many seconds, measured with the first one."""
+    """Queries per validation in trials of so many seconds, measured with the first trial."""
     reasoner = build_reasoner(data.graph, config, device)
     pace = measure_pace(reasoner, data, config.training, seconds, time.perf_counter)
     affordable = int(_VALIDATION * seconds / max(pace.evaluation, 1e-9))

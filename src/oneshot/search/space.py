@@ -1,7 +1,7 @@
-"""Space: the dimensions of the search, their ranges and what depends on what.
+"""Space: the dimensions of the search, their ranges and their dependencies.
 
-A dimension is named as the option of the configuration that it sets: `predictor.dim`; those of
-phase 2 begin with `test_sampler`. `oneshot.search.space_file` reads changes to it from TOML.
+A dimension has the name of the option that it sets, such as `predictor.dim`; those of phase 2 begin
+with `test_sampler`. `oneshot.search.space_file` reads changes to the space from TOML.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both included; whole ones if both are whole."""
+    """Numbers from `low` to `high`, inclusive; integers if both are integers."""
 
     low: float
     high: float
@@ -30,7 +30,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of some values; if they are numbers, their order is known to the surrogate."""
+    """One of several values; if they are numbers, the surrogate uses their order."""
 
     values: tuple[Value, ...]
 
@@ -64,9 +64,9 @@ PHASE_1: dict[str, Dimension] = {
     "training.fact_ratio": Range(0.7, 0.98),
     "training.batch_size": Choice((16, 32, 64, 128)),
 }
-"""The paper's space (its dimensions and layers), and how a predictor is trained."""
+"""The space of the paper (sizes and layers), and options of the training."""
 
-# Denser towards 1: there the number of entities grows with the inverse of what is missing.
+# Denser towards 1: the number of entities grows with the inverse of the missing mass.
 _MASSES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998)
 
 CONDITIONS: dict[str, tuple[str, tuple[Value, ...]]] = {
@@ -77,24 +77,24 @@ CONDITIONS: dict[str, tuple[str, tuple[Value, ...]]] = {
     "training.softmax_over": ("training.loss", ("softmax",)),
     "test_sampler.mass": ("test_sampler.limit", ("mass",)),
 }
-"""Dimensions that matter only where another one has one of some values."""
+"""Dimensions that are active only if another one has one of these values."""
 
 FORBIDDEN: tuple[tuple[tuple[str, Value], tuple[str, Value]], ...] = (
     (("predictor.message", "redgnn"), ("predictor.compose", "rotate")),
 )
-"""Pairs of values that do not go together."""
+"""Pairs of incompatible values."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched: dimensions by name, and options that are fixed to one value."""
+    """Dimensions by name, and options with a fixed value."""
 
     dimensions: dict[str, Dimension]
     fixed: dict[str, Value]
 
     @staticmethod
     def of(dimensions: Mapping[str, Dimension], fixed: Mapping[str, Value]) -> "Space":
-        """A space in which what can never matter or never go together is left out."""
+        """A space without dimensions that can never be active and values that are never allowed."""
         chosen = {name: d for name, d in dimensions.items() if name not in fixed}
         for child, (parent, values) in CONDITIONS.items():
             dimension = chosen.get(parent)
@@ -113,11 +113,11 @@ class Space:
                     rest = tuple(v for v in dimension.values if v != refused)
                     chosen[other] = Choice(rest)
                 if not rest and (other in chosen or fixed.get(other) == refused):
-                    raise InputError(f"{name} {value!r} does not go with {other} {refused!r}")
+                    raise InputError(f"{name} {value!r} is incompatible with {other} {refused!r}")
         return Space(chosen, dict(fixed))
 
     def whole(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Values of the dimensions with the fixed ones, less those that play no part with them."""
+        """Values of the dimensions and the fixed options, without inactive ones."""
         found = {**self.fixed, **values}
         for child, (parent, allowed) in CONDITIONS.items():
             if child in self.fixed and parent in found and found[parent] not in allowed:
@@ -148,7 +148,7 @@ class Space:
         return Space(dimensions, fixed)
 
     def configspace(self, seed: int) -> Any:
-        """The space as ConfigSpace knows it, a `ConfigurationSpace`."""
+        """The space as a `ConfigurationSpace` of ConfigSpace."""
         cs = require("ConfigSpace", "search", "the search")
         space = cs.ConfigurationSpace(seed=seed)
         parts = {}
@@ -181,9 +181,9 @@ class Space:
 
 
 def plain(space: Space, configuration: Mapping[str, Any]) -> dict[str, Value]:
-    """The values of a configuration of ConfigSpace as Python's own, as JSON can hold them.
+    """The values of a configuration of ConfigSpace as JSON-compatible Python values.
 
-    Numbers are rounded to six digits: what a trial uses is what its configuration file says.
+    Numbers are rounded to six digits, so that a trial uses the values of its configuration file.
     """
     values: dict[str, Value] = {}
     for name, value in dict(configuration).items():
@@ -209,7 +209,7 @@ def configured(base: Config, values: Mapping[str, Value]) -> Config:
 
 
 def phase_1_space(dimensions: Mapping[str, Dimension], fixed: Mapping[str, Value]) -> Space:
-    """The space of phase 1, changed by what a user gave."""
+    """The space of phase 1 with the changes of the user."""
     mine = {n: d for n, d in dimensions.items() if not n.startswith("test_sampler.")}
     kept = {n: v for n, v in fixed.items() if not n.startswith("test_sampler.")}
     rest = {n: d for n, d in PHASE_1.items() if n not in kept}
@@ -219,9 +219,9 @@ def phase_1_space(dimensions: Mapping[str, Dimension], fixed: Mapping[str, Value
 def phase_2_space(
     dimensions: Mapping[str, Dimension], fixed: Mapping[str, Value], reference: float
 ) -> Space:
-    """The space of phase 2, around the share of entities that the predictor was trained with.
+    """The space of phase 2, around the entity ratio of the training.
 
-    `limit`: whether a question's budget is the ratio alone, or ends with the captured mass.
+    `limit`: whether the budget of a query is only the ratio, or also limited by the captured mass.
     """
     most = min(1.0, 2 * reference)
     own: dict[str, Dimension] = {
@@ -238,7 +238,7 @@ def phase_2_space(
 
 
 def widened(base: Config) -> dict[str, Dimension]:
-    """The ranges of whole numbers of phase 1 in which a configuration would not be, with it."""
+    """The integer ranges of phase 1, extended to include a configuration."""
     found: dict[str, Dimension] = {}
     for name, dimension in PHASE_1.items():
         section, _, option = name.partition(".")

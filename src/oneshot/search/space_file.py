@@ -33,10 +33,10 @@ _SECTIONS: dict[str, Any] = {
     "sampler": SamplerConfig,
     "test_sampler": SamplerConfig,
 }
-# Decided by the search itself.
+# Set by the search itself.
 _NOT_SEARCHED = {"training.epochs", "training.query_share", "training.valid_limit"}
 _NOT_SEARCHED |= {"training.valid_every", "training.seed", "training.patience"}
-# What the configuration may refuse because of others.
+# Options that the configuration may reject because of others.
 _DEPENDENT = {name for pair in FORBIDDEN for name, _ in pair}
 
 
@@ -54,7 +54,7 @@ def read_space(path: Path) -> tuple[dict[str, Dimension], dict[str, Value]]:
     for section, options in table.items():
         if section not in _SECTIONS or not isinstance(options, Mapping):
             sections = ", ".join(_SECTIONS)
-            raise InputError(f"{path}: there is no section {section!r}; known are {sections}")
+            raise InputError(f"{path}: unknown section {section!r}; known sections: {sections}")
         hints = typing.get_type_hints(_SECTIONS[section])
         for option, value in options.items():
             name = f"{section}.{option}"
@@ -73,7 +73,7 @@ def read_space(path: Path) -> tuple[dict[str, Dimension], dict[str, Value]]:
 
 
 def _check(section: str, option: str, found: Dimension | Value, path: Path) -> None:
-    """Raise if the configuration refuses a value, whatever else it holds."""
+    """Raise if the configuration rejects a value in any case."""
     if f"{section}.{option}" in _DEPENDENT:
         return
     values: tuple[Any, ...] = (found,)

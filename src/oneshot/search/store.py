@@ -1,8 +1,8 @@
-"""Store: the trials of a search in an SQLite file, each written in one transaction.
+"""Store: the trials of a search in an SQLite file, each change in one transaction.
 
-A trial is entered with its configuration before it starts and completed when it ends, so that
-after a kill at any moment the finished ones are there, once each, and the others are known. What
-SMAC knows is told to it from here each time it is asked.
+A trial is inserted with its configuration before it starts and completed when it ends. After a kill
+at any moment, the store has each finished trial exactly once and knows the unfinished ones. SMAC
+gets the trials from the store for each proposal.
 """
 
 import json
@@ -24,7 +24,7 @@ FORMAT = 1
 STORE, LOCK = "trials.sqlite", "lock"
 
 Status = Literal["running", "done", "stopped", "failed", "infeasible"]
-"""`infeasible`: too slow for the time of a trial; how good it would be is not known."""
+"""`infeasible`: too slow for the time of a trial; its target is unknown."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -61,9 +61,9 @@ CREATE TABLE IF NOT EXISTS answers (
 class Trial:
     """One trial.
 
-    `values`: what it sets, by name. `origin`: who proposed it. `value`: the target reached, None
-    if it failed. `curve`: the target after each validation, the best so far. `at`: seconds of its
-    phase, pauses not counted, when it ended. `about`: all else that is worth knowing.
+    `values`: its values by dimension. `origin`: what proposed it. `value`: the target, None if it
+    failed. `curve`: the best target after each validation. `at`: its end in seconds of the phase,
+    without pauses. `about`: further information.
     """
 
     phase: str
@@ -85,13 +85,13 @@ class Trial:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it was stopped because others were better at that point."""
+        """Whether the trial was stopped because others were better at that point."""
         return self.status == "stopped" and bool(self.about.get("hopeless"))
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a trial of phase 2 found for each query, all [n]: rank, entities, edges."""
+    """Results of a trial of phase 2 per query, all [n]: rank, entities, edges."""
 
     ranks: NDArray[np.float32]
     entities: NDArray[np.int32]
@@ -104,7 +104,7 @@ class Store:
     def __init__(self, directory: Path, create: bool = False) -> None:
         self.path = directory / STORE
         if not create and not self.path.is_file():
-            raise InputError(f"{directory}: holds no search (there is no {STORE})")
+            raise InputError(f"{directory}: contains no search (no {STORE})")
         if create:
             directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -115,14 +115,16 @@ class Store:
             version = self.about("format")
         except sqlite3.OperationalError as error:
             if create:
-                raise InputError(f"{self.path}: trials cannot be kept there ({error})") from None
-            raise InputError(f"{directory}: holds no whole search ({error})") from None
-        except (sqlite3.DatabaseError, ValueError) as error:  # whose message may be torn, too
+                raise InputError(f"{self.path}: cannot write trials ({error})") from None
+            raise InputError(f"{directory}: incomplete search ({error})") from None
+        except (sqlite3.DatabaseError, ValueError) as error:  # the message may be damaged, too
             raise InputError(f"{self.path}: not written by oneshot, or damaged ({error})") from None
         if version is None and create:
             self.set_about("format", FORMAT)
         elif version != FORMAT:
-            raise InputError(f"{self.path}: format {version} is not known; this reads {FORMAT}")
+            raise InputError(
+                f"{self.path}: unknown format {version}; this version of oneshot reads {FORMAT}"
+            )
 
     def close(self) -> None:
         self._database.close()
@@ -139,7 +141,7 @@ class Store:
         )
 
     def trials(self, phase: str) -> list[Trial]:
-        """The trials of a phase in the order of their numbers, unfinished ones included."""
+        """The trials of a phase, ordered by number, including unfinished ones."""
         with self._reading():
             rows = self._database.execute(
                 "SELECT phase, number, status, choice, origin, attempts, value, curve, seconds, "
@@ -170,7 +172,7 @@ class Store:
             return [str(row[0]) for row in rows]
 
     def start(self, phase: str, number: int, values: dict[str, Any], origin: str) -> None:
-        """Enter a trial that is about to run; again, if it was entered before and never ended."""
+        """Insert a trial before it runs, or count another attempt of an unfinished one."""
         self._database.execute(
             "INSERT INTO trials (phase, number, status, choice, origin, attempts) "
             "VALUES (?, ?, 'running', ?, ?, 1) "
@@ -179,7 +181,7 @@ class Store:
         )
 
     def finish(self, phase: str, number: int, outcome: dict[str, Any], at: float) -> None:
-        """Complete a trial with what came of it; one that is finished already is an error."""
+        """Complete a trial with its outcome; raises if it is already finished."""
         answers = outcome.get("answers")
         with self._transaction():
             changed = self._database.execute(
@@ -208,7 +210,7 @@ class Store:
                 )
 
     def answers(self, phase: str, number: int) -> Answers:
-        """What a trial of phase 2 found for each query."""
+        """The results of a trial of phase 2 per query."""
         row = self._database.execute(
             "SELECT ranks, entities, edges FROM answers WHERE phase = ? AND number = ?",
             (phase, number),
@@ -220,7 +222,7 @@ class Store:
         )
 
     def clock(self, phase: str) -> float:
-        """Seconds of a phase so far, pauses between sessions not counted."""
+        """Seconds of a phase so far, without pauses between sessions."""
         with self._reading():
             row = self._database.execute(
                 "SELECT MAX(at) FROM trials WHERE phase = ?", (phase,)
@@ -229,7 +231,7 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Say where it is, if what stands in the file is not what was written."""
+        """Raise an error with the path if the content of the file is invalid."""
         try:
             yield
         except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError) as error:
@@ -250,7 +252,7 @@ class Store:
 
 @contextmanager
 def only_one(directory: Path) -> Iterator[None]:
-    """Hold the directory of a search against a second process; a killed one lets go of it."""
+    """Lock the directory of a search; the lock of a killed process is released."""
     directory.mkdir(parents=True, exist_ok=True)
-    with held(directory / LOCK, f"{directory}: another process is searching there"):
+    with held(directory / LOCK, f"{directory}: another process is running this search"):
         yield

@@ -1,4 +1,4 @@
-"""Summary: what a search has found, read from its store."""
+"""Summary of a search, read from its store."""
 
 import dataclasses
 from pathlib import Path
@@ -19,14 +19,14 @@ from oneshot.search.store import Store, Trial
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A search as it stands.
+    """The state of a search.
 
-    `data`, `num_facts`: the name of the data set, and its training facts. `trials`: those of phase
-    1. `random`: those of random searches, by their seed. `sampler_trials`: those of phase 2 with
-    the present predictor. `trained`: result of the full training. `final`: what phase 2 chose,
-    with its figures on test. `predicted_random`: the best that a random search is expected to have
-    after each trial, by the forest. `is_finished`: whether all that was asked for is done.
-    `sessions`: seconds that each sitting has taken.
+    `data`, `num_facts`: name of the data set, and number of its training facts. `trials`: trials of
+    phase 1. `random`: trials of random searches, by seed. `sampler_trials`: trials of phase 2 with
+    the current predictor. `trained`: result of the full training. `final`: choice of phase 2, with
+    its test metrics. `predicted_random`: expected best value of a random search after each trial,
+    by the forest. `is_finished`: whether all requested work is done. `sessions`: seconds of each
+    session.
     """
 
     path: Path
@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def random_best(self) -> list[float]:
-        """The best of each random search that has as many trials as the search."""
+        """The best value of each random search that has as many trials as the search."""
         found = []
         for trials in self.random.values():
             best = best_trial(trials)
@@ -65,7 +65,7 @@ class Summary:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, under the names of the command line's JSON."""
+        """All values with the keys of the command line's JSON."""
         finished = [trial for trial in self.trials if trial.is_finished]
         best, config = self.best, self.best_config
         value: dict[str, Any] = {
@@ -110,7 +110,7 @@ class Summary:
 
 
 def summarise(path: Path) -> Summary:
-    """The search in a directory; anything else is an error."""
+    """Read the search in a directory; raises if there is none."""
     store = Store(path)
     try:
         settings = SearchSettings.from_json(store.about("settings"))
@@ -124,7 +124,7 @@ def summarise(path: Path) -> Summary:
         final, trained = store.about("final"), store.about("trained")
         phase = store.about(SAMPLER)
         if final is not None and final["phase"] != phase:
-            final = None  # of an earlier winner; the present one has not come so far
+            final = None  # of an earlier winner; the current one has no result yet
         return Summary(
             path,
             store.about("data")["name"],

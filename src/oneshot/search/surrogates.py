@@ -1,9 +1,9 @@
-"""Surrogates: what to expect of a configuration, learnt from the trials so far.
+"""Surrogates: models that predict the cost of a configuration from the trials so far.
 
-All of them are called as SMAC calls its models. `train(rows, costs)` takes configurations [n, d] as
-ConfigSpace encodes them, NaN where a dimension plays no part, and their costs [n, 1].
-`predict_marginalized(rows)` gives the mean and the variance of the cost of other configurations,
-[n, 1] each. Import this module only where the extra `search` is there.
+They have the interface of SMAC's models. `train(rows, costs)` takes configurations [n, d] in the
+encoding of ConfigSpace, with NaN for inactive dimensions, and their costs [n, 1].
+`predict_marginalized(rows)` returns the mean and the variance of the cost of other configurations,
+[n, 1] each. This module needs the extra `search`.
 """
 
 from statistics import fmean
@@ -17,24 +17,24 @@ from oneshot.search.settings import Surrogate
 
 Floats = NDArray[np.float64]
 
-# A forest large enough that its spread tells something; SMAC's own has 10 trees.
+# Large enough for a meaningful variance; SMAC's default is 10 trees.
 _TREES = 32
-# Room for leaves of a tree, taken at once: SMAC's own, a million, costs 0.1 s a tree.
+# Preallocated leaves per tree; SMAC's default of a million costs 0.1 s per tree.
 _LEAVES = 4096
-# Share of the dimensions that a split looks at.
+# Share of the dimensions considered per split.
 _FEATURES = 1.0
-# Networks of the ensemble: how many, their hidden units, the weight of their L2 penalty, and steps
-# of their training: with more they predict no better.
+# Ensemble of networks: their number, hidden units, weight of the L2 penalty, and training steps;
+# larger values do not improve the predictions.
 _NETWORKS, _HIDDEN, _PENALTY, _STEPS = 5, 32, 1.0, 50
-# Logarithms of the length scales of the Gaussian process, less half that of the dimensions, and of
-# its noise: mean and standard deviation of what is believed before any trial.
+# Priors (mean, standard deviation) of the logarithms of the length scales of the Gaussian process,
+# less half the logarithm of the number of dimensions, and of its noise.
 _SCALE_PRIOR, _NOISE_PRIOR = (0.0, 1.0), (float(np.log(0.01)), 1.5)
-# No variance is below this: expected improvement divides by it.
+# Lower bound of the variance: expected improvement divides by it.
 _LEAST_VARIANCE = 1e-10
 
 
 class Model(Protocol):
-    """A surrogate, as SMAC calls it."""
+    """The interface of a surrogate, as SMAC uses it."""
 
     @property
     def meta(self) -> dict[str, Any]: ...
@@ -43,7 +43,7 @@ class Model(Protocol):
 
 
 def make_surrogate(surrogate: Surrogate, configspace: Any, seed: int) -> Model:
-    """A surrogate of a space that has not been trained yet."""
+    """An untrained surrogate of a space."""
     if surrogate == "forest":
         return _forest(configspace, seed)
     if surrogate == "gaussian":
@@ -52,7 +52,7 @@ def make_surrogate(surrogate: Surrogate, configspace: Any, seed: int) -> Model:
 
 
 def expected_improvement(mean: Floats, variance: Floats, best: float) -> Floats:
-    """By how much a cost is expected to fall below the best one, [n]."""
+    """Expected improvement of the cost over the best one, [n]."""
     from scipy.stats import norm
 
     deviation = np.sqrt(np.maximum(variance, _LEAST_VARIANCE))
@@ -73,16 +73,16 @@ def _forest(configspace: Any, seed: int) -> Model:
         max_leaf_nodes=_LEAVES,
         log_y=False,
         seed=seed,
-        n_jobs=1,  # more would wait for threads longer than the forest takes
+        n_jobs=1,  # starting threads takes longer than the forest
     )
     return forest
 
 
 class Encoder:
-    """Configurations for models that measure distances: every column lies between 0 and 1.
+    """Encoding of configurations for models that use distances; all columns are in [0, 1].
 
-    A choice without an order has one column a value, none of them set where the dimension plays no
-    part. A number or an ordered choice has one column, in the middle where it plays no part.
+    An unordered choice is one-hot encoded, and all zero if inactive. A number or an ordered choice
+    has one column, with 0.5 if inactive.
     """
 
     def __init__(self, configspace: Any) -> None:
@@ -90,11 +90,11 @@ class Encoder:
         self._ranges: list[float] = []
         for dimension in configspace.values():
             self._choices.append(len(getattr(dimension, "choices", ())))
-            # Ordered choices come as their places, numbers between 0 and 1.
+            # Ordered choices are encoded as indices, numbers as values between 0 and 1.
             self._ranges.append(max(len(getattr(dimension, "sequence", ())) - 1, 1))
 
     def __call__(self, rows: Floats) -> Floats:
-        """Configurations [n, d] as ConfigSpace encodes them. → [n, columns]"""
+        """Encode configurations [n, d] of ConfigSpace as [n, columns]."""
         found = []
         for column, choices, size in zip(rows.T, self._choices, self._ranges, strict=True):
             if choices:
@@ -105,7 +105,7 @@ class Encoder:
 
 
 class Scaled:
-    """A model of costs brought to mean 0 and variance 1, on encoded configurations."""
+    """A model of standardised costs (mean 0, variance 1) on encoded configurations."""
 
     def __init__(self, configspace: Any) -> None:
         self._encode = Encoder(configspace)
@@ -134,13 +134,13 @@ class Scaled:
 
 
 class GaussianProcess(Scaled):
-    """A Gaussian process with a Matérn 5/2 kernel and a length scale for each column.
+    """A Gaussian process with a Matérn 5/2 kernel and a length scale per column.
 
-    With as many length scales as trials the likelihood alone would overfit, so they have priors,
-    which grow with the number of columns as distances do, and the most probable ones are taken.
-    SMAC's own Gaussian process does not scale ordered choices and bounds length scales at 1.1, so
-    that it cannot leave out a dimension. On the surface of the tests, with 30 trials, the rank
-    correlation of its predictions is 0.35, that of this one 0.87.
+    With as many length scales as trials, maximum likelihood would overfit. The length scales
+    therefore have priors, which grow with the number of columns as distances do, and are the
+    maximum a posteriori. SMAC's own Gaussian process does not scale ordered choices and limits
+    length scales to 1.1, so that it cannot ignore a dimension. On the test function with 30 trials,
+    the rank correlation of its predictions is 0.35; here it is 0.87.
     """
 
     def _train(self, points: Floats, targets: Floats) -> None:
@@ -155,7 +155,7 @@ class GaussianProcess(Scaled):
         def most_probable(loss: Any, initial: Floats, bounds: Any) -> tuple[Floats, float]:
             from scipy.optimize import minimize
 
-            # In the order of the kernel: its constant, which has no prior, the scales, the noise.
+            # In the order of the kernel: the constant (without prior), the scales, the noise.
             means = np.array([0.0, *(centre for _ in scales), _NOISE_PRIOR[0]])
             spread = np.array([np.inf, *(_SCALE_PRIOR[1] for _ in scales), _NOISE_PRIOR[1]])
 
@@ -176,9 +176,9 @@ class GaussianProcess(Scaled):
 
 
 class Ensemble(Scaled):
-    """Small multilayer perceptrons, each trained on trials drawn with replacement.
+    """An ensemble of small multilayer perceptrons, each trained on a bootstrap sample.
 
-    The variance is how far they differ, and how far each is wrong about the trials it has not seen.
+    The variance combines their disagreement and their out-of-sample errors.
     """
 
     def __init__(self, configspace: Any, seed: int) -> None:
@@ -213,5 +213,5 @@ class Ensemble(Scaled):
 
 
 def _one_thread() -> Any:
-    """On so few points threads would wait for each other longer than they compute."""
+    """Use one thread: with so few points, threads cost more than they gain."""
     return require("threadpoolctl", "search", "the search").threadpool_limits(1)

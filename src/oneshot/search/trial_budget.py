@@ -1,4 +1,4 @@
-"""Trial budget: the time of a trial, with rungs at equal shares of it."""
+"""The time limit of a trial, with rungs at equal shares of it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from oneshot.training.time_budget import TimeBudget
 
 @dataclass
 class TrialBudget(TimeBudget):
-    """The time that a trial may take, in which all trials are judged at the same moments.
+    """The time limit of a trial, with common times at which all trials are judged.
 
-    The training ends with the time and its learning rate follows it, as with any time budget. But
-    validations stand at rungs, and all trials answer the same queries, however slow they are.
+    The training ends at the time limit and the learning rate follows the time, as with any time
+    budget. Validations are at rungs, and all trials answer the same queries, even slow ones.
 
-    `saving`: 0, as a trial writes nothing. `rungs`: how many. `judged`: those at which a trial may
-    be stopped, which are always validated, the others if there is time. `reached`: the last rung
-    whose validation is done.
+    `saving`: 0, because a trial writes nothing. `rungs`: number of rungs. `judged`: rungs at which
+    a trial may be stopped; they are always validated, the others if there is time. `reached`: the
+    last validated rung.
     """
 
     saving: float = 0.0
@@ -25,7 +25,7 @@ class TrialBudget(TimeBudget):
 
     @property
     def passed(self) -> int:
-        """Rungs whose time has come."""
+        """Number of rungs whose time has passed."""
         return int(self.share * self.rungs)
 
     def is_validation_due(self, is_first: bool) -> bool:
