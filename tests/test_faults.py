@@ -177,7 +177,7 @@ def test_nothing_is_written_to_where_a_link_in_a_run_leads(
         before = contents(tmp_path)
         told = run("train", base / "data", "--out", out, "--resume")
         assert told.code == 2
-        assert f"holds {name!r}, which was not written by oneshot" in told.err
+        assert f"contains {name!r}, which was not written by oneshot" in told.err
         if name == "facts.sqlite":
             told = run("facts", out, "add", "x", "next", "link 1")
             assert (told.code, "is a symbolic link" in told.err) == (2, True)

@@ -97,7 +97,7 @@ def test_letters_that_a_terminal_lacks_are_escaped(tmp_path: Path) -> None:
     StoredRun(saved).live_graph().add([("ü →", "next", "link 1")])
     refused = in_latin_1(tmp_path, "facts", "run", "export")
     assert refused.returncode == 2
-    assert "error: a name cannot be written here, where text is in " in refused.stderr
+    assert "error: a name cannot be encoded for this output (" in refused.stderr
     assert "\\u2192" not in refused.stdout
 
 

@@ -122,11 +122,11 @@ def test_a_missing_gpu_is_named(run: Run, facts: Path, monkeypatch: pytest.Monke
     assert result == (
         2,
         "",
-        "error: there is no CUDA device on this machine; use --device cpu or auto\n",
+        "error: no CUDA device is available; use --device cpu or auto\n",
     )
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    assert "there is no device 'cuda:7'" in run("data", facts, "--device", "cuda:7").err
+    assert "no device 'cuda:7'" in run("data", facts, "--device", "cuda:7").err
 
 
 WRONG_USE = [

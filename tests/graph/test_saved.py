@@ -134,7 +134,7 @@ def test_only_a_directory_with_the_marker_is_a_saved_graph(tmp_path: Path) -> No
 def test_arrays_of_others_are_not_deleted(tmp_path: Path) -> None:
     small().save(tmp_path / "saved")
     np.save(tmp_path / "saved" / "embeddings.npy", np.arange(3))
-    with pytest.raises(InputError, match=r"holds 'embeddings\.npy', which was not written"):
+    with pytest.raises(InputError, match=r"contains 'embeddings\.npy', which was not written"):
         small().save(tmp_path / "saved")
     assert np.load(tmp_path / "saved" / "embeddings.npy").tolist() == [0, 1, 2]
 

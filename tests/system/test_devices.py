@@ -61,7 +61,7 @@ def test_a_wrong_result_is_a_failure_and_out_of_memory_is_none(
         with pytest.raises(torch.OutOfMemoryError):
             devices.kernels_work(CPU)
     monkeypatch.setattr(broken, "writes", lambda device: False)
-    with pytest.warns(UserWarning, match="a kernel gave a wrong result"):
+    with pytest.warns(UserWarning, match="a kernel returned a wrong result"):
         assert not devices.kernels_work(CPU)
     assert not devices.kernels_work(CPU)  # and no second warning, which would be an error
 

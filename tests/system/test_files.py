@@ -219,7 +219,7 @@ def test_the_current_directory_can_be_replaced(
     [
         (OSError(28, "No space left on device"), "No space left on device: '{path}'"),
         # What numpy says when a disk is full.
-        (OSError("100 requested and 0 written"), "is the disk full"),
+        (OSError("100 requested and 0 written"), "check the free disk space"),
     ],
 )
 def test_a_directory_that_cannot_be_written_is_named(

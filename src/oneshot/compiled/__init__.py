@@ -1,4 +1,4 @@
-"""Kernels for the CPU, compiled from C: where they are, and how they run on several threads."""
+"""CPU kernels, compiled from C: the shared library, and its execution on several threads."""
 
 import ctypes
 import functools
@@ -14,10 +14,10 @@ _MODULE = "oneshot.compiled._kernels"
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The kernels, or None where the package was installed without a C compiler.
+    """The kernels, or None if the package was installed without a C compiler.
 
-    They are a plain shared library, called through `ctypes`, which lets other threads run
-    meanwhile; nothing in it depends on the versions of Python and torch.
+    They are a plain shared library, called through `ctypes`, which releases the GIL. It does not
+    depend on the versions of Python and torch.
     """
     try:
         spec = importlib.util.find_spec(_MODULE)
@@ -29,13 +29,13 @@ def library() -> ctypes.CDLL | None:
 def run(name: str, work: int, *arguments: Any) -> None:
     """Run a kernel on as many threads as torch uses.
 
-    The threads share the work through a counter, the kernel's first argument. `work`: about how
-    many numbers it computes; for little of it the calling thread is enough.
+    The threads share the work through a counter, the first argument of the kernel. `work`: the
+    approximate number of computed values; little work runs on the calling thread only.
     """
     kernels = library()
     assert kernels is not None
     function = getattr(kernels, name)
-    # ctypes would pass whole numbers with 32 bits.
+    # ctypes would pass integers with 32 bits.
     arguments = tuple(ctypes.c_int64(a) if isinstance(a, int) else a for a in arguments)
     counter = ctypes.c_int64(0)
     most = torch.get_num_threads()
@@ -46,12 +46,12 @@ def run(name: str, work: int, *arguments: Any) -> None:
         waiting = [pool.submit(function, ctypes.byref(counter), *arguments) for _ in range(helpers)]
     function(ctypes.byref(counter), *arguments)
     for one in waiting:
-        # One that has not begun finds nothing to do any more.
+        # A thread that has not started yet would find no work.
         if not one.cancel():
             one.result()
 
 
-# Below this many numbers a thread takes longer to start than to work.
+# With fewer values, starting a thread takes longer than its work.
 _WORK_A_THREAD = 100_000
 
 
@@ -61,9 +61,9 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def pointer(tensor: torch.Tensor | None) -> ctypes.c_void_p:
-    """The address of a contiguous tensor's numbers."""
+    """The address of the data of a contiguous tensor."""
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
-if hasattr(os, "register_at_fork"):  # threads do not follow into a child process
+if hasattr(os, "register_at_fork"):  # a forked child process has no threads
     os.register_at_fork(after_in_child=_pool.cache_clear)

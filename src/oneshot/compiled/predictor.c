@@ -2,13 +2,12 @@
  *
  * A batch is a set of disjoint subgraphs, one per query. Entities are numbered by their distance
  * from the query's entity, so that after `l` layers the first `reach[l]` rows are those that have a
- * state, and every row's edges stand by the distance of their source, so that those which carry
- * anything come first. A layer then touches only rows and edges that can hold anything but zero.
+ * state, and the edges of every row are ordered by the distance of their source, so that edges
+ * with a message come first. A layer then reads only rows and edges that can be nonzero.
  *
- * Each function is called by several threads at once. They share the work through a counter: who is
- * free takes the next item. What an item computes does not depend on who computes it, and sums of
- * several items are added up in their order by the caller, so that the result has the same bits
- * with any number of threads.
+ * Each function is called by several threads at once. They share the work through a counter: a free
+ * thread takes the next item. The result of an item does not depend on its thread, and the caller
+ * adds up items in their order, so that the result has the same bits with any number of threads.
  */
 
 #include <math.h>
@@ -17,7 +16,7 @@
 #include <string.h>
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-/* One library for all CPUs: the loader picks the version that fits. */
+/* One library for all CPUs: the loader selects the matching version. */
 #define FOR_EVERY_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define FOR_EVERY_CPU
@@ -173,7 +172,7 @@ INLINE void collect_row(const Layer *l, int64_t row, const int is_sum, const int
     const int64_t D = l->dim, A = l->attention;
     const int64_t begin = l->indptr[row], end = l->indptr[row + 1], query = l->row_query[row];
     const float *table = l->table + query * l->stride * D;
-    /* The edges whose source has a state stand first. */
+    /* Edges whose source has a state come first. */
     int64_t live = begin;
     while (live < end && l->source[live] < l->num_sources) {
         if (A)
@@ -274,7 +273,7 @@ FOR_EVERY_CPU void collect(int64_t *next, const Layer *l) {
 
 /* Backward ---------------------------------------------------------------------------------- */
 
-/* The slope of the loss in the messages into a row is, channel by channel,
+/* The gradient of the loss with respect to the messages into a row is, channel by channel,
  * `flat + steep · m`, and `high` (`low`) more where `m` is the highest (lowest) of them. */
 INLINE void find_slopes(const Layer *l, int64_t row, const int aggregate, float *flat,
                         float *steep, float *high, float *low) {

@@ -1,7 +1,7 @@
-/* Subgraphs cut out of the graph on a CPU: all edges between the chosen entities of each query.
+/* Extraction of subgraphs on a CPU: all edges between the selected entities of each query.
  *
- * An item of work is a query. The first pass counts its edges, the second writes them where the
- * counts of all queries say.
+ * An item of work is a query. The first pass counts its edges; the second writes them at the
+ * offsets given by the counts of all queries.
  */
 
 #include <stdint.h>
@@ -23,7 +23,7 @@ static inline int64_t at(const Cut *c, const void *column, int64_t place) {
     return c->wide ? ((const int64_t *)column)[place] : ((const int32_t *)column)[place];
 }
 
-/* Place of each entity of a query, -1 for all others: a table over all entities, clean between
+/* Index of each entity of a query, -1 for all others: a table over all entities, reset between
  * queries. */
 static int32_t *new_table(const Cut *c) {
     int32_t *table = malloc((size_t)c->num_entities * sizeof(int32_t));

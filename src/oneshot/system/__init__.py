@@ -1,4 +1,4 @@
 """The machine: files and locks, checksums, devices, processes, workers, the terminal.
 
-Imports nothing of the package but `errors`.
+Of the package, it imports only `errors`.
 """

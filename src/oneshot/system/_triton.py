@@ -1,4 +1,4 @@
-"""The smallest kernel, which tells whether Triton works on a device; imported only to try it."""
+"""A minimal kernel that checks whether Triton works on a device; imported only for the check."""
 
 import torch
 import triton
@@ -8,7 +8,7 @@ _NUMBER = 7
 
 
 def writes(device: torch.device) -> bool:
-    """Whether a kernel, built and run on a device, has written what it should."""
+    """Compile and run a kernel on a device. Returns whether its output is correct."""
     out = torch.zeros(1, dtype=torch.int32, device=device)
     _write[(1,)](out, _NUMBER)
     return int(out) == _NUMBER

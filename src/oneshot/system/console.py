@@ -1,4 +1,4 @@
-"""What the command line prints: JSON or tables on stdout, progress and messages on stderr."""
+"""Output of the command line: JSON or tables on stdout, progress and messages on stderr."""
 
 import io
 import json
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from oneshot.errors import InputError
 
-# Names of files and entities are printed as they are: [x] is no markup, :x: no emoji.
+# Names of files and entities are printed verbatim: [x] is not markup, :x: is not an emoji.
 _plain = partial(Console, highlight=False, markup=False, emoji=False)
 stdout = _plain()
 stderr = _plain(stderr=True)
@@ -33,28 +33,28 @@ _WIDE = 10_000  # for lines of any length
 
 
 def accept_all_letters() -> None:
-    """Print letters that the terminal or pipe cannot show as escapes; by default they are an error.
+    """Escape characters that the terminal or pipe cannot encode; by default they raise an error.
 
-    A locale may have any encoding, and the names of entities are in all scripts.
+    A locale may have any encoding, and names of entities may be in any script.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_line(text: str) -> None:
-    """A line of data on stdout: as it is, or not at all."""
+    """Print a line of data on stdout verbatim; raises if it cannot be encoded."""
     try:
         text.encode(stdout.encoding)
     except UnicodeEncodeError:
         raise InputError(
-            f"a name cannot be written here, where text is in {stdout.encoding}: {text!a}; "
+            f"a name cannot be encoded for this output ({stdout.encoding}): {text!a}; "
             "write to a file, or set PYTHONUTF8=1"
         ) from None
     stdout.file.write(text)
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout and nothing else."""
+    """Print one JSON value on stdout."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(stdout.encoding)
@@ -65,15 +65,15 @@ def print_json(value: Any) -> None:
 
 
 def are_numbers(cells: Sequence[str]) -> bool:
-    """Whether the cells of a column are figures, with a unit or a second figure behind at most."""
+    """Whether the cells of a column are numbers, optionally with a unit or a second number."""
     return all(len(cell) <= 20 and cell[:1] in _BEGINS_NUMBER for cell in cells if cell)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; columns of numbers are set to the right.
+    """Print a table on stdout; columns of numbers are right-aligned.
 
-    What a terminal is too narrow for follows below, beside the first column once more. In a file
-    or a pipe lines are as long as they need to be.
+    Columns that do not fit the width of a terminal follow below, with the first column repeated. In
+    a file or a pipe, lines have any length.
     """
     cells = [[row[place] for row in rows] for place in range(len(columns))]
     numbers = [place > 0 and are_numbers(column) for place, column in enumerate(cells)]
@@ -84,7 +84,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for page, places in enumerate(_pages(needed, stdout.width if stdout.is_terminal else _WIDE)):
         table = Table(title=f"{title}, continued" if page else title, title_justify="left")
         for place in places:
-            # Names may be cut to the width of the terminal, figures not.
+            # Names may be truncated to the width of the terminal, numbers may not.
             justify: Literal["right", "left"] = "right" if numbers[place] else "left"
             width = needed[place] if numbers[place] else None
             table.add_column(columns[place], justify=justify, width=width)
@@ -94,13 +94,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_text(text: str) -> None:
-    """A paragraph on stdout, broken at the width of a terminal; elsewhere it is one line."""
+    """Print a paragraph on stdout, wrapped at the width of a terminal; elsewhere as one line."""
     stdout.print(text, soft_wrap=not stdout.is_terminal)
 
 
 def _pages(widths: Sequence[int], width: int) -> list[list[int]]:
-    """The places of columns that fit beside each other; the first column is on every page."""
-    frame, text = 3, 16  # what a column has around it, and what a name is to have at least
+    """The indices of the columns of each page; the first column is on every page."""
+    frame, text = 3, 16  # padding of a column, and minimum width of a name
     first = max(widths[0], text) + frame + 1 if widths else 0
     pages, left = [[0]], width - first
     for place, wide in enumerate(widths[1:], 1):
@@ -113,18 +113,18 @@ def _pages(widths: Sequence[int], width: int) -> list[list[int]]:
 
 
 def note(message: str) -> None:
-    """A remark for people, on stderr."""
+    """Print a message for the user on stderr."""
     stderr.print(message, style="dim", soft_wrap=True)
 
 
 def status(message: str) -> Status:
-    """A sign on stderr that something takes a while, gone when the block ends."""
+    """Show a spinner on stderr while the block runs."""
     return stderr.status(Text(message))
 
 
 @contextmanager
 def progress_bar(with_counts: bool = True) -> Iterator[Progress]:
-    """Progress bars on stderr, gone when the work is done; as counts, or in percent."""
+    """Progress bars on stderr, removed when the work is done; with counts or percentages."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

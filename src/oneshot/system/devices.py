@@ -1,4 +1,4 @@
-"""Devices: by name, as the command line takes them, and what each can do."""
+"""Devices by name, and their capabilities."""
 
 import contextlib
 import functools
@@ -17,23 +17,25 @@ from oneshot.system.process import ONEDNN_LIMIT, WITHOUT_AMX
 
 
 def find_device(name: str) -> torch.device:
-    """The device called `auto`, `cpu` or `cuda` (or `cuda:1`); auto takes a GPU if there is one."""
+    """The device named `auto`, `cpu` or `cuda` (or `cuda:1`); auto selects a GPU if available."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError(f"unknown device {name!r}; known are auto, cpu and cuda") from None
+        raise InputError(f"unknown device {name!r}; use auto, cpu or cuda") from None
     if device.type not in ("cpu", "cuda"):
         raise InputError(f"device {name!r} is not supported; use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("there is no CUDA device on this machine; use --device cpu or auto")
+        raise InputError("no CUDA device is available; use --device cpu or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"there is no device {name!r}: {torch.cuda.device_count()} are there")
+        raise InputError(
+            f"no device {name!r}: {torch.cuda.device_count()} CUDA devices are available"
+        )
     return device
 
 
-# A matrix product and its gradient as a training step computes them.
+# A matrix product and its gradient, as in a training step.
 _BFLOAT16_PROBE = """
 import torch
 a = torch.ones(256, 256, requires_grad=True)
@@ -45,9 +47,9 @@ with torch.autocast("cpu", torch.bfloat16):
 def takes_bfloat16(device: torch.device, precision: str) -> bool:
     """Whether `training.precision` means bfloat16 on a device.
 
-    "auto" takes it on a GPU that has it. On a CPU whose bfloat16 products kill the process it is an
-    error: torch finds the matrix instructions of the CPU (AMX), which some virtual machines
-    announce and do not allow.
+    "auto" selects it on a GPU that supports it. It is an error on a CPU on which such products kill
+    the process: torch uses matrix instructions of the CPU (AMX), which some virtual machines
+    announce but do not allow.
     """
     if device.type == "cuda":
         return precision == "bfloat16" or (precision == "auto" and torch.cuda.is_bf16_supported())
@@ -57,27 +59,27 @@ def takes_bfloat16(device: torch.device, precision: str) -> bool:
         advice = 'set training.precision to "float32"'
         if _bfloat16_survives(WITHOUT_AMX):
             advice += f", or {ONEDNN_LIMIT}={WITHOUT_AMX} in the environment"
-        raise InputError(f"a product in bfloat16 kills the process on this CPU: {advice}")
+        raise InputError(f"bfloat16 matrix products crash on this CPU: {advice}")
     return True
 
 
 @functools.cache
 def _bfloat16_survives(limit: str | None) -> bool:
-    """Whether another process computes in bfloat16 on the CPU and lives, under oneDNN's limit."""
-    if not sys.executable:  # an interpreter within another program; it cannot be tried
+    """Whether a subprocess survives a bfloat16 product on the CPU with this oneDNN limit."""
+    if not sys.executable:  # an embedded interpreter; it cannot be checked
         return True
     environment = os.environ if limit is None else {**os.environ, ONEDNN_LIMIT: limit}
     probe = subprocess.run(
         [sys.executable, "-c", _BFLOAT16_PROBE], env=environment, capture_output=True, check=False
     )
-    return probe.returncode >= 0  # below: ended by a signal
+    return probe.returncode >= 0  # negative: ended by a signal
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that can still be had: of a GPU, or of the host without swapping.
+    """Available memory in bytes: of a GPU, or of the host without swapping.
 
-    What torch holds of a GPU and does not use counts. A host that does not tell is taken for one
-    with 4 GiB, or with half of its memory.
+    It includes GPU memory that torch has cached but does not use. If the host does not report it,
+    it is assumed to be half of the memory, or 4 GiB.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -95,7 +97,7 @@ def available_memory(device: torch.device) -> int:
 
 
 def total_memory(device: torch.device) -> int | None:
-    """Bytes of memory that a GPU or the host has; None if the host does not tell."""
+    """Total memory of a GPU or the host in bytes; None if the host does not report it."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     try:
@@ -108,11 +110,11 @@ _kernels_overridden: bool | None = None
 
 
 def kernels_work(device: torch.device) -> bool:
-    """Whether kernels written in Triton run on a device: one answer for all that have some.
+    """Whether Triton kernels work on a device; one result for all kernels.
 
-    The first call for a device tries a small kernel there. If it fails, one warning gives the
-    reason and what to do, and the plain path, which computes the same, is taken. On a CPU kernels
-    run only under Triton's interpreter (`TRITON_INTERPRET=1` in the environment), for tests.
+    The first call for a device runs a small kernel. If it fails, one warning states the reason and
+    the remedy, and the plain path, which computes the same, is used. On a CPU, kernels run only in
+    Triton's interpreter (`TRITON_INTERPRET=1` in the environment), for tests.
     """
     if _kernels_overridden is not None:
         return _kernels_overridden
@@ -125,7 +127,7 @@ def kernels_work(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def override_kernels(use: bool | None) -> Iterator[None]:
-    """Within the block kernels are taken always (true), never (false) or where they work (None).
+    """Use kernels always (true), never (false) or if they work (None) within the block.
 
     For tests and comparisons.
     """
@@ -138,13 +140,13 @@ def override_kernels(use: bool | None) -> Iterator[None]:
 
 
 def current_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Within the block Triton launches on a device: it takes the current one of torch."""
+    """Launch Triton kernels on this device within the block: Triton uses torch's current device."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @functools.cache
 def _runs_kernel(device: torch.device) -> bool:
-    """Try a kernel on a device; a failure is a warning."""
+    """Run a kernel on a device; warn on failure."""
     try:
         if importlib.util.find_spec("triton") is None:
             problem, advice = "Triton is not installed", "install it: pip install triton"
@@ -154,32 +156,32 @@ def _runs_kernel(device: torch.device) -> bool:
             with current_device(device):
                 if writes(device):
                     return True
-            problem, advice = "a kernel gave a wrong result", _TRITON_ADVICE
+            problem, advice = "a kernel returned a wrong result", _TRITON_ADVICE
     except torch.OutOfMemoryError:
-        raise  # which tells nothing about Triton
-    except Exception as error:  # no compiler, a device too old, …: many types, one answer
-        told = str(error).strip().partition("\n")[0]
-        problem, advice = f"{type(error).__name__}: {told[:200]}", _TRITON_ADVICE
+        raise  # unrelated to Triton
+    except Exception as error:  # no compiler, an old device, …: many types of errors
+        message = str(error).strip().partition("\n")[0]
+        problem, advice = f"{type(error).__name__}: {message[:200]}", _TRITON_ADVICE
     warnings.warn(
-        f"Triton's kernels do not work on {device} ({problem}); sampling, training and answering "
-        f"go on without them, slower. To have them, {advice}",
+        f"Triton kernels do not work on {device} ({problem}); sampling, training and prediction "
+        f"continue without them and are slower. To enable them, {advice}",
         stacklevel=3,
     )
     return False
 
 
 _TRITON_ADVICE = (
-    "install a C compiler (gcc) and the version of Triton that this torch was made for, on a GPU "
-    "of compute capability 7.0 or higher"
+    "install a C compiler (gcc) and the Triton version of this torch, on a GPU with compute "
+    "capability 7.0 or higher"
 )
 
 
 @contextlib.contextmanager
 def fast_products(device: torch.device) -> Iterator[None]:
-    """Within the block, products of float32 matrices on a GPU take its matrix units.
+    """Use tensor cores (TF32) for float32 matrix products on a GPU within the block.
 
-    These read 10 of the 23 bits behind the point, and sum up in float32: enough for answers, whose
-    scores differ by far more, and several times as fast.
+    They read 10 of the 23 mantissa bits and accumulate in float32. This is precise enough for
+    answers, whose scores differ by far more, and several times as fast.
     """
     if device.type != "cuda":
         yield

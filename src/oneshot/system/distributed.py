@@ -1,4 +1,4 @@
-"""Team: the processes that train together under `torchrun`, or the only one."""
+"""Team: the processes of a distributed training under `torchrun`, or a single process."""
 
 import atexit
 import os
@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# One process may be done with its share of a validation long before another; if one dies,
-# `torchrun` ends the others anyway.
+# One process may finish its share of a validation long before another. If one dies, `torchrun`
+# ends the others.
 _PATIENCE = timedelta(days=7)
 
 
@@ -18,7 +18,7 @@ class Team:
     """The processes of this training; a single process is a team of one.
 
     Under `torchrun` (environment variables RANK and WORLD_SIZE) the process group is started on
-    first use: nccl for training on GPUs, of which each process takes its own, else gloo.
+    first use: nccl for training on GPUs, one per process, otherwise gloo.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -47,33 +47,33 @@ class Team:
         return values
 
     def from_first(self, value: float) -> float:
-        """What the first process has as `value`, in all of them."""
+        """Broadcast `value` of the first process to all processes."""
         return float(self.sum(torch.tensor([value if self.is_first else 0.0]).double()))
 
     def dealt(self, count: int) -> Tensor:
-        """The places of `count` things that fall to this process, one in turn, int64 [m]."""
+        """The indices of `count` items that belong to this process, round robin, int64 [m]."""
         return torch.arange(self.rank, count, self.size)
 
-    def gathered(self, mine: Tensor, count: int) -> Tensor:
-        """All `count` rows, in order, where each process has those that were `dealt` to it."""
+    def gathered(self, rows: Tensor, count: int) -> Tensor:
+        """All `count` rows, in order; each process has those that were `dealt` to it."""
         if self.size == 1:
-            return mine
-        # All send as many as the first has, of which the last one may have no meaning.
-        padded = mine.new_zeros(-(-count // self.size), *mine.shape[1:])
-        padded[: len(mine)] = mine
+            return rows
+        # All processes send as many rows as the first; the last row may be padding.
+        padded = rows.new_zeros(-(-count // self.size), *rows.shape[1:])
+        padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(parts, padded)
         return torch.stack(parts, dim=1).flatten(0, 1)[:count]
 
 
 def _begin(backend: str) -> None:
-    """Start the process group that `torchrun` has arranged."""
+    """Start the process group of `torchrun`."""
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     arranged: tuple[Any, int, int] = next(rendezvous("env://", timeout=_PATIENCE))
     store, rank, size = arranged
-    # After a restart the store may still hold the addresses of processes that are gone.
+    # After a restart, the store may still contain addresses of ended processes.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"oneshot/{attempt}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)

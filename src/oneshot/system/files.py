@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves either the old or the new content, never half of it."""
+"""Atomic writes of files and directories, and locks."""
 
 import ctypes
 import errno
@@ -15,7 +15,7 @@ from typing import Any
 from oneshot.errors import InputError
 
 Contents = Mapping[str, "Contents | None"]
-"""What we write into a directory, by name: None for a file, contents for a directory."""
+"""The expected entries of a directory by name: None for a file, contents for a directory."""
 
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}(?:\.\w+)?")
@@ -23,10 +23,10 @@ _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}(?:\.\w+)?")
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well."""
-    path = _resolved(path)  # what a link points to is replaced, not the link
+    """A temporary path beside `path`, which replaces it if the block succeeds."""
+    path = _resolved(path)  # the target of a link is replaced, not the link
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: exists and is not a file; choose another place")
+        raise InputError(f"{path}: exists and is not a file; choose another path")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None or error.filename is not None:
             raise
-        # A full disk tells no name: say which file could not be written.
+        # The error of a full disk has no file name: add it.
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -48,11 +48,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_directory(path: Path, marker: str, contents: Contents) -> Iterator[Path]:
-    """A temporary directory that takes the place of `path` when the block ends well.
+    """A temporary directory that replaces `path` if the block succeeds.
 
-    An existing directory is replaced only if it is empty, or holds the file `marker` and beside
-    it only what stands in `contents` (and what a killed process left of writing that): the sign
-    that all of it was written by us. Anything else there is an error and stays.
+    An existing directory is replaced only if it is empty, or if it contains the file `marker` and
+    otherwise only entries of `contents` (and temporary files of a killed process), which shows that
+    oneshot wrote all of it. Otherwise an error is raised and nothing is changed.
     """
     path = _resolved(path)
     check_replaceable(path, marker, contents)
@@ -78,8 +78,10 @@ def replacing_directory(path: Path, marker: str, contents: Contents) -> Iterator
     except OSError as error:
         if error.filename is not None and not str(error.filename).startswith(str(temporary)):
             raise
-        # A full disk tells no name, or that of a file which is gone by now.
-        said = error.strerror or f"cannot be written whole; is the disk full? ({error})"
+        # The error of a full disk has no file name, or that of a temporary file.
+        said = (
+            error.strerror or f"cannot be written completely; check the free disk space ({error})"
+        )
         raise OSError(error.errno or errno.EIO, said, str(path)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -87,71 +89,71 @@ def replacing_directory(path: Path, marker: str, contents: Contents) -> Iterator
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two paths change places in one step; false, and nothing done, where that cannot be."""
+    """Exchange two paths atomically; returns false, without a change, if not supported."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, TypeError, AttributeError):  # another system, or an old C library
+    except (OSError, TypeError, AttributeError):  # not Linux, or an old C library
         return False
     return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def check_replaceable(path: Path, marker: str, contents: Contents) -> None:
-    """Raise unless `path` is free or may be replaced (see `replacing_directory`)."""
+    """Raise if `path` exists and may not be replaced (see `replacing_directory`)."""
     if not path.exists():
         return
     if not path.is_dir():
-        raise InputError(f"{path}: exists and is not a directory; choose another place")
+        raise InputError(f"{path}: exists and is not a directory; choose another path")
     left = {entry.name for entry in leftovers(path, contents)}
     names = {entry.name for entry in path.iterdir()} - left
     if names and marker not in names:
-        raise InputError(f"{path}: exists and was not written by oneshot; choose another place")
+        raise InputError(f"{path}: exists and was not written by oneshot; choose another path")
     strange = next(_strangers(path, contents), None)
     if strange is not None:
         raise InputError(
-            f"{path}: exists and holds {str(strange.relative_to(path))!r}, which was not written "
-            "by oneshot; choose another place"
+            f"{path}: exists and contains {str(strange.relative_to(path))!r}, which was not "
+            "written by oneshot; choose another path"
         )
 
 
 def _strangers(path: Path, contents: Contents) -> Iterator[Path]:
-    """What lies in a directory, at any depth, that we did not write."""
+    """Entries of a directory, at any depth, that oneshot did not write."""
     left = set(leftovers(path, contents))
     for entry in sorted(path.iterdir()):
         if entry in left:
             continue
         inside = contents.get(entry.name)
         is_ours = entry.name in contents and entry.is_dir() == (inside is not None)
-        if not is_ours or entry.is_symlink():  # we write no links, and not to where one leads
+        if not is_ours or entry.is_symlink():  # oneshot writes no links, and not through links
             yield entry
         elif inside is not None:
             yield from _strangers(entry, inside)
 
 
 def check_readable(path: Path) -> None:
-    """Raise if reading `path` might never end: a pipe, a device, a socket."""
+    """Raise if `path` is a pipe, a device or a socket, which might block forever."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise InputError(f"{path}: is a pipe or a device, not a file; copy it to a file first")
 
 
 def check_output(path: Path, inputs: Iterable[Path]) -> None:
-    """Raise if writing to `path` would replace a file that is read."""
+    """Raise if writing to `path` would replace an input file."""
     for file in inputs:
         if path.exists() and file.exists() and path.samefile(file):
-            raise InputError(f"{path}: is an input of this command; write to another place")
+            raise InputError(f"{path}: is an input of this command; write to another path")
 
 
 def leftovers(path: Path, names: Collection[str]) -> list[Path]:
-    """What a killed process left in the directory `path` of writing files of these names.
+    """Temporary files that a killed process left in the directory `path`, by target names.
 
-    Temporary names are those that `replacing` makes: a point, the name, eight letters or digits,
-    and the ending once more.
+    Temporary names are those of `replacing`: a dot, the name, eight alphanumeric characters, and
+    the suffix again.
     """
     matches = ((entry, _TEMPORARY.fullmatch(entry.name)) for entry in path.iterdir())
     return [entry for entry, match in matches if match and match[1] in names]
 
 
 def remove_leftovers(path: Path, names: Collection[str]) -> None:
-    """Remove what `leftovers` finds; there may be no directory `path`."""
+    """Remove the files that `leftovers` finds; the directory `path` may be missing."""
     for entry in leftovers(path, names) if path.is_dir() else ():
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
@@ -161,14 +163,14 @@ def remove_leftovers(path: Path, names: Collection[str]) -> None:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Hold `path` against other processes: a directory, or a lock file that is made and stays.
+    """Lock `path` against other processes: a directory, or a lock file that is created and kept.
 
-    The system lets go of the lock when the process ends, however it ends. Without `wait` a lock
-    that another process holds is a `BlockingIOError`.
+    The system releases the lock when the process ends, even after a crash. Without `wait`, a lock
+    of another process raises `BlockingIOError`.
     """
     try:
         import fcntl
-    except ImportError:  # a system without such locks, where nobody watches
+    except ImportError:  # a system without such locks
         yield
         return
     is_directory = path.is_dir()
@@ -179,7 +181,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
         except OSError as error:
             if error.errno not in (errno.EBADF, errno.ENOLCK, errno.ENOTSUP):
                 raise
-            # A file system that cannot lock this: as if there were no locks.
+            # The file system does not support locks: continue without.
         if is_directory and not (path.exists() and os.path.samestat(os.fstat(handle), path.stat())):
             raise BlockingIOError(errno.EAGAIN, "was replaced by another process", str(path))
         yield
@@ -189,7 +191,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 @contextmanager
 def held(path: Path, message: str) -> Iterator[None]:
-    """Hold `path` (see `locked`); if another process does so, that is an error with a message."""
+    """Lock `path` (see `locked`); raises an error with a message if another process holds it."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(path, wait=False))
@@ -205,17 +207,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def json_text(value: Any) -> str:
-    """One JSON value, readably, as the text of a file."""
+    """One JSON value as readable text."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write one JSON value, readably."""
+    """Write one JSON value as readable text."""
     write_text(path, json_text(value))
 
 
 def sync(path: Path) -> None:
-    """Have the system write a file or directory to the disk."""
+    """Flush a file or directory to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -226,8 +228,8 @@ def sync(path: Path) -> None:
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
-    except RuntimeError as error:  # how Python before 3.13 says it
-        raise InputError(f"{path}: is a link that leads to itself") from error
+    except RuntimeError as error:  # in Python before 3.13
+        raise InputError(f"{path}: is a link to itself") from error
 
 
 def _umask() -> int:

@@ -1,7 +1,6 @@
-"""Settings of a process that is all ours: how its threads wait and how it keeps memory.
+"""Settings of a process of the command line: waiting threads and memory allocation.
 
-For the command line, before torch is loaded; a library call inside somebody else's program must
-not change such things.
+They are set before torch is loaded. A library call in another program must not change them.
 """
 
 import contextlib
@@ -11,27 +10,26 @@ import os
 import sys
 
 ONEDNN_LIMIT, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
-"""The variable that limits what oneDNN takes of a CPU, and all it has but for AMX."""
+"""The variable that limits the CPU instructions of oneDNN, and its value without AMX."""
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # parameters of glibc's mallopt
 
 
 def prepare_process() -> None:
-    """Set what makes work on a processor several times faster, where the system knows it."""
-    # Threads of OpenMP spin while they wait for each other. On a machine that has other work too
-    # this can slow a training down tenfold: the spinning thread takes the core that the awaited
-    # one needs.
+    """Apply settings that make CPU work several times faster, if the system supports them."""
+    # OpenMP threads spin while they wait for each other. On a machine with other load, this can
+    # slow down a training tenfold: the spinning thread occupies the core that the other one needs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # Some virtual machines announce AMX and do not allow it: products in bfloat16 then kill the
-    # process. Such products are few here and gain little from AMX. oneDNN reads this only once.
+    # Some virtual machines announce AMX but do not allow it: bfloat16 products then kill the
+    # process. There are few such products, and they gain little from AMX. oneDNN reads this once.
     os.environ.setdefault(ONEDNN_LIMIT, WITHOUT_AMX)
     _keep_freed_memory()
 
 
 def return_freed_memory() -> None:
-    """Return to the system what was freed and kept: to measure memory, or to have it for others.
+    """Return freed memory to the system, to measure memory or make it available to others.
 
-    Another C library than glibc keeps nothing.
+    Has no effect with a C library other than glibc.
     """
     gc.collect()
     if sys.platform.startswith("linux"):
@@ -40,14 +38,14 @@ def return_freed_memory() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Have large freed blocks reused instead of returned to the system.
+    """Reuse large freed blocks instead of returning them to the system.
 
-    A predictor allocates blocks of many megabytes in each layer; by default each comes fresh from
-    the system, page by page, which takes longer than the arithmetic.
+    A predictor allocates blocks of many megabytes in each layer. By default, each is requested from
+    the system page by page, which takes longer than the arithmetic.
     """
     if not sys.platform.startswith("linux"):
         return
-    with contextlib.suppress(OSError, AttributeError):  # another C library: only slower
+    with contextlib.suppress(OSError, AttributeError):  # another C library: slower, but correct
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(_MMAP_THRESHOLD, 1 << 30)
         libc.mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)

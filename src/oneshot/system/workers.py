@@ -1,4 +1,4 @@
-"""Workers: where tasks run. In this process one after the other, or through Dask."""
+"""Workers: run tasks in this process one after another, or through Dask."""
 
 import contextlib
 import ctypes
@@ -12,25 +12,25 @@ from oneshot.errors import InputError, OneshotError, require
 from oneshot.system import console
 
 _ARENA_MAX = -8  # parameter of glibc's mallopt
-_PATIENCE = 30  # seconds without any worker before a word is said
+_PATIENCE = 30  # seconds without any worker before a message
 
 Task = dict[str, Any]
 Outcome = dict[str, Any]
-"""What comes of a task. One that failed has `status` "failed" and says why in `error`."""
+"""The outcome of a task. A failed task has `status` "failed" and the reason in `error`."""
 
 
 class Workers(Protocol):
-    """Runs tasks, several at a time. `slots`: how many."""
+    """Runs tasks, `slots` at a time."""
 
     @property
     def slots(self) -> int: ...
     def submit(self, number: int, task: Task) -> None: ...
     def wait(self) -> tuple[int, Outcome]:
-        """Wait for any task that was submitted. → its number and outcome"""
+        """Wait for any submitted task. Returns its number and outcome."""
 
 
 class ThisProcess:
-    """Tasks one after the other, here."""
+    """Runs tasks in this process, one after another."""
 
     slots = 1
 
@@ -47,7 +47,7 @@ class ThisProcess:
 
 
 class DaskWorkers:
-    """Tasks on the workers of a Dask cluster. `retries`: of a task that raises an exception."""
+    """Runs tasks on a Dask cluster. `retries`: retries of a task that raises an exception."""
 
     def __init__(self, client: Any, run: Callable[[Task], Outcome], retries: int = 0) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class DaskWorkers:
 
     @property
     def slots(self) -> int:
-        """As many as there are workers now; a cluster may grow and shrink."""
+        """The current number of workers; a cluster may grow and shrink."""
         return max(len(self._client.nthreads()), 1)
 
     def submit(self, number: int, task: Task) -> None:
@@ -72,19 +72,22 @@ class DaskWorkers:
             number = self._running.pop(done)
             outcome: Outcome = done.result()
         except KilledWorker:
-            outcome = {"status": "failed", "error": "its process was killed; out of memory?"}
+            outcome = {
+                "status": "failed",
+                "error": "its process was killed, probably out of memory",
+            }
         except (CancelledError, OSError) as error:
             raise OneshotError(
-                f"the connection to the Dask cluster was lost ({error}); go on with --resume"
+                f"the connection to the Dask cluster was lost ({error}); continue with --resume"
             ) from error
         except OneshotError:
             raise
-        except Exception as error:  # whatever a worker, of another version maybe, ran into
+        except Exception as error:  # any error of a worker, possibly of another version
             outcome = {"status": "failed", "error": f"{type(error).__name__}: {error}"[:500]}
         return number, outcome
 
     def _first_done(self) -> Any:
-        """The first future to end; says so if there is nobody to work on them."""
+        """The first future to finish; prints a message if there are no workers."""
         from distributed import wait
 
         waited = False
@@ -108,8 +111,8 @@ def open_workers(
 ) -> Iterator[Workers]:
     """Workers of a cluster at `address`, or `count` processes here; one runs in this process.
 
-    `purpose`: what they are for, in a message. `retries`: how often a task that raises an
-    exception, or (of processes here) takes its worker down, is tried again on another one.
+    `purpose`: their purpose, for messages. `retries`: how often a task that raises an exception, or
+    (with local processes) crashes its worker, is retried on another one.
     """
     if address is None and count == 1:
         yield ThisProcess(run)
@@ -138,7 +141,7 @@ def open_workers(
             n_workers=count,
             threads_per_worker=1,
             processes=True,
-            dashboard_address="127.0.0.1:0",  # any free port; without one it takes 8787
+            dashboard_address="127.0.0.1:0",  # any free port; the default is 8787
             memory_limit=None,
             silence_logs=50,
         ) as cluster,
@@ -149,7 +152,7 @@ def open_workers(
 
 
 def _prepare_all(client: Any, threads: int) -> None:
-    """Set up the workers of a cluster, also those that come later or take a dead one's place."""
+    """Set up the workers of a cluster, including those that join later or replace a dead one."""
     from distributed import WorkerPlugin
 
     class Preparation(WorkerPlugin):  # type: ignore[misc]
@@ -160,7 +163,7 @@ def _prepare_all(client: Any, threads: int) -> None:
 
     try:
         client.register_plugin(Preparation())
-    except Exception as error:  # whatever is wrong over there
+    except Exception as error:  # any error of the workers
         raise InputError(
             f"the workers of the Dask cluster cannot run oneshot ({type(error).__name__}: "
             f"{error}); install the same version there"
@@ -168,7 +171,7 @@ def _prepare_all(client: Any, threads: int) -> None:
 
 
 def prepare_worker(threads: int) -> None:
-    """Set up a worker's process; `threads` of torch, 0 for what it has."""
+    """Set up the process of a worker; `threads`: threads of torch, 0 for the default."""
     from oneshot.system.process import prepare_process
 
     prepare_process()
@@ -176,11 +179,11 @@ def prepare_worker(threads: int) -> None:
 
     if threads:
         torch.set_num_threads(threads)
-        # What the threads that run the tasks begin with.
+        # The default of the threads that run the tasks.
         os.environ["OMP_NUM_THREADS"] = str(threads)
-    # Tasks run in threads, whose own arenas would give large blocks back to the system at once.
+    # Tasks run in threads, whose own arenas would return large blocks to the system at once.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").mallopt(_ARENA_MAX, 1)
-    # When memory runs out, the system should take the worker and not the one who keeps the books.
+    # If memory runs out, the system should kill the worker and not the main process.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
