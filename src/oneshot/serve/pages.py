@@ -129,7 +129,7 @@ def _bounds(schema: dict[str, Any]) -> str:
 def _bound_texts(schema: dict[str, Any]) -> Iterator[str]:
     for least, most, what in (
         ("minimum", "maximum", ""),
-        ("minLength", "maxLength", " letters"),
+        ("minLength", "maxLength", " characters"),
         ("minItems", "maxItems", ""),
     ):
         if least in schema and schema[least] == schema.get(most):
