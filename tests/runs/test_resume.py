@@ -244,7 +244,7 @@ def test_temporary_files_of_a_killed_process_are_no_hindrance(
     (out / ".mine.abcd1234").write_text("a file of somebody else")
     result = run(*arguments)
     assert result.code == 2
-    assert "holds '.mine.abcd1234'" in result.err
+    assert "contains '.mine.abcd1234'" in result.err
 
 
 def test_resuming_says_what_it_finds(run: Run, data: Path, tmp_path: Path) -> None:

@@ -187,9 +187,9 @@ def a_directory_named_like_a_file_of_ours(path: Path) -> None:
     [
         (a_file, "exists and is not a directory"),
         (strange_files, "exists and was not written by oneshot"),
-        (strange_files_beside_ours, r"holds 'thesis\.doc', which was not written by oneshot"),
-        (strange_files_inside_ours, r"holds 'inner/notes\.txt', which was not written"),
-        (a_directory_named_like_a_file_of_ours, r"holds 'a\.npy', which was not written"),
+        (strange_files_beside_ours, r"contains 'thesis\.doc', which was not written by oneshot"),
+        (strange_files_inside_ours, r"contains 'inner/notes\.txt', which was not written"),
+        (a_directory_named_like_a_file_of_ours, r"contains 'a\.npy', which was not written"),
     ],
 )
 def test_what_others_wrote_is_never_replaced(
