@@ -265,7 +265,7 @@ def test_the_numbers_an_entity_has_are_told(data: Dataset) -> None:
 def test_a_dimension_that_makes_no_image_is_a_result(data: Dataset) -> None:
     for dim in (5, 13):
         found = peers.measure_embedding(RECIPES["conve"], data, CPU, dim=dim, epochs=1)
-        assert found == {"failure": f"{dim} numbers, a prime, make no image"}
+        assert found == {"failure": f"dimension {dim} is a prime number and cannot form an image"}
     assert "mrr" in peers.measure_embedding(RECIPES["conve"], data, CPU, dim=9, epochs=1)
 
 

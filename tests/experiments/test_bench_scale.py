@@ -74,7 +74,7 @@ def test_the_command_measures_writes_draws_and_goes_on(
 def test_wrong_use_is_told(run: Run, tmp_path: Path) -> None:
     for options, message in (
         (("--facts", "many"), "'many' is not a number of facts, such as 1e6"),
-        (("--facts", "10"), "graphs have 10,000 to 150,000,000 facts here, not 10"),
+        (("--facts", "10"), "the number of facts must be 10,000 to 150,000,000, not 10"),
         (("--facts", "1e5", "--graphs", "famly"), "unknown graph 'famly'; did you mean"),
         (("--directory", tmp_path / "none"), "none: is not a directory"),
         (("--plot", tmp_path / "x.txt"), "unsupported suffix for a plot"),
@@ -143,5 +143,5 @@ def test_a_graph_with_hubs() -> None:
     # Hubs do not stand side by side.
     hubs = np.argsort(-data.graph.degree.numpy())[:20]
     assert np.diff(np.sort(hubs)).min() > 10
-    with pytest.raises(InputError, match="a random graph has 2 to 100,000,000 entities"):
+    with pytest.raises(InputError, match="a random graph needs 2 to 100,000,000 entities"):
         power_law(1, 1000)

@@ -119,7 +119,7 @@ def test_embedding_models_are_rows_too(run: Run) -> None:
         assert rows[name].keys() >= FIGURES
         assert rows[name]["inductive"] is False
         assert rows[name]["stopped"] == "epochs"
-    assert "maybe better with more: oneshot, TransE, ComplEx." in found["finding"]
+    assert "more may improve the result: oneshot, TransE, ComplEx." in found["finding"]
 
 
 @needs_pykeen
@@ -141,7 +141,7 @@ def test_a_killed_embedding_model_goes_on(
     assert len(kept) == 1
     again = run(*asked)
     assert again.code == 0
-    assert "ComplEx: goes on after epoch 2" in again.err
+    assert "ComplEx: resumed after epoch 2" in again.err
     assert not kept[0].exists()
 
 
@@ -195,7 +195,7 @@ def test_an_embedding_model_has_its_time(run: Run) -> None:
     row = found["rows"][1]
     assert row["stopped"] == "time"
     assert row["queries"] <= row["of"]
-    assert "Ended by the time, and maybe better with more:" in found["finding"]
+    assert "Ended by the time limit, more may improve the result:" in found["finding"]
 
 
 def test_the_settings_of_reports_without_a_limit_stay(run: Run) -> None:

@@ -145,7 +145,7 @@ def test_a_file_that_does_not_fit_is_as_good_as_none(
     assert found.resumed_after is None
     assert found.valid_mrr == fresh.valid_mrr
     (line,) = watcher.lines
-    assert line.startswith(f"begins anew: {kept}: ")
+    assert line.startswith(f"starts from scratch: {kept}: ")
     assert list(tmp_path.iterdir()) == [kept]
 
 
@@ -163,8 +163,8 @@ def test_a_training_goes_on_where_its_file_cannot_be_written(
     kept = tmp_path / "kept.safetensors"
     train: Any = partial(embedding.train_embedding, RECIPES["complex"], data, CPU, **options)
     assert train(kept=kept, watcher=watcher).epochs == 2
-    assert watcher.lines == [f"cannot be resumed if it ends now: {kept}: No space left on device"]
+    assert watcher.lines == [f"cannot be resumed later: {kept}: No space left on device"]
     # A place that can never be a file is told before the training.
     kept.mkdir()
-    with pytest.raises(InputError, match="is in the way"):
+    with pytest.raises(InputError, match="is not a file; remove it"):
         train(kept=kept)

@@ -59,7 +59,7 @@ def test_an_interrupted_table_goes_on_with_the_row_it_was_at(tmp_path: Path) -> 
 def test_no_row_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     calls: list[int] = []
     bench = Workbench(tmp_path, torch.device("cpu"), minutes=0)
-    with pytest.raises(InputError, match="more --minutes"):
+    with pytest.raises(InputError, match="increase --minutes"):
         make_report(counting(calls), bench)
     assert not calls
     told: list[str] = []
@@ -109,7 +109,7 @@ def test_one_process_measures_a_table(tmp_path: Path) -> None:
     def plan(_: Workbench) -> Iterator[Row]:
         yield Row({"number": 1}, lambda: make_report(asking([2]), bench))
 
-    with pytest.raises(InputError, match="another process is measuring this"):
+    with pytest.raises(InputError, match="another process is measuring this table"):
         make_report(Table("asking", "Squares", (), plan), bench)
 
 
@@ -246,7 +246,7 @@ def test_a_table_told_to_stop_goes_on_within_the_training(
 @pytest.mark.parametrize("content", ["{", "[]", '{"rows": 3}'])
 def test_a_damaged_report_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "datasets.json").write_text(content)
-    with pytest.raises(InputError, match=r"datasets\.json: is no whole report"):
+    with pytest.raises(InputError, match=r"datasets\.json: incomplete report"):
         make_report(TABLES["datasets"], Workbench(tmp_path, torch.device("cpu"), quick=True))
 
 

@@ -1,4 +1,4 @@
 """Measurements: baselines, benchmarks, comparisons, the paper's tables.
 
-Optional: of the package only the commands import it.
+Optional: imported only by their commands.
 """

@@ -1,4 +1,4 @@
-"""Comparing: our predictor and its peers on one data set, each a row that can be resumed."""
+"""Comparison of our predictor with its peers on one data set, in rows that can be resumed."""
 
 import dataclasses
 import time
@@ -34,12 +34,12 @@ NAME = "compare"
 
 @dataclass
 class Comparison(Workbench):
-    """Where the peers are measured beside our predictor.
+    """The settings of a comparison.
 
-    `peers`: names, in the order of the rows; ours comes first. `ours`: our configuration; None if
-    it is to be planned for `minutes_each` with `changes`. `max_epochs`: at most so many for each.
-    `dim`: real numbers that the embedding models have for an entity. `minutes_each`: the time of
-    each for everything, its final evaluation included.
+    `peers`: names, in the order of the rows; ours comes first. `ours`: our configuration; None to
+    plan it for `minutes_each` with `changes`. `max_epochs`: maximum number of epochs of each.
+    `dim`: real numbers per entity of the embedding models. `minutes_each`: time limit of each,
+    including its final evaluation.
     """
 
     data: Dataset = field(kw_only=True)
@@ -51,12 +51,10 @@ class Comparison(Workbench):
 
     @property
     def settings(self) -> Figures:
-        config: Figures = {
-            "planned_with": list(self.changes)
-        }  # another one each time it is planned
+        config: Figures = {"planned_with": list(self.changes)}  # differs each time it is planned
         if self.ours is not None:
             config = dataclasses.asdict(self.ours)
-            del config["training"]["seed"]  # told by itself
+            del config["training"]["seed"]  # a separate key
         found = {
             "data": self.data.name,
             "facts": facts_digest(self.data),
@@ -66,11 +64,11 @@ class Comparison(Workbench):
             "dim": self.dim,
             "config": config,
         }
-        # Not among those of reports that were begun before there was such a limit.
+        # Reports of earlier versions do not have this limit.
         return found if self.minutes_each is None else {**found, "minutes_each": self.minutes_each}
 
     def configuration(self) -> Config:
-        """Our configuration; one that is planned is kept, so that its training can go on."""
+        """Our configuration; a planned one is saved, so that its training can be resumed."""
         if self.ours is not None:
             return self.ours
         asked = f"plan {self.minutes_each} {self.seed} {self.device.type} {list(self.changes)}"
@@ -85,14 +83,14 @@ class Comparison(Workbench):
 
 
 def compare(bench: Comparison, tell: Callable[[str], None] = lambda _: None) -> Figures:
-    """Measure every row that is missing; → what the command prints, with `rows`.
+    """Measure every missing row. Returns the result that the command prints, with `rows`.
 
-    Finished rows are kept in the workbench's directory: asked for again, also among other peers,
-    they are not measured again.
+    Finished rows are kept in the directory of the workbench and are not measured again, even in a
+    comparison with other peers.
     """
     for split in ("valid", "test"):
         if not len(bench.data.facts(split)):
-            raise InputError(f"{bench.data.name}: has no {split} facts, which a comparison needs")
+            raise InputError(f"{bench.data.name}: has no {split} facts; a comparison needs them")
     names = [OURS, *(name for name in map(find_peer, bench.peers) if name != OURS)]
     bench = dataclasses.replace(bench, peers=list(dict.fromkeys(names)))
     check_packages(list(bench.peers))
@@ -114,7 +112,7 @@ def compare(bench: Comparison, tell: Callable[[str], None] = lambda _: None) -> 
 def _plan(bench: Workbench) -> Iterator[Row]:
     assert isinstance(bench, Comparison)
     before = read_report(bench.out / f"{NAME}.json") or {"rows": []}
-    # What an earlier comparison found stays in the report, whoever is asked for now.
+    # Results of an earlier comparison stay in the report, even if their peers are not named now.
     models = [row.get("model") for row in before["rows"] if isinstance(row, dict)]
     older = [name for name in TITLES if name in models]
     for name in dict.fromkeys([*bench.peers, *older]):
@@ -139,8 +137,8 @@ def _measure(bench: Comparison, name: str) -> Figures:
 
 
 def _predictor(bench: Comparison, name: str) -> Figures:
-    """Our predictor, or another system in its shape; a training which was killed goes on."""
-    started = time.perf_counter()  # planning takes some of the time, too
+    """Our predictor, or another system as its configuration; resumes an interrupted training."""
+    started = time.perf_counter()  # planning is part of the time
     config = bench.configuration()
     if name != OURS:
         config = whole_graph_config(name, config)
@@ -162,7 +160,7 @@ def _predictor(bench: Comparison, name: str) -> Figures:
         since = (found["epochs"] - found["best_epoch"]) // training.valid_every
         stopped = "patience" if since >= training.patience else stopped
     peak = found["peak_megabytes"]
-    if peak is None and not is_resumed:  # or it would be that of the rest
+    if peak is None and not is_resumed:  # otherwise it would be that of the remaining epochs
         peak = megabytes(measured.peak_bytes)
     del found["seconds_per_epoch"]
     if bench.ours is None:
@@ -179,7 +177,7 @@ def _finding(rows: Sequence[Figures]) -> str:
         f"Best on validation: {best['title']}, valid MRR {best['valid_mrr']:.3f}, "
         f"test MRR {best['mrr']:.3f}."
     ]
-    # Ours follow a schedule of as many epochs as the configuration says, unless it is cut.
+    # Ours follow the schedule of the configured epochs, unless it is cut.
     cut = [
         row["title"]
         for row in found
@@ -187,11 +185,11 @@ def _finding(rows: Sequence[Figures]) -> str:
     ]
     if cut:
         parts.append(
-            f"Ended by the number of epochs, and maybe better with more: {', '.join(cut)}."
+            f"Ended by the limit of epochs, more may improve the result: {', '.join(cut)}."
         )
     late = [row["title"] for row in found if row.get("stopped") == "time"]
     if late:
-        parts.append(f"Ended by the time, and maybe better with more: {', '.join(late)}.")
+        parts.append(f"Ended by the time limit, more may improve the result: {', '.join(late)}.")
     return " ".join(parts)
 
 
@@ -211,7 +209,7 @@ _COST = (
 )
 _NAME = Column("", "title")
 VIEWS = {"accuracy": (_NAME, *_ACCURACY), "cost": (_NAME, *_COST)}
-"""The two tables for a terminal, which is too narrow for one."""
+"""The result as two tables, because one would be too wide for a terminal."""
 
 TABLE = Table(
     NAME,

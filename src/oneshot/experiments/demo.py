@@ -1,4 +1,4 @@
-"""The demo: from facts to a readable answer with its reasons, on the bundled graph of the world."""
+"""The demo: from facts to a readable answer with its explanation, on the bundled world graph."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ QUESTION = ("Bolivia", "borders")
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found; `result` is that of the training, as in a run's `result.json`."""
+    """The result of the demo; `result` is that of the training, as in a run's `result.json`."""
 
     result: dict[str, Any]
     baseline: Metrics
@@ -49,10 +49,10 @@ def run_demo(
     observers: Sequence[Observer] = (),
     messages: Callable[[str], None] = warn,
 ) -> Demo:
-    """Train on `world` into `out/run`, answer the question, draw its reasons into `out`.
+    """Train on `world` into `out/run`, answer the query, and draw the explanation into `out`.
 
-    Only answers that the graph does not hold are asked for; the best of them is explained.
-    `observers`, `messages`: of the training, see `train_run`.
+    Facts of the graph are excluded from the answers; the best answer is explained. `observers`,
+    `messages`: as in `train_run`.
     """
     data = load("world")
     run = out / "run"

@@ -1,1 +1,1 @@
-"""Baselines: simple or foreign ways to answer the same questions, under our ranking."""
+"""Baselines: simple methods and other systems for the same queries, with our ranking."""

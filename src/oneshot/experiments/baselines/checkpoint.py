@@ -1,4 +1,4 @@
-"""Course: where the training of an embedding model stands, kept in a file so that it can go on."""
+"""Checkpoint of the training of an embedding model, from which it can be resumed."""
 
 import time
 from collections import defaultdict
@@ -22,10 +22,10 @@ from oneshot.runs.tensors import (
 from oneshot.system.files import remove_leftovers
 
 LEAST_GAIN = 0.002
-"""By what share of it an MRR must grow to count as better; less is creeping, not learning."""
+"""Relative increase of the MRR that counts as an improvement."""
 
 SECONDS_BETWEEN = 60.0
-"""Between two writings of the file: all parameters, the best ones, and the optimizer's moments."""
+"""Seconds between two checkpoints (parameters, best parameters, optimizer state)."""
 
 _FIGURES = {
     "epoch": int,
@@ -40,14 +40,14 @@ _FIGURES = {
 
 @dataclass
 class Course:
-    """Where a training stands.
+    """The state of a training.
 
-    `path`: the file, if it is to be kept; `recipe`: how the model is made and trained, in words; a
-    file that says something else is of another training. `tell` is called with a line for people.
-    `epoch`: the last one done. `best_epoch`, `mrr`, `best`: which epoch has been the best on
-    validation, how good it was, and the model's state then. `reference`: the last MRR that counted
-    as better; `bad`: validations since. `seconds`: spent by earlier processes. `descent`: the share
-    of its time after which a training with a time budget had stopped improving; 0 until then.
+    `path`: the checkpoint file, if there is one. `recipe`: a description of the model and its
+    training; a file with a different recipe belongs to another training. `tell`: called with each
+    message for the user. `epoch`: the last finished epoch. `best_epoch`, `mrr`, `best`: the best
+    epoch on validation, its MRR and its parameters. `reference`: the last MRR that counted as an
+    improvement; `bad`: validations since then. `seconds`: time of earlier processes. `descent`: the
+    share of its time after which a training with a time budget stopped improving; 0 until then.
     """
 
     path: Path | None = None
@@ -66,11 +66,11 @@ class Course:
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a file of an earlier process; a place that cannot be one is an error."""
+        """Whether an earlier process has left a file; raises if the path is not a file."""
         if self.path is None or not self.path.exists():
             return False
         if not self.path.is_file():
-            raise InputError(f"{self.path}: is in the way; remove it, or choose another place")
+            raise InputError(f"{self.path}: is not a file; remove it, or choose another path")
         return True
 
     @property
@@ -78,7 +78,7 @@ class Course:
         return self.seconds + time.perf_counter() - self._started
 
     def validated(self, mrr: float, model: Any) -> None:
-        """Take note of a validation after the last epoch."""
+        """Record a validation after the last epoch."""
         is_better = mrr > self.reference * (1 + LEAST_GAIN) or not self.best
         self.bad = 0 if is_better else self.bad + 1
         if is_better:
@@ -88,9 +88,9 @@ class Course:
             self.best = deepcopy(model.state_dict())
 
     def write(self, loop: Any) -> None:
-        """Write the file, if one is wanted and the last writing is long ago.
+        """Write the checkpoint, if there is a path and the last one is old enough.
 
-        It is an insurance: if it cannot be written, the training goes on without.
+        If it cannot be written, the training continues without it.
         """
         if self.path is None or time.perf_counter() - self._written < SECONDS_BETWEEN:
             return
@@ -107,18 +107,18 @@ class Course:
         figures = {name: getattr(self, name) for name in _FIGURES}
         figures["seconds"] = self.total_seconds
         try:
-            # Copies, as two names of a model may stand for one tensor.
+            # Copies, because two names of a model may share one tensor.
             copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
             save_tensors(self.path, copies, {"recipe": self.recipe, "figures": figures})
         except OSError as error:
-            self.tell(f"cannot be resumed if it ends now: {self.path}: {error.strerror or error}")
+            self.tell(f"cannot be resumed later: {self.path}: {error.strerror or error}")
         self._written = time.perf_counter()
 
     def read(self, loop: Any) -> bool:
-        """Take up what the file says, if there is one; the loop goes on after its last epoch.
+        """Resume from the file, if there is one; the loop continues after its last epoch.
 
-        A file that is damaged, or of another training, is as good as none: it begins anew. Draws
-        of random numbers go on where they were.
+        A file that is damaged or belongs to another training is ignored: training starts from
+        scratch. The states of random generators are restored.
         """
         if self.path is None:
             return False
@@ -128,7 +128,7 @@ class Course:
         try:
             self._take_up(self.path, loop)
         except InputError as error:
-            self.tell(f"begins anew: {error}")
+            self.tell(f"starts from scratch: {error}")
             return False
         return True
 
@@ -146,7 +146,7 @@ class Course:
             or not all(isinstance(figures.get(name), kind) for name, kind in _FIGURES.items())
             or device.type not in parts["random"]
         ):
-            raise InputError(f"{path}: is of another training")
+            raise InputError(f"{path}: belongs to another training")
         for part in ("model", "best"):
             check_shapes(path, parts[part], model.state_dict())
         restore_optimizer(path, loop.optimizer, parts["optimizer"])

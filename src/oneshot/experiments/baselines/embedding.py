@@ -1,4 +1,4 @@
-"""Embedding models: PyKEEN's implementations trained on our data sets, under our ranking."""
+"""Embedding models: PyKEEN's implementations, trained on our data sets, with our ranking."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,21 +22,21 @@ from oneshot.system.devices import available_memory
 from oneshot.training.time_budget import TimeBudget
 
 PATIENCE = 5
-"""Validations without a better MRR after which a training ends."""
+"""Number of validations without improvement after which a training ends."""
 
 MAX_EPOCHS = 2000
-"""Epochs after which a training ends even if it still gets better."""
+"""Maximum number of epochs."""
 
-# Some models build the product of queries, entities and dimension: at most so many numbers, and
-# on a GPU at most this share of its free memory, as several of them live at the same time.
+# Some models build a tensor of queries × entities × dimension. This limits its numbers, and on a
+# GPU its share of the free memory, because several such tensors exist at the same time.
 _NUMBERS_AT_ONCE = 2**25
 _SHARE_OF_GPU = 1 / 16
-# Queries that are asked at first to find out how long one takes.
+# Queries of the first measurement of the time per query.
 _PROBE_QUERIES = 32
 
 
 class Watcher(Protocol):
-    """What shows a training's progress."""
+    """Displays the progress of a training."""
 
     def told(self, line: str) -> None: ...
     def resumed(self, epoch: int, best_mrr: float) -> None: ...
@@ -48,9 +48,9 @@ class Watcher(Protocol):
 class Trained:
     """A trained model, with the parameters of its best epoch by validation MRR.
 
-    `model`: PyKEEN's. `queries_per_step`: how many queries the scorer takes at once.
-    `stopped`: "patience" if it had stopped improving, "epochs" or "time" if it ran into a limit.
-    `seconds`: of all processes that took part; `resumed_after`: the last epoch of an earlier one.
+    `model`: PyKEEN's model. `queries_per_step`: batch size of the scorer. `stopped`: "patience" if
+    it had stopped improving, "epochs" or "time" if it reached a limit. `seconds`: time of all
+    processes; `resumed_after`: the last epoch of an earlier process.
     """
 
     model: Any
@@ -66,7 +66,7 @@ class Trained:
 
 
 def triples_factory(data: Dataset, inverse: bool) -> Any:
-    """PyKEEN's view of the training facts: the same ids, whether or not an entity occurs."""
+    """The training facts for PyKEEN, with the same ids, including entities without facts."""
     return load_pykeen().triples.CoreTriplesFactory(
         data.train.cpu(),
         num_entities=data.graph.num_entities,
@@ -76,7 +76,7 @@ def triples_factory(data: Dataset, inverse: bool) -> Any:
 
 
 def build_model(recipe: Recipe, factory: Any, dim: int = DIM, seed: int = 0) -> Any:
-    """A fresh model of PyKEEN as the recipe says, on the processor."""
+    """A new model of PyKEEN according to the recipe, on the CPU."""
     pykeen = load_pykeen()
     loss = getattr(pykeen.losses, recipe.loss)(**recipe.loss_options)
     options = recipe.arguments(dim, factory.num_entities)
@@ -87,7 +87,7 @@ def build_model(recipe: Recipe, factory: Any, dim: int = DIM, seed: int = 0) -> 
 
 
 def scorer_of(model: Any, num_relations: int) -> Scorer:
-    """Scores of a model of PyKEEN; the queries of a call all ask in the same direction."""
+    """Scores of a PyKEEN model; all queries of a call have the same direction."""
 
     def scores(queries: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -102,7 +102,7 @@ def scorer_of(model: Any, num_relations: int) -> Scorer:
 
 
 def count_parameters(recipe: Recipe, data: Dataset, dim: int = DIM) -> int:
-    """Numbers that a training would learn; complex ones count twice."""
+    """The number of trainable parameters; complex ones count twice."""
     processor = torch.device("cpu")
     recipe = recipe.on(data.graph.num_entities, processor)
     with guest(0, processor):
@@ -122,21 +122,21 @@ def train_embedding(
     kept: Path | None = None,
     budget: TimeBudget | None = None,
 ) -> Trained:
-    """Train until the MRR on `data.valid` has not become better for `patience` validations.
+    """Train until the MRR on `data.valid` has not improved for `patience` validations.
 
-    `kept`: a file for where the training stands; if it is there, the training goes on from it.
-    `budget`: its time, if limited. Then the learning rate falls towards the end, validations may
-    ask a sample of the queries, and time is left to rank the test split.
+    `kept`: a checkpoint file; if it exists, the training resumes from it. `budget`: the time limit,
+    if there is one. With a limit, the learning rate falls towards the end, validations may use a
+    sample of the queries, and time is reserved for the ranking of the test split.
     """
     if not len(data.valid):
-        raise InputError("training needs a validation split, to choose the best epoch by")
+        raise InputError("training needs a validation split to select the best epoch")
     recipe = recipe.on(data.graph.num_entities, device)
     if budget is not None and budget.is_limited:
         recipe = recipe.timed(data.graph.num_entities)
     with guest(seed, device):
         factory = triples_factory(data, recipe.inverse)
         model = build_model(recipe, factory, dim, seed).to(device)
-        # What a fast model builds is as large as the scores.
+        # The tensors of a fast model are as large as the scores.
         size = _queries_per_step(data, 1 if is_fast(model) else dim, device)
         scorer = scorer_of(model, data.graph.num_relations)
         known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
@@ -200,7 +200,7 @@ def train_embedding(
 
 
 def _loop(recipe: Recipe, model: Any, factory: Any) -> Any:
-    """PyKEEN's training loop: against random negatives, or all entities."""
+    """PyKEEN's training loop, with random negatives or all entities."""
     pykeen = load_pykeen()
     optimizer = torch.optim.Adam(model.get_grad_params(), lr=recipe.learning_rate)
     options: dict[str, Any] = {"model": model, "triples_factory": factory, "optimizer": optimizer}
@@ -221,9 +221,9 @@ def _batch_size(recipe: Recipe, factory: Any) -> int:
 
 
 def _fitting(loop: Any, factory: Any, batch_size: int | None) -> dict[str, int | None]:
-    """Into which parts a step must be cut for the memory there is.
+    """The slice size with which a step fits into memory.
 
-    PyKEEN tries that out only where a training begins. It leaves a model of fresh parameters.
+    PyKEEN determines it only at the start of a training. The parameters are initialised again.
     """
     if not loop.automatic_memory_optimization:
         return {}
@@ -236,7 +236,7 @@ def _fitting(loop: Any, factory: Any, batch_size: int | None) -> dict[str, int |
 
 
 class _Until(NamedTuple):
-    """When a training ends: after so many epochs, validations without a better MRR, or its time."""
+    """The limits of a training: epochs, validations without improvement, time."""
 
     epochs: int
     patience: int
@@ -248,13 +248,13 @@ class _OutOfTimeError(Exception):
 
 
 def _prepare(budget: TimeBudget, data: Dataset, rank: Callable[[int], Ranked]) -> None:
-    """Find out how long a query takes, and with it how many a validation can ask."""
+    """Measure the time per query, and set the number of queries per validation."""
     end, asked, queries = budget.used + budget.probe_seconds, _PROBE_QUERIES, 2 * len(data.valid)
     rank(asked)  # the first step takes longer
     while True:
         found = rank(asked)
         budget.seconds_per_query = found.seconds / found.queries
-        # Each time twice as many, so that the last are the most exact and within the time.
+        # Double the number each time: the last measurement is the most precise.
         if asked >= queries or budget.used + 3 * found.seconds >= end:
             break
         asked *= 2
@@ -278,14 +278,15 @@ def _run(
         loop.train(
             factory,
             num_epochs=until.epochs,
-            continue_training=stopper.course.epoch > 0,  # or it would begin with fresh parameters
+            continue_training=stopper.course.epoch
+            > 0,  # otherwise it would start with new parameters
             **sizes,
             label_smoothing=recipe.label_smoothing,
             stopper=stopper,
             callbacks=callbacks,
             use_tqdm=False,
             pin_memory=loop.model.device.type == "cuda",
-            # With batch norm PyKEEN would drop the last step's facts, in each epoch.
+            # With batch norm, PyKEEN would drop the last batch of each epoch.
             drop_last=False,
         )
 
@@ -298,9 +299,9 @@ def _stopper(
     until: _Until,
     watcher: Watcher | None,
 ) -> Any:
-    """PyKEEN's stopper with our validation; the course keeps the best parameters.
+    """PyKEEN's stopper with our validation; the checkpoint keeps the best parameters.
 
-    Its `best_epoch` stays unset, as PyKEEN would otherwise write each best model to a file.
+    Its `best_epoch` is not set, because PyKEEN would then write each best model to a file.
     """
 
     class Stopper(load_pykeen().stoppers.Stopper):  # type: ignore[misc]
@@ -321,7 +322,7 @@ def _stopper(
         def should_stop(self, epoch: int) -> bool:
             course.validated(validate(), loop.model)
             if until.timetable is not None and until.timetable.validated(until.patience):
-                loop.model.load_state_dict(course.best)  # what came after only knew train better
+                loop.model.load_state_dict(course.best)  # later epochs only overfit
             course.write(loop)
             if watcher is not None:
                 watcher.epoch_done(epoch, course.mrr)
@@ -334,7 +335,7 @@ def _stopper(
 
 
 def _stepping(watcher: Watcher) -> Any:
-    """PyKEEN's callback that tells the watcher of each step."""
+    """PyKEEN callback that reports each step to the watcher."""
 
     class Stepping(load_pykeen().training.TrainingCallback):  # type: ignore[misc]
         def post_batch(self, **_: Any) -> None:
@@ -344,7 +345,7 @@ def _stepping(watcher: Watcher) -> Any:
 
 
 def _timing(timetable: Timetable, learning_rate: float) -> Any:
-    """PyKEEN's callback that sets the learning rate of each step, and ends the training in time."""
+    """PyKEEN callback that sets the learning rate of each step and enforces the time limit."""
     clock = timetable.budget.clock
 
     class Timing(load_pykeen().training.TrainingCallback):  # type: ignore[misc]
@@ -360,7 +361,7 @@ def _timing(timetable: Timetable, learning_rate: float) -> Any:
                 group["lr"] = learning_rate * timetable.rate
 
         def post_epoch(self, **_: Any) -> None:
-            self.begun = None  # what follows is no step
+            self.begun = None  # the time until the next step does not count
 
     return Timing()
 

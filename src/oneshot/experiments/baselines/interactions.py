@@ -1,7 +1,7 @@
-"""Interactions: PyKEEN's scores of a query with all entities, computed as a product of matrices.
+"""Fast interactions: PyKEEN's scores of a query with all entities as a matrix product.
 
-PyKEEN builds the product of queries, entities and dimension. The same scores are a product of two
-matrices, or follow from one, which takes a CPU a small part of the time and memory.
+PyKEEN builds a tensor of queries × entities × dimension. The same scores can be computed with a
+matrix product, which takes a small part of the time and memory on a CPU.
 """
 
 import functools
@@ -14,19 +14,19 @@ from oneshot.experiments.baselines.pykeen_import import load_pykeen
 
 
 def speed_up(model: Any) -> None:
-    """Let a model of PyKEEN compute the scores of all entities the fast way, where there is one."""
+    """Let a PyKEEN model compute the scores of all entities by a matrix product, if possible."""
     fast = _fast_kinds().get(type(getattr(model, "interaction", None)))
     if fast is not None:
-        model.interaction.__class__ = fast  # which keeps parameters and their names
+        model.interaction.__class__ = fast  # parameters and their names do not change
 
 
 def is_fast(model: Any) -> bool:
-    """Whether `speed_up` has found a fast way for this model."""
+    """Whether `speed_up` has changed this model."""
     return type(getattr(model, "interaction", None)) in _fast_kinds().values()
 
 
 def _is_against_all(one: Tensor, many: Tensor) -> bool:
-    """Whether queries [n, 1, d] meet all of the entities [1, m, d]."""
+    """Whether the input is queries [n, 1, d] against all entities [1, m, d]."""
     return one.dim() == many.dim() == 3 and one.shape[1] == 1 and many.shape[0] == 1
 
 
@@ -57,7 +57,7 @@ def _fast_kinds() -> dict[type, type]:
 
     class RotatE(load_pykeen().nn.modules.RotatEInteraction):  # type: ignore[misc]
         def forward(self, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
-            # A rotation keeps distances, so that the answer may be turned back instead.
+            # A rotation preserves distances, so the answer can be rotated back instead.
             if h.is_complex() and _is_against_all(h, t) and h.shape[0] == r.shape[0]:
                 return -torch.cdist(_numbers((h * r)[:, 0]), _numbers(t[0]))
             if t.is_complex() and _is_against_all(t, h) and t.shape[0] == r.shape[0]:
@@ -71,7 +71,7 @@ def _fast_kinds() -> dict[type, type]:
             if not _is_against_all(h, vectors) or h.shape[0] != r.shape[0]:
                 scores: Tensor = super().forward(h, r, t)
                 return scores
-            # Its scores of unit vectors are what the network makes of head and relation.
+            # Scores of unit vectors are the network's output for head and relation.
             units = torch.eye(vectors.shape[-1], dtype=vectors.dtype, device=vectors.device)
             made = super().forward(h, r, (units[None], units.new_zeros(1, len(units))))
             found: Tensor = made @ vectors[0].T + bias

@@ -1,4 +1,4 @@
-"""Showing how an embedding model is trained: a bar on a terminal, elsewhere lines now and then."""
+"""Progress of the training of an embedding model: a bar on a terminal, lines elsewhere."""
 
 import time
 from pathlib import Path
@@ -14,7 +14,7 @@ from oneshot.experiments.baselines.registry import TITLES, measure_embedding
 from oneshot.system import console
 
 _SECONDS = 30.0
-"""Between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 
 def measure_shown(
@@ -28,7 +28,7 @@ def measure_shown(
     kept: Path | None = None,
     minutes: float | None = None,
 ) -> dict[str, Any]:
-    """The figures of one of PyKEEN's models, with signs of its progress while it is trained."""
+    """The metrics of a PyKEEN model, with a display of its training progress."""
     options: dict[str, Any] = {"dim": dim, "seed": seed, "epochs": epochs, "kept": kept}
     options["minutes"] = minutes
     with console.progress_bar() as progress:
@@ -57,7 +57,7 @@ class _Shown:
         console.note(f"{self.title}: {line}")
 
     def resumed(self, epoch: int, best_mrr: float) -> None:
-        self.told(f"goes on after epoch {epoch}, best valid MRR {best_mrr:.4f}")
+        self.told(f"resumed after epoch {epoch}, best valid MRR {best_mrr:.4f}")
         self.progress.update(self.task, completed=epoch)
 
     def stepped(self) -> None:

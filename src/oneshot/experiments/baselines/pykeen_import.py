@@ -1,4 +1,4 @@
-"""PyKEEN as a guest: imported where it is needed, leaving the user's home as it was."""
+"""Import of PyKEEN without side effects on the user's home directory."""
 
 import atexit
 import functools
@@ -26,8 +26,8 @@ _HOME = "PYSTOW_HOME"
 def load_pykeen() -> Any:
     """The package `pykeen` with the parts we use, or an error that names the extra.
 
-    On import it makes directories for downloads and checkpoints in the user's home. We use
-    neither: they go to a temporary place, unless the user has chosen one.
+    On import, PyKEEN creates directories for downloads and checkpoints in the user's home. Neither
+    is used: they are created in a temporary directory, unless the user has set one.
     """
     if all(f"pykeen.{part}" in sys.modules for part in _PARTS):
         return sys.modules["pykeen"]
@@ -38,22 +38,22 @@ def load_pykeen() -> Any:
         os.environ[_HOME] = place
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of packages that it brings along
+            warnings.simplefilter("ignore")  # of its dependencies
             for name in ("pykeen", *(f"pykeen.{part}" for part in _PARTS)):
                 require(name, "baselines", "comparing with embedding models")
     finally:
         if chosen is None:
             del os.environ[_HOME]
-    # What it logs is about options that we set on purpose.
+    # Its log messages are about options that are set on purpose.
     logging.getLogger("pykeen").setLevel(logging.ERROR)
     return sys.modules["pykeen"]
 
 
 @contextmanager
 def guest(seed: int, device: torch.device) -> Iterator[None]:
-    """A block for PyKEEN: everything random follows the seed, and nobody else notices.
+    """Run PyKEEN with a seed for all random numbers, without side effects.
 
-    The caller's generators stay as they were; warnings, which are about its inside, are not shown.
+    The state of the caller's generators is restored; warnings about its internals are hidden.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  PyKEEN draws from it
     try:
@@ -62,7 +62,8 @@ def guest(seed: int, device: torch.device) -> Iterator[None]:
         with (
             torch.random.fork_rng(devices=devices),
             warnings.catch_warnings(),
-            # NodePiece's choice of anchors asks for generators without a seed, and shows a bar.
+            # The anchor selection of NodePiece creates unseeded generators and shows a progress
+            # bar.
             patch.object(np.random, "default_rng", generator),
             patch.object(load_pykeen().nn.node_piece.utils, "tqdm", _silent),
         ):
@@ -77,7 +78,7 @@ def guest(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _silent(items: Iterable[Any], **_: Any) -> Iterable[Any]:
-    """What is put in the place of a bar on stderr."""
+    """Replaces a progress bar on stderr."""
     return items
 
 

@@ -1,11 +1,11 @@
-"""Recipes: which of PyKEEN's models there are here, and how each is trained to do well.
+"""Recipes: the supported models of PyKEEN, and options with which each is trained well.
 
 Products of embeddings (DistMult, ComplEx, QuatE, AutoSF) learn best from a softmax, ConvE from a
-binary cross-entropy over all entities, with a relation of its own for each inverse; distances
-(TransE, RotatE, PairRE, TripleRE) from random negatives, weighted by how hard they are. Where
-PyKEEN's implementation would build the product of queries, entities and dimension, the softmax is
-over random negatives, too, unless the graph is small. Models that embed the whole graph at each
-step (CompGCN, R-GCN) want few, large steps.
+binary cross-entropy over all entities, with separate parameters for inverse relations; distances
+(TransE, RotatE, PairRE, TripleRE) from random negatives, weighted by difficulty. If PyKEEN's
+implementation would build a tensor of queries × entities × dimension, the softmax also uses random
+negatives, unless the graph is small. Models that embed the whole graph in each step (CompGCN,
+R-GCN) need few, large steps.
 """
 
 import math
@@ -24,10 +24,10 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers._pagerank import pagerank
 
 SMALL = {"cpu": 1000, "cuda": 10_000}
-"""Entities up to which every model is trained against all of them, by the kind of device."""
+"""Number of entities up to which every model is trained against all of them, by device type."""
 
 MEDIUM = 20_000
-"""Entities up to which a model with a time budget is, if that takes but a product of matrices."""
+"""The same for a model with a time budget whose scores are a matrix product."""
 
 Options = Callable[[int, int], dict[str, Any]]
 """Arguments of a model's class, given its own dimension and the number of entities."""
@@ -41,13 +41,13 @@ def _plain(dim: int, entities: int) -> dict[str, Any]:
 class Recipe:
     """How one of PyKEEN's models is built and trained.
 
-    `model`: the class in `pykeen.models`. `parts`: real numbers in one of the model's own kind
-    (complex, quaternion) or blocks. `inverse`: whether inverse relations have parameters of their
-    own, if they can. `negatives`: random facts for each true one, on large graphs; None for
-    all entities. `steps`: about how many steps make an epoch. `every`: epochs
-    between validations. `is_image`: the numbers of an entity are laid out in a rectangle.
-    `small`: options where the model is trained against all entities, if others. `is_product`: the
-    scores of all entities are a product of matrices (`oneshot.experiments.baselines.interactions`).
+    `model`: the class in `pykeen.models`. `parts`: real numbers per number of the model (complex,
+    quaternion) or block. `inverse`: whether inverse relations have their own parameters, if the
+    model supports it. `negatives`: random negatives per fact on large graphs; None for all
+    entities. `steps`: approximate number of steps per epoch. `every`: epochs between validations.
+    `is_image`: the numbers of an entity form a rectangle. `small`: options for training against all
+    entities, if different. `is_product`: the scores of all entities are a matrix product
+    (`oneshot.experiments.baselines.interactions`).
     """
 
     title: str
@@ -70,8 +70,9 @@ class Recipe:
     def on(self, entities: int, device: torch.device) -> "Recipe":
         """The recipe for a graph of so many entities, trained on a device.
 
-        On a small graph random negatives are often true, and all entities cost little more; what
-        is small depends on the device. A step then sees many more of them, and can be shorter.
+        On a small graph, random negatives are often true facts, and all entities cost little more.
+        Which graphs are small depends on the device. A step then has many more negatives and can be
+        smaller.
         """
         if entities > SMALL.get(device.type, SMALL["cpu"]):
             return self
@@ -82,26 +83,26 @@ class Recipe:
         return replace(slower, negatives=None, inverse=True, every=2)
 
     def timed(self, entities: int) -> "Recipe":
-        """The recipe for a time budget: against all entities, where that teaches more in it."""
+        """The recipe for a time budget: against all entities if that learns more in the time."""
         if not self.is_product or self.negatives is None or entities > MEDIUM:
             return self
         return replace(self, negatives=None, every=2)
 
     def in_words(self) -> str:
-        """All of it, to tell it from that of another version."""
+        """A complete description, to distinguish it from recipes of other versions."""
         values = ((part.name, getattr(self, part.name)) for part in fields(self))
         return ", ".join(f"{name} {getattr(value, '__name__', value)}" for name, value in values)
 
     def arguments(self, dim: int, entities: int) -> dict[str, Any]:
-        """Arguments of the model's class, for `dim` real numbers an entity."""
+        """Arguments of the model's class, for `dim` real numbers per entity."""
         return self.options(self.numbers(dim) // self.parts, entities)
 
     def numbers(self, dim: int) -> int:
-        """Real numbers that an entity has when it is to have `dim`: a multiple of the parts."""
+        """Real numbers per entity for a requested `dim`: a multiple of the parts."""
         return max(dim - dim % self.parts, self.parts)
 
     def batch_size(self, examples: int) -> int:
-        """Facts, or for all entities queries, of a step: few on small graphs, 1,024 on large."""
+        """Batch size of a step, in facts or (for all entities) queries: at most 1,024."""
         largest = 1024 if self.steps >= 100 else 8192
         return max(min(max(examples // self.steps, 64), largest, examples), 1)
 
@@ -281,7 +282,7 @@ def _product(title: str, options: Options, **others: Any) -> Recipe:
 
 
 DIM = 128
-"""Real numbers that stand for an entity, unless told otherwise."""
+"""Default number of real numbers per entity."""
 
 RECIPES: dict[str, Recipe] = {
     "transe": _distance("TransE", "TransE", _transe, small=_free),
@@ -308,6 +309,6 @@ RECIPES: dict[str, Recipe] = {
         _nodepiece,
         parts=2,
         inverse=True,
-        learning_rate=0.002,  # its entities are made by a network, which a longer step upsets
+        learning_rate=0.002,  # a network encodes entities; it is unstable with larger steps
     ),
 }

@@ -1,4 +1,4 @@
-"""Peers: the names of what our predictor is compared with, and what each of them reaches."""
+"""Peers: the names of the systems that our predictor is compared with, and their metrics."""
 
 import dataclasses
 import difflib
@@ -24,8 +24,8 @@ from oneshot.training.time_budget import Clock, TimeBudget
 OURS = "oneshot"
 FREQUENCY = "frequency"
 
-# Our predictor in the shape of other systems, which reason on the whole graph. What is not
-# said here (layers, dimension, training) is as in our own configuration.
+# Our predictor in the configuration of other systems, which use the whole graph. Options that are
+# not listed (layers, dimension, training) are those of our own configuration.
 WHOLE_GRAPH: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "nbfnet": (
         "NBFNet",
@@ -66,7 +66,7 @@ WHOLE_GRAPH: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
 }
 
-# What the ranking of the test split takes longer than expected, and how little of it is asked.
+# Safety factor for the ranking time of the test split, and the minimum number of its queries.
 _MARGIN, _LEAST_QUERIES = 1.05, 16
 
 TITLES: dict[str, str] = {
@@ -75,11 +75,11 @@ TITLES: dict[str, str] = {
     **{name: title for name, (title, _) in WHOLE_GRAPH.items()},
     **{name: recipe.title for name, recipe in RECIPES.items()},
 }
-"""All names, with how they are written for people."""
+"""All names, with their titles."""
 
 
 def find_peer(name: str) -> str:
-    """The name of a peer, however it is written: `RotatE`, `R-GCN`; an error has the nearest."""
+    """The name of a peer in any spelling (`RotatE`, `R-GCN`); an error suggests similar names."""
     plain = "".join(letter for letter in name.casefold() if letter.isalnum())
     if plain in TITLES:
         return plain
@@ -93,13 +93,13 @@ def has_pykeen() -> bool:
 
 
 def check_packages(names: list[str]) -> None:
-    """Raise, before the long work, if one of these peers needs a package that is missing."""
+    """Raise if one of these peers needs a missing package; called before the long work starts."""
     if any(name in RECIPES for name in names):
         load_pykeen()
 
 
 def whole_graph_config(name: str, ours: Config) -> Config:
-    """The configuration of NBFNet, RED-GNN or DRUM beside ours."""
+    """The configuration of NBFNet, RED-GNN or DRUM, based on ours."""
     return dataclasses.replace(
         ours,
         sampler=SamplerConfig(entity_ratio=1.0),
@@ -109,7 +109,7 @@ def whole_graph_config(name: str, ours: Config) -> Config:
 
 
 def measure_frequency(data: Dataset) -> dict[str, Any]:
-    """Figures of the frequency baseline, which has nothing to learn."""
+    """Metrics of the frequency baseline, which needs no training."""
     scorer = frequency_scorer(data)
     valid, test = (rank_split(scorer, data, split) for split in ("valid", "test"))
     return {**_accuracy(valid.metrics.mrr, test), "seconds": 0.0, "parameters": 0}
@@ -129,17 +129,17 @@ def measure_embedding(
     started: float | None = None,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Figures of one of PyKEEN's models, trained until it stops improving.
+    """Metrics of a PyKEEN model, trained until it stops improving.
 
-    `kept`: a file for where the training stands, so that it can go on. `minutes`: the time that
-    training, validations and the ranking of the test split may take together, from `started` by
-    `clock` on, or from now; with little of it left a sample of the test queries is asked.
-    A dimension that the model cannot have, no memory left and numbers that are not finite are
-    results, too: `failure` says which.
+    `kept`: a checkpoint file from which the training resumes. `minutes`: time limit of training,
+    validations and the ranking of the test split, from `started` by `clock`, by default from now.
+    If little time is left, a sample of the test queries is ranked.
+    An impossible dimension, out of memory and values that are not finite are results, too:
+    `failure` names the reason.
     """
     pykeen = load_pykeen()
     if recipe.is_image and is_prime(dim):
-        return {"failure": f"{dim} numbers, a prime, make no image"}
+        return {"failure": f"dimension {dim} is a prime number and cannot form an image"}
     budget = TimeBudget(minutes or 0.0, clock, clock() if started is None else started)
     options: dict[str, Any] = {"dim": dim, "seed": seed, "epochs": epochs, "budget": budget}
     try:
@@ -158,7 +158,7 @@ def measure_embedding(
         if not is_out_of_memory(error):
             raise
         return {"failure": "out of memory"}
-    # Of the last part on a processor the peak would be too low; on a GPU it is that of a step.
+    # On a CPU, the peak of the last process would be too low; on a GPU it is that of a step.
     before = trained.resumed_after
     is_whole = before is None or (device.type == "cuda" and trained.epochs > before)
     return {
@@ -175,7 +175,7 @@ def measure_embedding(
 
 
 def _affordable(budget: TimeBudget) -> int | None:
-    """Test queries that there is time for; None if time is not limited."""
+    """Number of test queries that fit into the time; None if time is not limited."""
     if not budget.is_limited:
         return None
     return max(int(budget.left / (_MARGIN * budget.seconds_per_query)), _LEAST_QUERIES)

@@ -1,17 +1,17 @@
-"""Timetable: how the training of an embedding model uses the time it is given."""
+"""Schedule of the training of an embedding model within its time limit."""
 
 from dataclasses import dataclass
 
 from oneshot.experiments.baselines.checkpoint import Course
 from oneshot.training.time_budget import TimeBudget
 
-# The share of the time after which the learning rate falls, evenly, to nearly nothing.
+# The share of the time after which the learning rate falls linearly to almost zero.
 _DESCENT = 0.6
-# A training that has stopped improving before goes on, from its best state, for so much of the time
-# it took while the rate falls.
+# A training that stops improving earlier continues from its best state with a falling rate, for
+# this share of the time that it took.
 _LONGER = 0.5
 _LOWEST = 0.01
-# Between two validations, in shares of the time: epochs may be long.
+# Interval of validations as a share of the time: epochs may be long.
 _BETWEEN = 1 / 20
 
 
@@ -19,9 +19,9 @@ _BETWEEN = 1 / 20
 class Timetable:
     """When a training with a time budget validates, lowers its learning rate and ends.
 
-    A constant rate leaves the parameters unsettled; a falling one gains most at the end, wherever
-    that is. `course`: where the training stands. `is_validated`: whether no step was made since the
-    last validation. `has_ended`: whether the training was ended by it.
+    With a constant rate, parameters do not converge; a falling rate gains most at the end.
+    `course`: the state of the training. `is_validated`: whether no step followed the last
+    validation. `has_ended`: whether the schedule ended the training.
     """
 
     budget: TimeBudget
@@ -32,29 +32,29 @@ class Timetable:
 
     @property
     def rate(self) -> float:
-        """What of the recipe's learning rate to train with now."""
+        """The current factor of the recipe's learning rate."""
         left = (self._end - self.budget.share) / (self._end - self._begin)
         return min(max(left, _LOWEST), 1.0)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the end that is in sight is that of the time."""
+        """Whether the training will end by the time limit."""
         return self._end == 1.0
 
     def is_over(self, step: float) -> bool:
-        """Whether to end rather than make a further step of that length, in seconds."""
+        """Whether to end instead of making another step of this length in seconds."""
         return self.budget.is_over(step) or self.budget.share >= self._end
 
     def is_due(self, epoch: int, every: int) -> bool:
-        """Whether to validate after an epoch: often enough, and most of the time is training's."""
+        """Whether to validate after an epoch; most of the time is for training."""
         budget = self.budget
         is_late = budget.used - self._last >= _BETWEEN * budget.limit
         return (epoch % every == 0 or is_late) and budget.affords_validation
 
     def validated(self, patience: int) -> bool:
-        """Take note of a validation. After `patience` that were no better the end begins.
+        """Record a validation. After `patience` of them without improvement, the descent starts.
 
-        → whether it begins now
+        Returns whether it starts now.
         """
         self.is_validated, self._last = True, self.budget.used
         course, share = self.course, self.budget.share

@@ -1,1 +1,1 @@
-"""Benchmarks: our code against plain formulations of the same work, in the same run."""
+"""Benchmarks: our code against plain implementations of the same work, in the same process."""

@@ -1,4 +1,4 @@
-"""How things are measured: time, memory, and the machine they were measured on."""
+"""Measurement of time and memory, and description of the machine."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ _PACKAGES = (
 
 @dataclass(frozen=True)
 class Measured(Generic[ResultT]):
-    """A result with what it cost. `peak_bytes`: memory at the peak above that at the start."""
+    """A result with its cost. `peak_bytes`: peak memory above that at the start."""
 
     result: ResultT
     seconds: float
@@ -61,7 +61,7 @@ def measure(work: Callable[[], ResultT], device: torch.device | None = None) -> 
 
 
 def hardware(device: torch.device | None = None) -> dict[str, Any]:
-    """Processor, memory, GPU, versions, revision and date, to stand beside every figure."""
+    """CPU, memory, GPU, versions, revision and date, recorded with every measurement."""
     facts: dict[str, Any] = {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0))
@@ -82,12 +82,12 @@ def hardware(device: torch.device | None = None) -> dict[str, Any]:
 
 
 class _PeakMemory:
-    """Watches the resident memory of this process, 500 times a second; Linux only."""
+    """Samples the resident memory of this process 500 times per second; Linux only."""
 
     peak: int | None = None
 
     def __enter__(self) -> "_PeakMemory":
-        return_freed_memory()  # or earlier work would hide what this one needs
+        return_freed_memory()  # otherwise earlier work would hide the need of this one
         self._start = _resident()
         self._done = threading.Event()
         if self._start is not None:
@@ -132,7 +132,7 @@ def _version(package: str) -> str | None:
 
 
 def sources(machines: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Where figures come from, as `hardware` told it: a line for each machine and date."""
+    """The machines of measurements, from `hardware`: a line for each machine and date."""
     found: dict[str, dict[str, None]] = {}
     for machine in machines:
         place = machine.get("gpu") or f"{machine['cores']} cores of {machine['processor']}"
@@ -147,7 +147,7 @@ def sources(machines: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _revision() -> str | None:
-    """The commit of the source tree this runs from, if it is one; "+" marks local changes."""
+    """The commit of the source tree, if there is one; "+" marks local changes."""
     if chosen := os.environ.get("ONESHOT_REVISION"):  # for copies without a history
         return chosen
     here = Path(__file__).resolve().parent

@@ -1,4 +1,4 @@
-"""Times of the predictor: fused kernels, plain operations, and the usual way of writing it."""
+"""Benchmark of the predictor: fused kernels, plain operations, and the usual implementation."""
 
 import dataclasses
 import statistics
@@ -32,11 +32,11 @@ from oneshot.training.steps import Stepper
 
 
 class EdgeByEdge(nn.Module):
-    """The predictor as message passing is usually written, with the same parameters.
+    """The predictor as usual message passing, with the same parameters.
 
-    Every edge gets its own copy of its source's, relation's and query's vector; these are
-    multiplied and added up at the targets by an indexed addition; the gate is cuDNN's GRU. The
-    official code is written this way. For message "redgnn" with sums and products, as there.
+    Every edge has its own copy of the vectors of its source, relation and query. They are
+    multiplied and summed at the targets by an indexed addition; the gate is cuDNN's GRU. The
+    official code works this way. Only for message "redgnn" with sums and products, as there.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -96,7 +96,7 @@ class EdgeByEdge(nn.Module):
 
 @dataclass(frozen=True)
 class Row:
-    """How one way of computing did: medians of a training step and of answering a batch."""
+    """Times of one implementation: medians of a training step and of the inference of a batch."""
 
     step_milliseconds: float
     peak_megabytes: float | None
@@ -111,10 +111,10 @@ def bench_predictor(
     device: torch.device,
     repeats: int = 10,
 ) -> dict[str, Any]:
-    """Time a training step and inference on one batch of `queries` [n, 2], each way.
+    """Time a training step and inference on one batch of `queries` [n, 2] per implementation.
 
-    Sampling is not counted. On a GPU ours is the recorded step in the configured precision; the
-    same with the kernels in float32 and without kernels stands beside it.
+    Sampling is not included. On a GPU, ours is the captured step in the configured precision; it is
+    also measured with kernels in float32 and without kernels.
     """
     graph = data.graph.to(device)
     sampler = build_sampler(config.sampler)
@@ -165,7 +165,7 @@ def bench_predictor(
     predictor.engine = "plain"
     rows["plain"] = row(lambda: step(predictor, False), predictor)
     network = EdgeByEdge(predictor).to(device)
-    # The parameters are the predictor's but for the gate's, of which it has copies.
+    # The parameters are those of the predictor, except for copies of the gate's.
     usual = row(lambda: step(network, False), network)
     ours = next(iter(rows.values()))
     return {
@@ -191,7 +191,7 @@ def bench_predictor(
 
 
 def _products_of(network: nn.Module, device: torch.device) -> AbstractContextManager[None]:
-    """How a reasoner multiplies matrices; written edge by edge it is as PyTorch does by itself."""
+    """The matrix product precision of a reasoner; edge by edge, it is PyTorch's default."""
     return nullcontext() if isinstance(network, EdgeByEdge) else fast_products(device)
 
 
@@ -208,10 +208,11 @@ def _share(part: float | None, whole: float | None) -> float | None:
 def bench_end_to_end(
     data: Dataset, config: Config, device: torch.device, steps: int, limit: int
 ) -> dict[str, Any]:
-    """Training and evaluation with all that belongs to them, ours against edge by edge.
+    """Complete training and evaluation, ours against edge by edge.
 
-    Counted are sampling, forward, backward and optimizer of `steps` steps, and sampling, forward
-    and filtered ranking of `limit` validation queries; not what is done once, as compiling.
+    Includes sampling, forward pass, backward pass and optimizer of `steps` steps, and sampling,
+    forward pass and filtered ranking of `limit` validation queries; without one-time work such as
+    compilation.
     """
     rows = {}
     for name in ("ours", "edge by edge"):
@@ -254,7 +255,7 @@ def bench_end_to_end(
 
 
 def training_rate(stepper: Stepper, steps: int) -> float:
-    """Queries per second over so many steps of an epoch, after some to warm up."""
+    """Queries per second over so many steps of an epoch, after a warm-up."""
     epoch = draw_epoch(stepper.graph, stepper.config, 1)
     size = stepper.config.batch_size
     epoch = epoch.first(min(steps, len(epoch.queries) // size) * size)
@@ -263,7 +264,7 @@ def training_rate(stepper: Stepper, steps: int) -> float:
         stepper.predictor.train()
         return sum(done.queries for done in stepper.steps(epoch))
 
-    # The same steps twice: the first time compiles, and records for the size they need.
+    # The same steps twice: the first pass compiles, and captures graphs of the needed size.
     work()
     found = measure(work, stepper.device)
     return found.result / found.seconds

@@ -1,4 +1,4 @@
-"""How true an explanation is: whether the relations of its path are a rule of a family world."""
+"""Faithfulness of explanations: whether the relations of a path are a rule of a family world."""
 
 from functools import cache
 from typing import NamedTuple
@@ -13,22 +13,21 @@ from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Reasoner
 
 RELIABLE = 0.95
-"""Share of cases in which a sequence of relations has to hold to count as a rule."""
+"""Share of cases in which a sequence of relations must hold to count as a rule."""
 
-_BATCH = 64  # questions answered at once
+_BATCH = 64  # queries per batch
 
 
 class Truth(NamedTuple):
-    """In which senses a path is a rule, from the strictest to the widest.
+    """The senses in which a path is a rule, from the strictest to the widest.
 
-    `listed`: one of the generator's rules (read backwards for inverse questions). `everywhere`:
-    that, or any other sequence of relations that holds in the world of all facts: of the pairs
-    that it joins by a path without repeated people at least 95 % are joined by the asked relation
-    too. Such are grandmother ← grandfather ∘ wife and uncle ← brother ∘ uncle, but not uncle ←
-    aunt ∘ brother (may be the father). `asked`: the same, counting only paths from people of whom
-    the question can be asked. Whoever asks whose uncle Max is takes for granted that he is one;
-    then each child of his sister is an answer. Without that knowledge the sister's children may as
-    well have an aunt in "Max".
+    `listed`: one of the generator's rules (reversed for inverse queries). `everywhere`: that, or
+    any other sequence of relations that holds in the world of all facts: at least 95 % of the pairs
+    that it joins by a path without repeated people are also joined by the query relation. Examples
+    are grandmother ← grandfather ∘ wife and uncle ← brother ∘ uncle, but not uncle ← aunt ∘ brother
+    (he may be the father). `asked`: the same, counting only paths from people who have an answer.
+    The query "whose uncle is Max?" implies that Max is an uncle; then each child of his sister is
+    an answer. Without that knowledge, "Max" could also be an aunt.
     """
 
     listed: bool
@@ -37,7 +36,7 @@ class Truth(NamedTuple):
 
 
 class RuleBook:
-    """Tells rules from other sequences of relations, by all facts of a family world."""
+    """Decides whether a sequence of relations is a rule, by all facts of a family world."""
 
     def __init__(self, data: Dataset) -> None:
         self.people, count = len(data.entities), len(data.relations)
@@ -59,7 +58,7 @@ class RuleBook:
         self.truth = cache(self._truth)
 
     def truth_of(self, explanation: Explanation, relation: int) -> Truth:
-        """Whether the first path of an answer to a question about `relation` is a rule."""
+        """Whether the first path of an answer to a query about `relation` is a rule."""
         if not explanation.paths:
             return Truth(False, False, False)
         labels = explanation.batch.edges[1, list(explanation.paths[0].edges)]
@@ -68,7 +67,7 @@ class RuleBook:
     def precision(self, body: tuple[int, ...], head: int, asked: bool) -> float:
         """The share of pairs joined by a path `body` without repeats that `head` also joins.
 
-        `asked`: only paths that start where `head` has an answer. Without any pair it is 0.
+        `asked`: only paths from people for whom `head` has an answer. The share of no pairs is 0.
         """
         everyone = np.arange(self.people)
         chosen = np.isin(everyone, self._pairs[head] // self.people) if asked else everyone >= 0
@@ -94,7 +93,7 @@ class RuleBook:
 
 
 def right_answers(reasoner: Reasoner, data: Dataset) -> tuple[Tensor, Tensor, Tensor]:
-    """The test split in both directions: queries [n, 2], answers [n], which rank first [n]."""
+    """The test split in both directions: queries [n, 2], answers [n], whether ranked first [n]."""
     queries, answers = both_directions(data.test, len(data.relations))
     known = KnownFacts(data.known, len(data.entities), len(data.relations))
     right = []

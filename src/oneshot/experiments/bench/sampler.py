@@ -1,8 +1,8 @@
-"""PPR and the choice of the highest scores: our sampler against networkx, scipy and PyG.
+"""Benchmark of PPR and top-K selection: our sampler against networkx, scipy and PyG.
 
-Every contender gets the graph in its own form (not timed) and answers the same question: the `K`
-entities of highest PPR for each of some entities. Recall is measured against the exact set, from
-power iteration in float64. Slow contenders answer fewer queries; rates are per query.
+Every implementation gets the graph in its own format (not timed) and computes the same result: the
+`K` entities with the highest PPR for each query entity. Recall is measured against the exact set,
+from power iteration in float64. Slow implementations answer fewer queries; rates are per query.
 """
 
 import warnings
@@ -22,7 +22,7 @@ from oneshot.samplers import PPRSampler
 from oneshot.samplers._pagerank import ppr
 from oneshot.samplers._select import choose_highest
 
-# The chosen entities of each query, and nothing of the rest.
+# The selected entities of each query.
 Chosen = list[NDArray[np.int64]]
 Contender = Callable[[KnowledgeGraph, Tensor, int, float], Callable[[], Chosen]]
 
@@ -32,7 +32,7 @@ _SLOW = ("networkx",)
 
 @dataclass(frozen=True)
 class Row:
-    """How one way of doing it did."""
+    """The result of one implementation."""
 
     queries: int
     seconds: float
@@ -49,7 +49,7 @@ def bench_sampler(
     baseline_queries: int = 3,
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Compare our sampler with others on `queries` [n, 2], each about another entity.
+    """Compare our sampler with others on `queries` [n, 2], each about a different entity.
 
     A baseline whose package is missing is skipped with a note. networkx answers only
     `baseline_queries`, the others up to 100.
@@ -60,7 +60,7 @@ def bench_sampler(
     entities = queries[:, 0]
     count = int(sampler.budget.entity_counts(graph, queries[:, 1]).max())
     exact = _exact(graph, entities[:_RECALL_QUERIES], count, sampler.restart)
-    # The first run builds what is built once and shows the memory, the second the time.
+    # The first run includes one-time work and measures memory; the second measures time.
     first = measure(lambda: _select_all(sampler, graph, queries[:256]), graph.device)
     chosen = measure(lambda: _select_all(sampler, graph, queries), graph.device)
     ours = _row(chosen, first, len(queries), exact)
@@ -94,7 +94,7 @@ def bench_sampler(
 
 
 def _select_all(sampler: PPRSampler, graph: KnowledgeGraph, queries: Tensor) -> Chosen:
-    """Choose for all queries, a few blocks at a time; only the first answers are kept."""
+    """Select entities for all queries in blocks; only the first results are kept."""
     first: Chosen = []
     for part in queries.split(4096 if graph.device.type == "cuda" else 256):
         selection = sampler.select(graph, part)
@@ -104,7 +104,7 @@ def _select_all(sampler: PPRSampler, graph: KnowledgeGraph, queries: Tensor) -> 
 
 
 def _sample_all(sampler: PPRSampler, graph: KnowledgeGraph, queries: Tensor) -> int:
-    """Build all subgraph batches, 64 queries each. → number of edges in all"""
+    """Build all subgraph batches, 64 queries each. Returns the total number of edges."""
     return sum(sampler.sample(graph, part).num_edges for part in queries.split(64))
 
 
@@ -136,7 +136,7 @@ def _exact(graph: KnowledgeGraph, entities: Tensor, count: int, restart: float) 
 def _networkx(
     graph: KnowledgeGraph, entities: Tensor, count: int, restart: float
 ) -> Callable[[], Chosen]:
-    """As the official code does it: one call of `networkx.pagerank` a query."""
+    """As in the official code: one call of `networkx.pagerank` per query."""
     networkx = require("networkx", "peers", "comparing with networkx")
     whole = networkx.Graph()
     whole.add_nodes_from(range(graph.num_entities))
@@ -185,7 +185,7 @@ def _scipy(
 def _pyg(
     graph: KnowledgeGraph, entities: Tensor, count: int, restart: float
 ) -> Callable[[], Chosen]:
-    """PyTorch Geometric's `get_ppr`, a push in numba, at its default accuracy."""
+    """PyTorch Geometric's `get_ppr`, a push in numba, with its default precision."""
     require("numba", "peers", "comparing with PyTorch Geometric")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,7 +1,7 @@
-"""How cost grows with the graph: build, open, sample, predict, for graphs of growing size.
+"""Scaling benchmark: build, open, sample and predict for graphs of increasing size.
 
-`family` worlds have no hubs, `power-law` graphs have many: on the first a question costs the same
-whatever the size of the graph, on the second it cannot.
+`family` worlds have no hubs, `power-law` graphs have many. On the former, the cost of a query does
+not depend on the size of the graph; on the latter, it must.
 """
 
 import json
@@ -33,10 +33,10 @@ GROWING = (
     "resident_gb",
     "whole_graph_ms",
 )
-"""What an exponent of growth is fitted to."""
+"""The columns for which a growth exponent is fitted."""
 
-_DISK_BYTES = 170  # a fact: the text, the saved graph, and what the build needs beside them
-_EXACT_BYTES = 24  # a fact: the matrix of the whole graph
+_DISK_BYTES = 170  # per fact: the text, the saved graph, and temporary files of the build
+_EXACT_BYTES = 24  # per fact: the matrix of the whole graph
 _EXACT_ENTITY_BYTES = 320  # the blocks of scores over all entities
 
 Row = dict[str, Any]
@@ -54,11 +54,11 @@ def bench_scale(
     done: Callable[[Row, dict[str, Any]], None] = lambda *_: None,
     before: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Measure graphs of about so many facts; big files lie in `place` while they are needed.
+    """Measure graphs of about so many facts; `place` is the directory of large temporary files.
 
-    `progress` is told what is being done, how many steps are done and how many there are; `done`
-    gets each row when it is measured, and the result so far. `before`: an earlier result, whose
-    rows are not measured again.
+    `progress` is called with the current step, the number of finished steps and their total; `done`
+    with each measured row and the result so far. `before`: an earlier result, whose rows are not
+    measured again.
     """
     check(sizes, graphs, place)
     steps = ("write", "build", "predict", "sample", "recall")
@@ -84,13 +84,13 @@ def bench_scale(
                 row |= run_step(step, options.get(step, {"saved": saved, **asking}))
                 if step == "build":
                     shutil.rmtree(source)
-        rows.append(row | {"load": round(os.getloadavg()[0], 1)})  # what else the machine did
+        rows.append(row | {"load": round(os.getloadavg()[0], 1)})  # other load of the machine
         done(row, _result(rows, asking))
     return _result(rows, asking)
 
 
 def _kept(before: dict[str, Any] | None, asking: dict[str, int]) -> list[Row]:
-    """The rows of an earlier result, which must have been measured in the same way."""
+    """The rows of an earlier result, which must have the same settings."""
     if before is None:
         return []
     for key, value in asking.items():
@@ -120,13 +120,13 @@ def _result(rows: list[Row], asking: dict[str, int]) -> dict[str, Any]:
 
 
 def check(sizes: Sequence[int], graphs: Sequence[str], place: Path | None) -> None:
-    """Raise if this cannot be measured, before the long work starts."""
+    """Raise if this cannot be measured; called before the long work starts."""
     for graph in graphs:
         if graph not in GRAPHS:
             raise UnknownNameError.among("graph", graph, GRAPHS)
     for facts in sizes:
         if not LEAST <= facts <= MOST:
-            raise InputError(f"graphs have {LEAST:,} to {MOST:,} facts here, not {facts:,}")
+            raise InputError(f"the number of facts must be {LEAST:,} to {MOST:,}, not {facts:,}")
     where = Path(tempfile.gettempdir()) if place is None else place
     if not where.is_dir():
         raise InputError(f"{where}: is not a directory")
@@ -134,12 +134,12 @@ def check(sizes: Sequence[int], graphs: Sequence[str], place: Path | None) -> No
     if needed > free:
         raise InputError(
             f"{where}: {max(sizes):,} facts need about {needed / 2**30:.1f} GB of disk, and "
-            f"{free / 2**30:.1f} GB are free; choose another place with --directory"
+            f"{free / 2**30:.1f} GB are free; choose another disk with --directory"
         )
 
 
 def run_step(step: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Run a step of `scale_steps` in a process of its own. → what it measured"""
+    """Run a step of `scale_steps` in a new process. Returns its measurements."""
     command = [
         sys.executable,
         "-m",
@@ -149,14 +149,14 @@ def run_step(step: str, options: dict[str, Any]) -> dict[str, Any]:
     ]
     finished = subprocess.run(command, capture_output=True, text=True, env=os.environ)
     if finished.returncode:
-        said = (finished.stderr.strip().splitlines() or ["it was killed: out of memory?"])[-1]
+        said = (finished.stderr.strip().splitlines() or ["killed, probably out of memory"])[-1]
         raise InputError(f"the step {step!r} failed (exit code {finished.returncode}): {said}")
     value: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
     return value
 
 
 def fitted(rows: Sequence[Row]) -> dict[str, float]:
-    """The exponents b of a · facts^b, by least squares over the logarithms; two rows at least."""
+    """The exponents b of a · facts^b, by least squares of the logarithms; needs two rows."""
     growth = {}
     for key in GROWING:
         points = [(row["facts"], row[key]) for row in rows if row.get(key)]
@@ -167,7 +167,7 @@ def fitted(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """What an earlier `oneshot bench scale` has written."""
+    """Read the result of an earlier `oneshot bench scale`."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if value["bench"] == "scale" and all({"graph", "size"} <= set(r) for r in value["rows"]):
@@ -191,27 +191,27 @@ def parse_size(text: str) -> int:
 
 
 def _exact_fits(row: Row) -> bool:
-    """Whether the exact scores over the whole graph can be had in half of the memory."""
+    """Whether the exact scores over the whole graph need at most half of the memory."""
     needed = _EXACT_BYTES * row["facts"] + _EXACT_ENTITY_BYTES * row["entities"]
     return bool(needed < 2**29 * hardware()["memory_gb"])
 
 
 FACTS = 1_500_000_000
 ENTITIES = 110_000_000
-WORKSPACE_BYTES = 13  # an entity, at most: the scratch memory of the push
+WORKSPACE_BYTES = 13  # per entity, at most: the scratch memory of the push
 
 ASSUMPTIONS = (
-    f"{FACTS:,} facts between {ENTITIES:,} entities, names of about 20 letters.",
-    "Time to build and disk grow in proportion to the facts, from the largest measured graph on; "
-    "places of edges take 8 bytes instead of 4, because there are more than 2^31.",
-    "The time of a subgraph goes on growing with the fitted exponent, that of the predictor does "
-    "not grow, because the subgraph does not; the pages that questions touch are in memory, as "
-    "they are after a while; before that, each question waits for the disk.",
-    f"Memory: up to {WORKSPACE_BYTES} bytes an entity of scratch memory, as far as questions touch "
-    "it, beside what every process needs; pages of the graph come on top, as many as the system "
-    "has place for.",
-    "Wikidata has larger hubs than either graph: questions about what is next to one (a country, "
-    "a profession) cost more, and the push finds a smaller part of the exact choice.",
+    f"{FACTS:,} facts between {ENTITIES:,} entities, names of about 20 characters.",
+    "Build time and disk grow in proportion to the facts, from the largest measured graph on; "
+    "edge indices take 8 bytes instead of 4, because there are more than 2^31.",
+    "The time of a subgraph continues to grow with the fitted exponent; that of the predictor does "
+    "not, because the size of the subgraph is constant. The pages that queries read are assumed to "
+    "be in memory, as after a warm-up; before that, each query waits for the disk.",
+    f"Memory: up to {WORKSPACE_BYTES} bytes of scratch memory per entity that queries reach, in "
+    "addition to the memory of every process; pages of the graph are cached as far as the system "
+    "has free memory.",
+    "Wikidata has larger hubs than either graph: queries about neighbours of a hub (a country, a "
+    "profession) cost more, and the push finds a smaller part of the exact selection.",
 )
 
 
@@ -219,7 +219,7 @@ def estimate(rows: Sequence[dict[str, Any]], growth: dict[str, float]) -> dict[s
     """Estimates from the largest measured graph, and the fitted `growth` of a subgraph's time."""
     largest = max(rows, key=lambda row: int(row["facts"]))
     factor = FACTS / largest["facts"]
-    # `fact` and `pair` of each edge in both directions, where 4 bytes were enough.
+    # `fact` and `pair` of each edge in both directions, for which 4 bytes were enough.
     wider = 16 * FACTS / 2**30
     result: dict[str, Any] = {
         "facts": FACTS,

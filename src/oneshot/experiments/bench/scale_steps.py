@@ -1,7 +1,7 @@
-"""The steps of `oneshot bench scale`, each in a process of its own.
+"""The steps of `oneshot bench scale`, each in a separate process.
 
-Peak and resident memory are those of a process, and only a fresh process has touched nothing yet.
-`python -m oneshot.experiments.bench.scale_steps STEP JSON` prints what the step measured, as JSON.
+Peak and resident memory are measured per process, and only a new process has read no pages yet.
+`python -m oneshot.experiments.bench.scale_steps STEP JSON` prints the measurements as JSON.
 """
 
 import json
@@ -32,15 +32,17 @@ from oneshot.samplers import PPRSampler
 from oneshot.samplers._pagerank import ppr_chebyshev
 from oneshot.system.process import prepare_process
 
-FAMILY_FACTS = 7.87  # of train, a person; rather a few facts more than asked for
-POWER_LAW_FACTS = 10  # an entity, about as in Wikidata
+FAMILY_FACTS = (
+    7.87  # facts of train per person; rounded such that there are rather more facts than requested
+)
+POWER_LAW_FACTS = 10  # facts per entity, about as in Wikidata
 RELATIONS = 10
 HELD_OUT = 10_000  # at most, in valid and in test
 _BLOCK = 1 << 20
-_PASSES = 5  # over the same questions, when everything is warm
-_PATIENCE = 60  # seconds after which no further pass begins
-_WHOLE_QUERIES = 3  # answered by the whole graph, the first of which builds its matrix
-_EXACT_STEPS = 40  # of the Chebyshev series: what is left out is below 1e-10
+_PASSES = 5  # over the same queries, after the warm-up
+_PATIENCE = 60  # seconds after which no further pass starts
+_WHOLE_QUERIES = 3  # queries with PPR on the whole graph; the first one builds the matrix
+_EXACT_STEPS = 40  # terms of the Chebyshev series: the remainder is below 1e-10
 _EXACT_QUERIES = 8
 
 
@@ -53,7 +55,7 @@ def write(graph: str, facts: int, directory: str, seed: int) -> dict[str, Any]:
 
 
 def build(source: str, saved: str) -> dict[str, Any]:
-    """Build the saved graph on the disk, however small it is."""
+    """Build the saved graph on disk, regardless of its size."""
     started = time.perf_counter()
     build_graph(locate(Path(source)), Path(saved))
     seconds = time.perf_counter() - started
@@ -65,12 +67,12 @@ def build(source: str, saved: str) -> dict[str, Any]:
 
 
 def predict(saved: str, max_entities: int, questions: int, seed: int) -> dict[str, Any]:
-    """Open a saved graph that nobody has touched, and answer questions one by one."""
+    """Open a saved graph that is not in the page cache, and answer queries one by one."""
     data, opened = _open_cold(Path(saved))
     asked = _questions(data, questions, seed)
     torch.manual_seed(seed)
     predictor = Predictor(PredictorConfig(), data.graph.num_relations)
-    # Push, also where "auto" would go over the whole graph.
+    # Push, even if "auto" would use the whole graph.
     sampler = PPRSampler(max_entities=max_entities, method="push")
     reasoner = Reasoner(data.graph, sampler, predictor)
     times = []
@@ -89,10 +91,10 @@ def predict(saved: str, max_entities: int, questions: int, seed: int) -> dict[st
 
 
 def sample(saved: str, max_entities: int, questions: int, seed: int) -> dict[str, Any]:
-    """Cut subgraphs out of a saved graph: first from untouched files, then the same again.
+    """Sample subgraphs from a saved graph: first with a cold page cache, then again.
 
-    Of the further passes the one with the lowest median counts: other work on the machine can
-    only add to it.
+    Of the further passes, the lowest median counts, because other load of the machine can only
+    increase it.
     """
     data, _ = _open_cold(Path(saved))
     graph = data.graph
@@ -122,7 +124,7 @@ def sample(saved: str, max_entities: int, questions: int, seed: int) -> dict[str
 
 
 def recall(saved: str, max_entities: int, questions: int, seed: int) -> dict[str, Any]:
-    """How much of the exact choice the push finds, and what the whole graph costs instead."""
+    """The recall of the push, and the cost of exact scores over the whole graph."""
     data = load(saved)
     graph = data.graph
     asked = _questions(data, min(questions, _EXACT_QUERIES), seed)
@@ -157,7 +159,7 @@ STEPS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def _open_cold(path: Path) -> tuple[Dataset, float]:
-    """A saved graph whose files are not in memory, and the milliseconds it took to open it."""
+    """A saved graph whose files are not in the page cache, and the milliseconds to open it."""
     if hasattr(os, "posix_fadvise"):
         for file in path.iterdir():
             handle = os.open(file, os.O_RDONLY)
@@ -169,7 +171,7 @@ def _open_cold(path: Path) -> tuple[Dataset, float]:
 
 
 def _questions(data: Dataset, count: int, seed: int) -> Tensor:
-    """Questions of the test split about entities that have a fact, [≤ count, 2]."""
+    """Queries of the test split about entities with a fact, [≤ count, 2]."""
     order = torch.randperm(len(data.test), generator=torch.Generator().manual_seed(seed))
     asked = data.test[order[: 2 * count], :2]
     return asked[data.graph.degree_of(asked[:, 0]) > 0][:count]
@@ -189,7 +191,7 @@ def _write_family(facts: int, place: Path, seed: int) -> None:
 
 
 def _write_power_law(facts: int, place: Path, seed: int) -> None:
-    """`power_law`, piece by piece and without taking out repeats, which the builder does."""
+    """`power_law` in chunks, without removal of duplicates, which the builder does."""
     entities = max(facts // POWER_LAW_FACTS, 2)
     digits = [f"e{number}".encode() for number in range(entities)]
     offsets = np.cumsum([0, *map(len, digits)], dtype=np.int64)
@@ -219,7 +221,7 @@ def _write_table(
     offsets: NDArray[np.int64],
     relations: list[str],
 ) -> None:
-    """Write facts [n, 3] with the names of their entities, which lie in one block."""
+    """Write facts [n, 3] with the names of their entities, which are in one block."""
     import pyarrow as pa
     import pyarrow.csv
 
@@ -235,7 +237,7 @@ def _write_table(
 
 
 def _memory_gb(field: str) -> float:
-    """A figure of this process: `VmHWM`, the most that was resident, or `VmRSS`, what is now."""
+    """Memory of this process in bytes: `VmHWM` (peak resident) or `VmRSS` (resident)."""
     try:
         with Path("/proc/self/status").open() as lines:
             fields = dict(line.split(":", 1) for line in lines)

@@ -1,4 +1,4 @@
-"""The paper, table by table: each is a list of rows that one command measures and resumes."""
+"""The tables of the paper, each a list of rows that one command measures and resumes."""
 
 from oneshot.experiments.paper.ablations import (
     BUDGET,

@@ -1,4 +1,4 @@
-"""The tables that compare trainings: what an option of sampler, predictor or training changes."""
+"""Ablations: tables that compare trainings with different options."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -177,7 +177,7 @@ HEURISTICS = Table(
 # messages ----------------------------------------------------------------------------------------
 
 
-# Each message in a predictor that suits it: ours, which is one of RED-GNN's kind, and NBFNet's.
+# Each message in a suitable predictor: ours, which resembles RED-GNN, and that of NBFNet.
 _MESSAGES: Mapping[str, Mapping[str, Any]] = {
     "redgnn": {"message": "redgnn"},
     "nbfnet": WHOLE_GRAPH["nbfnet"][1],
@@ -234,10 +234,10 @@ _FACT_RATIOS = (0.7, 0.8, 0.9, 0.95, 0.97, 0.99)
 
 
 def _split(bench: Workbench) -> Iterator[Row]:
-    """As many queries for each ratio, which is as much time."""
+    """The same number of queries for each ratio, and therefore the same time."""
     for data in bench.data_names("WN18RR"):
         training = bench.config(data).training
-        # As many as without --set, which must not change what the rows vary.
+        # As without --set, which must not change the option that the rows vary.
         asked = 1 - dataclasses.replace(bench, changes=()).config(data).training.fact_ratio
         for ratio in (0.8, 0.95) if bench.quick else _FACT_RATIOS:
             more = asked / (1 - ratio)
@@ -268,10 +268,10 @@ SPLIT = Table(
     (Column("data", "data"), Column("fact ratio", "fact_ratio"), *ACCURACY, *LENGTH),
     _split,
     by_data(_split_finding),
-    partial(draw_lines, x="fact_ratio", lines="data", label="share of facts shown"),
+    partial(draw_lines, x="fact_ratio", lines="data", label="share of observation facts"),
     note=(
-        "Every row asks as many queries in all: of the facts that are not shown, a part in each "
-        "epoch where there are many, all of them in more epochs where there are few."
+        "Every row has the same total number of queries: with many query facts, each epoch uses a "
+        "part of them; with few, there are more epochs."
     ),
 )
 

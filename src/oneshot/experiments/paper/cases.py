@@ -1,7 +1,7 @@
 """Drawings of single subgraphs, with the degrees and distances of their entities.
 
-The questions are those of the paper where the data set has them, with the same ids; else the first
-facts of the test split.
+The queries are those of the paper if the data set contains them with the same ids, otherwise the
+first facts of the test split.
 """
 
 import math
@@ -24,12 +24,12 @@ from oneshot.system.files import replacing
 
 _RATIOS = (0.001, 0.01)
 _FIRST = 3
-"""So many test facts are drawn where the paper's questions are not to be had, asked forwards."""
+"""Number of test facts whose subgraphs are drawn if the paper's queries are not available."""
 
 Question = tuple[int, int, tuple[int, ...]]
 """Entity, relation (+ R for the inverse) and the answers."""
 
-_INK, _FAINT, _QUESTION, _ANSWER = "#0072B2", "#c9d1d9", "#1b3a5c", "#D55E00"
+_INK, _FAINT, _QUERY, _ANSWER = "#0072B2", "#c9d1d9", "#1b3a5c", "#D55E00"
 
 
 def _plan(bench: Workbench) -> Iterator[Row]:
@@ -42,12 +42,12 @@ def _plan(bench: Workbench) -> Iterator[Row]:
 
 
 def choose_questions(data: Dataset) -> Sequence[Question]:
-    """The paper's questions, if the test split has them all, or else its first facts."""
+    """The paper's queries if the test split has all of them, otherwise its first facts."""
     if not len(data.test):
-        raise InputError(f"{data.name}: has no test facts to draw the subgraphs of")
+        raise InputError(f"{data.name}: has no test facts; the subgraphs of test queries are drawn")
     known, relations = {tuple(fact) for fact in data.test.tolist()}, data.graph.num_relations
     papers = published.CASES.get(data.name, ())
-    # Other copies of a data set number their entities otherwise.
+    # Other copies of a data set have different ids.
     if papers and all(
         (
             (entity, relation, answer)
@@ -95,20 +95,20 @@ def _case(bench: Workbench, name: str, question: Question, ratio: float) -> Figu
 
 
 def _places(batch: SubgraphBatch, entities: torch.Tensor) -> list[int]:
-    """The places of those entities that are in a subgraph of one query."""
+    """The indices of those entities that are in the subgraph of one query."""
     found = batch.find_pairs(torch.zeros_like(entities), entities)
     return found[found >= 0].tolist()
 
 
 def _neighbours(data: Dataset, entity: int) -> torch.Tensor:
-    """The entities that a training fact joins to this one."""
+    """The neighbours of an entity in the training facts."""
     head, _, tail = data.train.T
     near: torch.Tensor = torch.cat([tail[head == entity], head[tail == entity]]).unique()
     return near[near != entity]
 
 
 def hops_from(batch: SubgraphBatch) -> list[int]:
-    """Hops from the question's entity to each entity of one subgraph; -1 if no way leads there."""
+    """Hops from the query entity to each entity of one subgraph; -1 if there is no path."""
     found = torch.full((batch.num_entities,), -1)
     found[batch.source] = 0
     head, _, tail = batch.edges
@@ -121,16 +121,16 @@ def hops_from(batch: SubgraphBatch) -> list[int]:
 
 
 def _power(degree: int) -> int:
-    """The power of two that a degree reaches: the bars of the histogram."""
+    """The power of two below a degree: the bars of the histogram."""
     return 1 << (max(degree, 1).bit_length() - 1)
 
 
 def draw_case(
     batch: SubgraphBatch, distance: Sequence[int], answers: Sequence[int], title: str, path: Path
 ) -> None:
-    """The subgraph on rings by distance, and beside it the histograms.
+    """Draw the subgraph on rings by distance, and the histograms.
 
-    `answers`: the places of the answers that are in it.
+    `answers`: the indices of the sampled answers.
     """
     check_picture(path)
     from matplotlib.collections import LineCollection
@@ -150,7 +150,7 @@ def draw_case(
     size = 30 if batch.num_entities < 200 else 8
     axes.scatter(*zip(*places, strict=True), s=size, color=_INK, zorder=2)
     source = int(batch.source[0])
-    for marked, colour, label in (([source], _QUESTION, "question"), (answers, _ANSWER, "answer")):
+    for marked, colour, label in (([source], _QUERY, "query"), (answers, _ANSWER, "answer")):
         if marked:
             points = [places[place] for place in marked]
             axes.scatter(*zip(*points, strict=True), s=90, color=colour, zorder=3, label=label)
@@ -162,13 +162,13 @@ def draw_case(
     degrees = Counter(map(_power, batch.degree.tolist()))
     for number, (counts, label) in enumerate(
         (
-            (degrees, "degree in the whole graph, from"),
-            (Counter(distance), "hops from the question"),
+            (degrees, "degree in the whole graph (bin start)"),
+            (Counter(distance), "hops from the query entity"),
         )
     ):
         chart = figure.add_subplot(right[number, 2])
         names = sorted(counts)
-        shown = ["no way" if name < 0 else str(name) for name in names]
+        shown = ["no path" if name < 0 else str(name) for name in names]
         chart.bar(range(len(names)), [counts[name] for name in names], color=_INK)
         chart.set_xticks(range(len(names)), shown, fontsize=7)
         chart.set_xlabel(label, fontsize=8)
@@ -178,9 +178,9 @@ def draw_case(
 
 
 def _on_rings(batch: SubgraphBatch, distance: Sequence[int]) -> list[tuple[float, float]]:
-    """Places on rings by distance; on a ring near those of the ring before that they hang on.
+    """Positions on rings by distance, near their neighbours on the inner ring.
 
-    What no way leads to is on a ring of its own, outside.
+    Entities without a path are on a separate outer ring.
     """
     outside = max(distance) + 1
     distance = [outside if hops < 0 else hops for hops in distance]
@@ -201,7 +201,7 @@ def _on_rings(batch: SubgraphBatch, distance: Sequence[int]) -> list[tuple[float
 
 
 def _finding(rows: Sequence[Figures]) -> str:
-    counted = [row for row in rows if "held" in row]  # not in reports of earlier versions
+    counted = [row for row in rows if "held" in row]  # missing in reports of earlier versions
     parts = []
     for ratio in sorted({row["ratio"] for row in counted}):
         mine = [row for row in counted if row["ratio"] == ratio]
@@ -210,8 +210,8 @@ def _finding(rows: Sequence[Figures]) -> str:
             for part, whole in (("held", "answers"), ("neighbours_held", "neighbours"))
         )
         parts.append(
-            f"{ratio:.1%} of the entities hold {held:.0%} of the answers and {near:.0%} of the "
-            f"neighbours of {len(mine)} questions"
+            f"{ratio:.1%} of the entities contain {held:.0%} of the answers and {near:.0%} of the "
+            f"neighbours of {len(mine)} queries"
         )
     return "; ".join(parts) + "." if parts else ""
 
@@ -221,7 +221,7 @@ CASES = Table(
     "Subgraphs of single questions",
     (
         Column("data", "data"),
-        Column("question", "query"),
+        Column("query", "query"),
         Column("ratio", "ratio", ".1%"),
         Column("entities", "entities", ","),
         Column("facts", "facts", ","),
@@ -236,7 +236,7 @@ CASES = Table(
     _plan,
     by_data(_finding),
     note=(
-        "The mean degree is that in the whole graph; the farthest is so many hops away, among the "
-        "entities that a path leads to."
+        "The mean degree is that in the whole graph; the last column is the largest distance in "
+        "hops, among the reachable entities."
     ),
 )

@@ -1,8 +1,8 @@
-"""What the paper claims, each claim judged by the tables that were measured here.
+"""The claims of the paper, each judged by the tables that were measured here.
 
-A claim is one row, in our words, with the paper's figures. It is judged on the data that it is
-about and on no other, by one rule for all (`Comparison.verdict`): it comes down to two numbers `a`
-and `b` on a data set, of which it says that `a` is larger, or that nothing is lost from `b` to `a`.
+A claim is one row, in our words, with the paper's values. It is judged only on the data sets that
+it is about, by one rule for all claims (`Comparison.verdict`): each compares two numbers `a` and
+`b` on a data set and states that `a` is larger, or that `a` is not smaller.
 """
 
 import math
@@ -30,26 +30,26 @@ REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecid
 NOT_TESTED = "not tested here"
 
 TIME_SPREAD = 0.06
-"""The share by which a time may be off: as far as rows of `efficiency` with equal work differ."""
+"""Relative error of a time: the difference between rows of `efficiency` with equal work."""
 
 AVERAGE_GAIN = 0.069
-"""By how much the paper says that it is more accurate, on average over its data."""
+"""The paper's claim of its average gain in accuracy."""
 
-# What the reports must have in common with the command that judges them.
+# Settings that the reports must share with the command that judges them.
 _COMMON = ("quick", "seed", "data", "changes")
 
 _THREE = ("WN18RR", "NELL-995", "YAGO3-10")
 _TWO = ("WN18RR", "YAGO3-10")
 _FIVE = (*_THREE, "ogbl-biokg", "ogbl-wikikg2")
 _HEURISTICS = ("bfs", "random_walk", "pagerank", "random")
-"""The paper's other heuristics; samplers of our own are not what it compares with."""
+"""The other heuristics of the paper, without our own samplers."""
 
 
 class Comparison(NamedTuple):
-    """Two numbers of which a claim says that the first is larger.
+    """Two numbers; the claim is that the first is larger.
 
-    `claimed`: by how much, in the paper's figures; 0 for a claim that nothing is lost from `b` to
-    `a`; None if the paper gives no figures. `spread`: what chance alone makes of their difference.
+    `claimed`: the difference in the paper; 0 for a claim that `a` is not smaller; None if the paper
+    gives no values. `spread`: the difference that is expected from noise.
     """
 
     label: str
@@ -65,7 +65,7 @@ class Comparison(NamedTuple):
             return REPRODUCED
         if difference < -self.spread:
             return NOT_REPRODUCED
-        # No difference was measured: the claim may be just that, or one that would have been seen.
+        # No difference was measured: the claim may be just that, or a difference that is too small.
         if self.claimed == 0:
             return REPRODUCED
         is_large = self.claimed is not None and self.claimed > 2 * self.spread
@@ -73,17 +73,17 @@ class Comparison(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What was measured for a claim on a data set; without comparisons it decides nothing."""
+    """The measurements for a claim on a data set; without comparisons they decide nothing."""
 
     text: str
     comparisons: Sequence[Comparison] = ()
 
 
 class Claim(NamedTuple):
-    """A claim, the data it is about (any, if none), the tables that tell, and how their rows do.
+    """A claim, its data sets (none = any), its tables, and the function that judges their rows.
 
-    `judge` gives None where the rows say nothing about the claim. `on_average`: the claim is about
-    the mean over all its data sets, and cannot be judged on some of them.
+    `judge` returns None if the rows contain no evidence. `on_average`: the claim is about the mean
+    over all its data sets and cannot be judged on a part of them.
     """
 
     section: str
@@ -108,7 +108,7 @@ def _enough(data: str, rows: Rows) -> Evidence | None:
 
 
 def _all_worse(data: str, rows: Rows) -> Evidence | None:
-    """The same with 6 layers, of which the paper says that all entities are worse."""
+    """The same with 6 layers, for which the paper reports that all entities are worse."""
     small, whole = (figures_by(rows, "layers", entities=share).get(6, None) for share in (0.1, 1.0))
     if small is None or whole is None:
         return None
@@ -118,7 +118,7 @@ def _all_worse(data: str, rows: Rows) -> Evidence | None:
 
 
 def _deeper(data: str, rows: Rows) -> Evidence | None:
-    """Always: so the smallest step from some layers to more counts."""
+    """The claim is "always", so the smallest step from fewer to more layers counts."""
     steps = []
     for share in (0.1, 1.0):
         found = sorted(figures_by(rows, "layers", entities=share).items())
@@ -142,7 +142,7 @@ def _by_budget(rows: Rows) -> dict[tuple[float, float], float]:
 
 
 def _grown(data: str, rows: Rows, claims_loss: bool) -> Evidence | None:
-    """A predictor asked on all entities, against the share it was trained with."""
+    """A predictor tested on all entities, against the share of its training."""
     found = _by_budget(rows)
     share = next((row["trained_with"] for row in rows if "trained_with" in row), None)
     if share is None or not {(share, 1.0), (1.0, 1.0)} <= found.keys():
@@ -189,14 +189,14 @@ def _first(data: str, rows: Rows) -> Evidence | None:
     if found is None:
         return None
     ours, own, best = found
-    # Beside the usual spread, that of the trainings at hand.
+    # The usual spread, or that of the available trainings.
     spread = max(LEAST_DIFFERENCE, max(ours) - min(ours))
     text = f"{mean(ours):.3f}, the best peer in the paper {best:.3f}"
     return Evidence(text, [Comparison(data, mean(ours), best, spread, own - best)])
 
 
 def _gain(data: str, rows: Rows) -> Evidence | None:
-    """By how much ours is more accurate than the best peer, relative to it."""
+    """The relative gain of ours over the best peer."""
     found = _own_and_best(data, rows)
     if found is None:
         return None
@@ -218,14 +218,14 @@ def _best_heuristic(data: str, rows: Rows, figure: str, name: str) -> Evidence |
     papers = {sampler: printed[data, sampler][figure] for sampler in ("ppr", *_HEURISTICS)}
     claimed = papers.pop("ppr") - max(papers.values())
     spread = LEAST_DIFFERENCE
-    if figure == "0.1":  # two standard errors of a share of so many questions, at most
+    if figure == "0.1":  # at most two standard errors of a share of so many queries
         spread = 1 / math.sqrt(min(row["queries"] for row in rows))
     text = f"{name} {found['ppr']:.3f}, {best.replace('_', ' ')} {others[best]:.3f}"
     return Evidence(text, [Comparison(data, found["ppr"], others[best], spread, claimed)])
 
 
 def _surrogates(data: str, rows: Rows) -> Evidence | None:
-    """How well each surrogate ranks configurations it has not seen, over the seeds of searches."""
+    """The rank correlation of each surrogate on unseen configurations, over the seeds."""
     found = {row["method"]: row["correlations"] for row in rows if row.get("correlations")}
     forest = found.pop("random forest", None)
     if forest is None or not found:
@@ -236,7 +236,7 @@ def _surrogates(data: str, rows: Rows) -> Evidence | None:
         return Evidence(f"{text}; one seed decides nothing")
     comparisons = []
     for method, others in found.items():
-        # Those with the same seed know the same configurations: so their differences are taken.
+        # With the same seed, surrogates know the same configurations: use paired differences.
         differences = [one - other for one, other in zip(forest, others, strict=True)]
         spread = 1.96 * stdev(differences) / math.sqrt(len(differences))
         label = f"{data}, {method}"
@@ -248,7 +248,7 @@ def _surrogates(data: str, rows: Rows) -> Evidence | None:
 
 
 def _saving(label: str, small: float, whole: float, papers: float) -> Comparison:
-    """The share of time saved, of which the claim is that it is the paper's at least."""
+    """The share of saved time; the claim is that it is at least that of the paper."""
     share = small / whole
     return Comparison(label, 1 - share, papers, 2 * TIME_SPREAD * share)
 
@@ -283,7 +283,7 @@ def _inference_saved(data: str, rows: Rows) -> Evidence | None:
 
 
 def _cases(data: str, rows: Rows) -> Evidence | None:
-    """The answers that small shares of the entities hold, against all of them."""
+    """The answers in small subgraphs, against all answers."""
     wanted = {(entity, relation) for entity, relation, _ in published.CASES.get(data, ())}
     mine = [row for row in rows if (row.get("entity"), row.get("relation")) in wanted]
     ratios = sorted({row["ratio"] for row in mine})
@@ -299,10 +299,10 @@ def _cases(data: str, rows: Rows) -> Evidence | None:
         spread = 1 / answers  # one answer
         comparisons.append(Comparison(f"{data} {ratio:.1%}", held / answers, 1.0, spread))
         texts.append(
-            f"{ratio:.1%} of the entities hold {held} of {answers} answers and "
+            f"{ratio:.1%} of the entities contain {held} of {answers} answers and "
             f"{near / max(neighbours, 1):.0%} of the neighbours"
         )
-    return Evidence(f"{len(counted)} of {len(wanted)} questions: {', '.join(texts)}", comparisons)
+    return Evidence(f"{len(counted)} of {len(wanted)} queries: {', '.join(texts)}", comparisons)
 
 
 def _nodepiece(data: str, rows: Rows) -> Evidence | None:
@@ -331,7 +331,7 @@ def _split(data: str, rows: Rows) -> Evidence | None:
 
 
 def _changed(data: str, rows: Rows, hurts: bool) -> Evidence | None:
-    """Half of the facts added at random or removed, against the facts as they are."""
+    """Half of the facts added at random or removed, against the original facts."""
     found = figures_by(rows, "share")
     if not {0.0, 0.5} <= found.keys():
         return None
@@ -521,7 +521,7 @@ def _judged(bench: Workbench, claim: Claim) -> Figures:
 
 
 def weighed(claim: Claim, rows: Mapping[str, Rows]) -> Figures:
-    """What rows by data set say to a claim: `found`, `verdict`, and the numbers behind them."""
+    """The evidence of rows by data set for a claim: `found`, `verdict`, and their numbers."""
     evidence = {data: claim.judge(data, rows.get(data, ())) for data in claim.data or rows}
     known = {data: one for data, one in evidence.items() if one is not None}
     untested = [data for data in claim.data if data not in known]
@@ -535,7 +535,7 @@ def weighed(claim: Claim, rows: Mapping[str, Rows]) -> Figures:
         "comparisons": [{**one._asdict(), "verdict": one.verdict} for one in compared],
     }
     if known:
-        # The figures are from there, wherever they are judged.
+        # The machine of the measurement, not the one that judges.
         figures["hardware"] = rows[list(known)[-1]][-1]["hardware"]
     return figures
 
@@ -576,19 +576,19 @@ TABLE = Table(
     _finding,
     note=(
         "One rule for all rows. A claim comes down to two numbers on a data set that it is about: "
-        "it says that the first is larger, or that the first is no smaller (nothing is lost). "
-        "*Reproduced*: the first is larger by more than the spread, or, where nothing is to be "
+        "it states that the first is larger, or that the first is not smaller (nothing is lost). "
+        "*Reproduced*: the first is larger by more than the spread, or, if nothing is to be "
         "lost, not smaller by more than it. *Not reproduced*: the first is smaller by more than "
         "the spread, or the two are equal within it although the paper's differ by more than twice "
         "as much. *Undecided*: the two are equal within the spread, and the paper's differ little "
         f"or are not printed. The spread is {LEAST_DIFFERENCE} of MRR (trainings with equal "
-        "settings and seeds differ by almost as much), or that of the trainings at hand if it is "
-        "larger; 1/√n for the coverage of n questions; one answer in the cases; the 95 % interval "
-        "of the mean difference between surrogates; and, for a share of time, what it changes by "
-        f"if each of the two times is off by {TIME_SPREAD:.0%}. Time "
+        "settings and seeds differ by almost as much), or that of the available trainings if it is "
+        "larger; 1/√n for the coverage of n queries; one answer in the cases; the 95 % interval "
+        "of the mean difference between surrogates; and, for a share of time, its change "
+        f"if each of the two times has an error of {TIME_SPREAD:.0%}. Time "
         "saved counts as reproduced if it is at least the paper's less the spread. The paper "
         "measured times on an RTX 3090, we on an H200 with kernels of our own: only shares "
-        "compare. The trainings are the short ones of the tables above, but in `main`, whose "
-        "configuration for WN18RR is outside the paper's design space."
+        "are comparable. The trainings are the short ones of the tables above, except in `main`, "
+        "whose configuration for WN18RR is outside the paper's design space."
     ),
 )

@@ -24,8 +24,8 @@ from oneshot.training.steps import Stepper
 
 # complexity --------------------------------------------------------------------------------------
 
-# Where the parameters are, by the beginning of their names, and how many the formulas give.
-# R relations make K = 2R + 1 kinds of edges; d dimension, a attention, L layers.
+# Categories of parameters by the prefix of their names, with the formulas of their numbers.
+# R relations give K = 2R + 1 edge types; d dimension, a attention, L layers.
 _CATEGORIES = {
     "relation embeddings": ("layers.*.message.relation", "L · K · d"),
     "attention": ("layers.*.message.", "L · (3 · d · a + a + a + 1)"),
@@ -54,7 +54,7 @@ def _parameters(bench: Workbench, name: str, category: str) -> Figures:
     return {"measured": counts[category], "formula": expected[category], "written": written}
 
 
-# The formulas are for the official code's predictor.
+# The formulas are for the predictor of the official code.
 _PLAIN = {
     "predictor.message": "redgnn",
     "predictor.aggregate": "sum",
@@ -67,7 +67,7 @@ _PLAIN = {
 
 
 def counted(predictor: Predictor) -> dict[str, int]:
-    """The parameters of a predictor by category; each counts in the first that names it."""
+    """The parameters of a predictor by category; each counts in the first matching one."""
     counts = dict.fromkeys(_CATEGORIES, 0)
     for name, parameter in predictor.named_parameters():
         parts = name.split(".")
@@ -82,7 +82,7 @@ def counted(predictor: Predictor) -> dict[str, int]:
 
 
 def by_formula(config: PredictorConfig, num_relations: int) -> dict[str, int]:
-    """The same by the formulas."""
+    """The parameters by category, according to the formulas."""
     kinds, d, a, layers = 2 * num_relations + 1, config.dim, config.attention_dim, config.num_layers
     return {
         "relation embeddings": layers * kinds * d,
@@ -95,14 +95,14 @@ def by_formula(config: PredictorConfig, num_relations: int) -> dict[str, int]:
 
 
 def _products(bench: Workbench, name: str) -> Figures:
-    """Multiplications in matrix products that a question takes, measured beside the formula."""
+    """Multiplications in matrix products per query, measured and by formula."""
     data = bench.dataset(name)
     config = bench.config(name, _PLAIN)
     reasoner = build_reasoner(data.graph, config, bench.device)
     reasoner.predictor.engine = "plain"
     queries, _ = both_directions(data.valid, data.graph.num_relations)
     if not len(queries):
-        raise InputError(f"{name}: has no valid facts to count the products of a question with")
+        raise InputError(f"{name}: has no valid facts; they are needed to count multiplications")
     asked = queries[: min(len(queries), 16)].to(bench.device)
     batch = reasoner.sampler.sample(reasoner.graph, asked)
     measured = products(reasoner.predictor, batch)
@@ -110,7 +110,7 @@ def _products(bench: Workbench, name: str) -> Figures:
     d, a = shape.dim, shape.attention_dim
     rows, edges = batch.num_entities / len(asked), batch.num_edges / len(asked)
     kinds = 2 * data.graph.num_relations + 1
-    # For each layer: W and the gate on every entity, attention by entity, kind, query and edge.
+    # Per layer: W and the gate on every entity, attention by entity, edge type, query and edge.
     formula = shape.num_layers * (
         rows * (7 * d * d + d * a) + (kinds / len(asked) + 1) * d * a + edges * a
     )
@@ -151,8 +151,8 @@ def _complexity_finding(rows: Sequence[Figures]) -> str:
             agree = row["measured"] == row["formula"]
             verdict = "exactly as" if agree else "not as"
             return (
-                f"The predictor has {row['measured']:,} parameters, {verdict} the formulas say; "
-                "none of them belongs to an entity."
+                f"The predictor has {row['measured']:,} parameters, {verdict} in the formulas; "
+                "none of them depends on the number of entities."
             )
     return ""
 
@@ -175,8 +175,8 @@ COMPLEXITY = Table(
 # efficiency --------------------------------------------------------------------------------------
 
 _GRID = (0.1, 0.2, 0.5, 1.0)
-# Wide: in a narrow predictor the sampler, whose time depends little on the budget, is most of what
-# is measured.
+# Wide: in a narrow predictor, most of the time is that of the sampler, which depends little on the
+# budget.
 _WIDTH = 256
 
 
@@ -203,7 +203,7 @@ def _cost(bench: Workbench, name: str, entities: float, edges: float) -> Figures
         stepper = Stepper(reasoner, data, config.training)
         training = measure(partial(training_rate, stepper, 2 if bench.quick else 10), bench.device)
         size = 32 if bench.quick else 512
-        # As many queries at once for each budget, so that memories compare.
+        # The same batch size for each budget, so that memory is comparable.
         evaluated = partial(evaluate, batch_size=config.training.batch_size, limit=size)
 
         def answer() -> float:
@@ -247,7 +247,7 @@ def _efficiency_finding(rows: Sequence[Figures]) -> str:
 
 
 def _saved_in_the_paper(data: str, small: tuple[float, float], whole: tuple[float, float]) -> str:
-    """What the same budgets save there, as far as it is printed."""
+    """The savings of the same budgets in the paper, if printed."""
     pair = [published.EFFICIENCY.get((data, *budget), {}) for budget in (small, whole)]
     saved = [
         f"{1 - pair[0][seconds] / pair[1][seconds]:.0%} in {phase}"
@@ -283,11 +283,11 @@ EFFICIENCY = Table(
         x="entities",
         y="edges",
         value="training_ms",
-        label="training, ms a query",
+        label="training time (ms per query)",
         labels=("share of entities", "share of facts"),
     ),
     note=(
-        f"With dimension {_WIDTH}. Choosing the best facts out of many takes memory of its own: "
-        "half of the facts can need more than all of them."
+        f"With dimension {_WIDTH}. The selection of the best facts needs additional memory: half "
+        "of the facts can need more memory than all of them."
     ),
 )

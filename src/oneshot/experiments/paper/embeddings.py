@@ -1,4 +1,4 @@
-"""The tables against embedding models: parameters, and accuracy for parameters."""
+"""Tables of the comparison with embedding models: parameters, and accuracy by parameters."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -15,17 +15,17 @@ from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_dat
 from oneshot.experiments.tables.workbench import LARGE, Workbench
 from oneshot.predictor import Predictor
 
-# Real numbers an entity, as published: RotatE has 500 complex ones, 1,000 on FB15k-237.
+# Real numbers per entity, as published: RotatE has 500 complex ones, 1,000 on FB15k-237.
 _PUBLISHED_DIMS = {"rotate": 1000, "nodepiece": 200}
 _QUICK_DIM, _QUICK_EPOCHS = 16, 2
 _MISSING = (
-    "RotatE and NodePiece are left out: they need the package 'pykeen' "
-    "(pip install 'one-shot-subgraph[baselines]'); run it again then."
+    "RotatE and NodePiece are missing: install the package 'pykeen' "
+    "(pip install 'one-shot-subgraph[baselines]') and run again."
 )
 
 
 def _models() -> tuple[str, ...]:
-    """Ours, and those that can be had here; the others are measured by a later run."""
+    """Ours, and the available peers; the others are measured by a later run."""
     return (OURS, "rotate", "nodepiece") if has_pykeen() else (OURS,)
 
 
@@ -89,7 +89,7 @@ PARAMETERS = Table(
     ),
     _parameters,
     _parameters_finding,
-    note="Ours as in `main`, where the configurations of the full trainings are at hand.",
+    note="Ours as in `main`, if the configurations of the full trainings are available.",
 )
 
 
@@ -122,7 +122,7 @@ def _forget(bench: Workbench, name: str, model: str) -> None:
 
 
 def _training(bench: Workbench, name: str, model: str) -> tuple[Dataset, int, int | None]:
-    """Data, dimension and most epochs of a peer's training."""
+    """Data, dimension and maximum epochs of the training of a peer."""
     epochs = _QUICK_EPOCHS if bench.quick else None
     return bench.dataset(name), _dim(bench, name, model), epochs
 

@@ -1,4 +1,4 @@
-"""The heat map of a predictor trained with one budget and asked with others."""
+"""The heat map of a predictor trained with one budget and tested with others."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

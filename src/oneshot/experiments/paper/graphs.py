@@ -1,4 +1,4 @@
-"""The tables about graphs and samplers, without any training: data sets, coverage, hops."""
+"""Tables of graphs and samplers, without training: data sets, coverage, hops."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -85,7 +85,7 @@ def _drawn(data: Dataset, seed: int, most: int) -> tuple[Tensor, Tensor]:
     """Test queries and their answers, at most so many, drawn with the seed."""
     queries, answers = data.queries("test")
     if not len(queries):
-        raise InputError(f"{data.name}: has no test facts to ask for")
+        raise InputError(f"{data.name}: has no test facts")
     order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))[:most]
     return queries[order], answers[order]
 
@@ -136,9 +136,9 @@ COVERAGE = Table(
     _coverage_finding,
     _draw_coverage,
     note=(
-        "Counted with the entities that no path leads to; so PPR's figures agree with the paper's. "
-        "Predictors leave them out: `coverage` in the tables of trainings is a little lower. The "
-        "paper does not say what its random walks are."
+        "Includes entities without a path, so that the values of PPR agree with those of the "
+        "paper. Predictors exclude them: `coverage` in the tables of trainings is slightly lower. "
+        "The paper does not specify its random walks."
     ),
 )
 
@@ -173,7 +173,7 @@ def within_hops(graph: KnowledgeGraph, sources: Tensor, hops: int) -> tuple[floa
         reached = torch.zeros(graph.num_entities, len(some), device=graph.device)
         reached[some, torch.arange(len(some), device=graph.device)] = 1.0
         for _ in range(hops):
-            # All weights are positive: what is above zero has a neighbour that was reached.
+            # All weights are positive: a value above zero has a reached neighbour.
             reached = (reached + adjacency @ reached > 0).float()
         inside = reached.bool()
         entities += float(inside.double().mean(dim=0).sum())
@@ -201,7 +201,7 @@ HOPS = Table(
         Column("hops", "hops"),
         Column("entities", "entities", ".1%"),
         Column("facts", "facts", ".1%"),
-        Column("questions", "queries", ","),
+        Column("queries", "queries", ","),
     ),
     _hops,
     _hops_finding,

@@ -1,6 +1,6 @@
 """The main table: accuracy on the large benchmarks, three seeds, with the full trainings.
 
-Where the repository's result files are at hand, what they say of the same trainings comes first.
+If the result files of the repository are available, their rows of the same trainings come first.
 """
 
 import dataclasses
@@ -21,10 +21,10 @@ from oneshot.experiments.tables.workbench import LARGE, Workbench
 from oneshot.ranking import SCORES
 
 CONFIGS = Path("configs")
-"""Where the configurations of the full trainings are looked for."""
+"""The directory of the configurations of the full trainings."""
 
 RESULTS = Path("benchmarks") / "results"
-"""Where the results of earlier trainings with them are looked for."""
+"""The directory of the results of earlier trainings with them."""
 
 SEEDS = 3
 _NOW = "this command"
@@ -38,7 +38,7 @@ def _plan(bench: Workbench) -> Iterator[Row]:
             for recorded in _recorded(bench, name):
                 key = {"data": name, "seed": recorded["seed"], "source": recorded["source"]}
                 yield Row(key, partial(dict, recorded), _published(name), derived=True)
-    # A seed of each first: a run that is cut short has something of all.
+    # The first seed of each data set first, so that a partial run covers all of them.
     for number in range(1 if bench.quick else SEEDS):
         seed = bench.seed + number
         for name in names:
@@ -52,9 +52,9 @@ def _published(name: str) -> published.Printed:
 
 
 def _recorded(bench: Workbench, name: str) -> Iterator[Figures]:
-    """What a result file of `benchmarks/recipe.py` says of the full trainings on a data set.
+    """The full trainings on a data set in a result file of `benchmarks/recipe.py`.
 
-    Nothing, if they were others than those asked for now.
+    Empty if they are not those requested now.
     """
     path = RESULTS / f"recipe-{name}.json"
     report = read_report(path)
@@ -83,24 +83,24 @@ def _file(name: str) -> Path:
 
 
 def has_full_config(name: str) -> bool:
-    """Whether the configuration of the full training on a data set is at hand."""
+    """Whether the configuration of the full training on a data set is available."""
     return _file(name).is_file()
 
 
 def full_config(bench: Workbench, name: str) -> Config:
-    """The configuration of the full training on a data set; of a quick run, that of every table."""
+    """The configuration of the full training on a data set; in a quick run, the short one."""
     if bench.quick:
         return bench.config(name)
     if not has_full_config(name):
         raise InputError(
-            f"{_file(name)}: is missing; run this where the repository's configurations "
-            "are, or write one, or name other data with --data"
+            f"{_file(name)}: is missing; run this in the repository, which has the "
+            "configurations, or write one, or name other data with --data"
         )
     return read_config(_file(name), [*bench.changes, f"training.seed={bench.seed}"])
 
 
 def config_digest(config: Config) -> str:
-    """A digest of all that a configuration says: with another one, figures are measured again."""
+    """A digest of a configuration: if it changes, rows are measured again."""
     return hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
 
 
@@ -121,7 +121,7 @@ def _finding(rows: Sequence[Figures]) -> str:
             several = f"{len(mine)} trainings, spread {spread:.3f}"
             runs = several if len(mine) > 1 else "1 training"
             parts.append(f"{data} {mean:.3f}{beside} ({runs})")
-    return "Mean test MRR, the paper's beside it: " + "; ".join(parts) + "." if parts else ""
+    return "Mean test MRR, compared with the paper: " + "; ".join(parts) + "." if parts else ""
 
 
 MAIN = Table(

@@ -1,4 +1,4 @@
-"""The tables of the Open Graph Benchmark: its splits, its negatives, its evaluator."""
+"""Tables of the Open Graph Benchmark, with its splits, negatives and evaluator."""
 
 import sys
 import warnings
@@ -34,7 +34,7 @@ def _plan(bench: Workbench) -> Iterator[Row]:
 
 def _ranked(bench: Workbench, name: str, split: str) -> Figures:
     data = _small(bench) if bench.quick else bench.dataset(name)
-    asked = read_candidates(data, split)  # before the long work: there may be none
+    asked = read_candidates(data, split)  # before the long work, because there may be none
     reasoner = bench.reasoner(data, bench.config(name))
     positive, negative = evaluate_candidates(
         reasoner, asked.queries, asked.answers, asked.negatives
@@ -49,7 +49,7 @@ def _ranked(bench: Workbench, name: str, split: str) -> Figures:
 
 
 def judged(positive: Tensor, negative: Tensor, name: str) -> Figures:
-    """The figures of OGB's evaluator, or, where `ogb` is not installed, of ours, which agree."""
+    """The metrics of OGB's evaluator; if `ogb` is not installed, ours, which agree."""
     try:
         judge = f"ogb {version('ogb')}"
     except PackageNotFoundError:
@@ -60,8 +60,7 @@ def judged(positive: Tensor, negative: Tensor, name: str) -> Figures:
 
 
 def _evaluator(name: str) -> Any:
-    # Imported, ogb asks the network for a newer version of itself, unless it finds nothing to ask
-    # with.
+    # On import, ogb checks the network for a newer version; without this module it does not.
     kept = sys.modules.pop("outdated", None)
     sys.modules["outdated"] = None  # type: ignore[assignment]
     try:
@@ -77,7 +76,7 @@ def _evaluator(name: str) -> Any:
 
 
 def _small(bench: Workbench) -> Dataset:
-    """The small world in OGB's own format, with random negatives, read as a download is."""
+    """The small world in OGB's own format, with random negatives, read like a download."""
     place = bench.out / "ogb-quick"
     if not (place / "negatives-test.npz").is_file():
         place.mkdir(parents=True, exist_ok=True)
@@ -89,7 +88,7 @@ def _small(bench: Workbench) -> Dataset:
 
 
 def write_ogb(data: Dataset, path: Path, seed: int, negatives: int = 20) -> None:
-    """A data set as OGB publishes knowledge graphs: arrays of each split, zipped."""
+    """A data set in the format of OGB's knowledge graphs: a zip file with arrays of each split."""
     import io
     import zipfile
 

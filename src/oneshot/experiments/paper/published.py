@@ -1,8 +1,8 @@
-"""What the paper prints: the figures of its tables, under the names that our reports have.
+"""The values of the paper's tables, with the names of our reports.
 
-Hits are shares (the paper prints percentages), times seconds, memories GB. Its times are those of
-one NVIDIA RTX 3090, for OGB of one A100. A key is what tells a row from the others of its table,
-beginning with the data set; the paper's YAGO3-10 is the whole one, not YAGO3-10-partial.
+Hits are shares (the paper prints percentages), times are in seconds, memory in GB. Times were
+measured on one NVIDIA RTX 3090, for OGB on one A100. A key identifies a row of its table and begins
+with the data set. The paper's YAGO3-10 is the complete one, not YAGO3-10-partial.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ PAPER_SYSTEM = "one-shot subgraph"
 SAMPLERS = ("ppr", "bfs", "random_walk", "pagerank", "random")
 """The samplers that the paper compares."""
 
-TIMES_NOTE = "The paper's times are those of an NVIDIA RTX 3090."
+TIMES_NOTE = "The paper's times were measured on an NVIDIA RTX 3090."
 
 
 def _accuracy(mrr: float, hits_at_1: float, hits_at_10: float) -> dict[str, float]:
@@ -122,7 +122,7 @@ DATASETS: Mapping[str, Printed] = {
         "test": 598_500,
     },
 }
-"""Sizes, printed in thousands. Its training facts of WN18RR and NELL-995 are no count of files."""
+"""Sizes, printed in thousands. The training facts of WN18RR and NELL-995 match no file."""
 
 HOPS: Mapping[tuple[str, int], Printed] = {
     ("WN18RR", 5): {"entities": 0.094, "facts": 0.135},
@@ -166,8 +166,9 @@ BUDGET: Mapping[tuple[str, float, float], Printed] = {
 }
 """Accuracy for (data, share of entities, share of edges).
 
-Without a word of the paper on it; likely a predictor trained on 10 % of the entities and asked with
-other budgets, because there are figures for the whole graph, on which training runs out of memory.
+The paper does not explain them. They are probably of a predictor trained on 10 % of the entities
+and tested with other budgets, because there are values for the whole graph, on which training runs
+out of memory.
 """
 
 LAYERS: Mapping[tuple[str, float, int], Printed] = {
@@ -238,8 +239,8 @@ EFFICIENCY: Mapping[tuple[str, float, float], Printed] = {
 }
 """Time and memory of 8 layers for (data, share of entities, share of edges).
 
-What is missing ran out of memory. An epoch of WN18RR on 10 % of the entities takes 432 s here and
-270 s in `MESSAGES`: so it is printed.
+Missing values ran out of memory. An epoch of WN18RR on 10 % of the entities takes 432 s here and
+270 s in `MESSAGES`, as printed.
 """
 
 NODEPIECE: Mapping[tuple[str, str], Printed] = {
@@ -254,8 +255,8 @@ NODEPIECE: Mapping[tuple[str, str], Printed] = {
 }
 """Accuracy and parameters for (data, model).
 
-RotatE has 0.476 on WN18RR here and 0.477 in `MAIN`: so it is printed. 30,000 parameters do not fit
-the official code's configuration for WN18RR, which has 1,021,320.
+RotatE has 0.476 on WN18RR here and 0.477 in `MAIN`, as printed. 30,000 parameters do not match the
+configuration of the official code for WN18RR, which has 1,021,320.
 """
 
 SPLIT: Mapping[tuple[str, float], Printed] = {
@@ -427,7 +428,7 @@ CASES: Mapping[str, Sequence[tuple[int, int, tuple[int, ...]]]] = {
         ),
     ),
 }
-"""The questions of its case study: entity, relation (+ R for the inverse) and the test answers.
+"""The queries of the case study: entity, relation (+ R for the inverse) and the test answers.
 
-Ids are places in the official `entities.txt` and `relations.txt`.
+Ids are positions in the official `entities.txt` and `relations.txt`.
 """

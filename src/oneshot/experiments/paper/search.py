@@ -1,7 +1,8 @@
 """The comparison of surrogates: searches replayed on configurations that were trained once.
 
-Training for every search of every method and seed would take days. So a pool of configurations is
-trained, a part of it a row, and all searches look their trials up there (`oneshot.search.replay`).
+Training for every search of every method and seed would take days. Therefore a pool of
+configurations is trained (one part per row), and all searches look up their trials in the pool
+(`oneshot.search.replay`).
 """
 
 import hashlib
@@ -38,13 +39,13 @@ _METHODS: dict[str, tuple[Surrogate | None, bool]] = {
     "random + variations": (None, True),
     "random search": (None, False),
 }
-"""Which surrogate chooses, and whether every second trial is a variation of one of the best."""
+"""The surrogate of each method, and whether every second trial is a variation of the best."""
 
-# Members of the pool, of which as many as a part has are random, and what is replayed on them.
+# Members of the pool (the first part is random), and the searches that are replayed on them.
 _POOL, _PART, _SEEDS, _TRIALS, _INITIAL = 256, 64, 50, 30, 10
 _QUICK_POOL, _QUICK_PART, _QUICK_SEEDS, _QUICK_TRIALS, _QUICK_INITIAL = 8, 4, 1, 5, 3
 
-# 135 entities are soon reached, and wide predictors take a processor minutes.
+# 135 entities are reached in few layers, and wide predictors take minutes on a CPU.
 _SMALL: dict[str, Dimension] = {
     "predictor.num_layers": Range(2, 4),
     "predictor.dim": Choice((16, 32)),
@@ -75,7 +76,7 @@ def _sizes(bench: Workbench) -> tuple[int, int]:
 
 
 def _trained(bench: Workbench, name: str, first: int, last: int) -> Figures:
-    """Train a part of the pool. → its figures, with every configuration and its validation MRR"""
+    """Train a part of the pool. Returns every configuration with its validation MRR."""
     trials = _pool(bench, name, last)[first:]
     values = [trial.value or 0.0 for trial in trials]
     return {
@@ -90,7 +91,7 @@ def _trained(bench: Workbench, name: str, first: int, last: int) -> Figures:
 
 
 def _pool(bench: Workbench, name: str, size: int) -> list[Trial]:
-    """The first trials of the pool; those that were trained before are not trained again."""
+    """The first trials of the pool; finished ones are not trained again."""
     require("smac", "search", "the search")
     from oneshot.search.replay import pool_member
 
@@ -128,16 +129,16 @@ def _pool(bench: Workbench, name: str, size: int) -> list[Trial]:
 
 
 def _digest(bench: Workbench, name: str) -> str:
-    """What tells one pool from another: trials of other facts or settings are of no use."""
+    """The identity of a pool: trials of other facts or settings must not be mixed in."""
     settings = json.dumps(_settings(bench, name).as_table(), sort_keys=True)
     told = f"{facts_digest(bench.dataset(name))}\n{settings}"
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def _settings(bench: Workbench, name: str) -> SearchSettings:
-    """Short trials, of which none is stopped early: what one reaches depends on nothing else."""
+    """Short trials without early stopping, so that each result is independent of the others."""
     small = name == "umls"
-    # At the default of a tenth four of five answers of umls would be out of reach.
+    # With the default of a tenth, four of five answers of umls would not be sampled.
     base = bench.config(name, {"sampler.entity_ratio": 0.2} if small else None)
     dimensions = _TINY if bench.quick else _SMALL if small else {}
     return SearchSettings(
@@ -153,7 +154,7 @@ def _settings(bench: Workbench, name: str) -> SearchSettings:
 
 
 def _replayed(bench: Workbench, name: str, method: str) -> Figures:
-    """Searches on the pool, one a seed."""
+    """Searches on the pool, one per seed."""
     size, _ = _sizes(bench)
     trials = _pool(bench, name, size)
     from oneshot.search.replay import Arm, best_so_far, make_pool, rank_correlation, replay
@@ -213,10 +214,10 @@ def _finding(rows: Sequence[Figures]) -> str:
 
 
 def _compared(method: str, forest: Sequence[float], others: Sequence[float]) -> str:
-    """Better or worse only if the mean difference is beyond what other seeds would make of it.
+    """Better or worse only if the mean difference is significant over the seeds.
 
-    Searches with the same seed begin alike, so their differences are taken, and of those the 95 %
-    interval of the mean.
+    Searches with the same seed start equally, so paired differences are used, with the 95 %
+    interval of their mean.
     """
     differences = [mine - other for mine, other in zip(forest, others, strict=True)]
     mean = fmean(differences)
@@ -282,7 +283,7 @@ SEARCH = Table(
         "variation of one of the three best, the others are where the surrogate expects most "
         "improvement; without a surrogate both are drawn at random. The rank is that of the best "
         "trial in the whole pool. The rank correlation is that of predictions for the rest of the "
-        "pool, by a surrogate that knows as many members as a search has trials. The picture shows "
-        "the mean and the middle half of the seeds."
+        "pool, by a surrogate that knows as many members as a search has trials. The plot shows "
+        "the mean and the interquartile range of the seeds."
     ),
 )

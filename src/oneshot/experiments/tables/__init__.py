@@ -1,1 +1,1 @@
-"""Tables of measurements: rows that a command measures, keeps and resumes, and their report."""
+"""Tables of measurements: rows that a command measures, saves and resumes, and their report."""

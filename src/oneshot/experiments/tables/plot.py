@@ -1,4 +1,4 @@
-"""The pictures of the tables: lines and heat maps."""
+"""Plots of the tables: lines and heat maps."""
 
 import warnings
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ def draw_lines(
     panels: str | None = None,
     band: tuple[str, str] | None = None,
 ) -> None:
-    """The figure `y` of the rows against `x`, one line for each value of `lines`.
+    """Plot the value `y` of the rows against `x`, one line for each value of `lines`.
 
-    `panels`: what there is one panel of for each value, side by side. `band`: the figures between
-    which the area beside a line is shaded.
+    `panels`: the column with one panel for each of its values. `band`: the lower and upper values
+    of the shaded area of a line.
     """
     figure = _figure(path)
-    # With no rows yet, an empty panel.
+    # Without rows, an empty panel.
     parts = list(dict.fromkeys(row[panels] if panels else "" for row in rows)) or [""]
     figure.set_size_inches(max(7.0, 3.5 * len(parts)), 4.5)
     names = list(dict.fromkeys(row[lines] for row in rows))
@@ -64,7 +64,7 @@ def draw_lines(
         only = names[0] if len(names) == 1 else ""
         axes.set_title(_short(part if panels else only), parse_math=False)
     grid[0].set_ylabel(y_label)
-    # From zero: a cut axis would make a small difference look large.
+    # From zero: a truncated axis would exaggerate small differences.
     highest = max((row[y] for row in rows if row.get(y) is not None), default=0)
     grid[0].set_ylim(0, 1.08 * highest or 1)
     if len(names) > 1:
@@ -86,7 +86,7 @@ def draw_heat_map(
     labels: tuple[str, str],
     value: str = "mrr",
 ) -> None:
-    """The figure `value` of the rows by `x` and `y`, one panel a data set, with the numbers."""
+    """Heat map of the value `value` of the rows by `x` and `y`, one panel per data set."""
     figure = _figure(path)
     names = list(dict.fromkeys(row["data"] for row in rows))
     grid = figure.subplots(1, max(len(names), 1), squeeze=False)[0]
@@ -112,7 +112,7 @@ def draw_heat_map(
 
 
 def _short(name: Any) -> str:
-    """A name that leaves room for the picture; of a path the end says most."""
+    """A name that is short enough for the plot; of a path, the end."""
     text = str(name)
     return text if len(text) <= 30 else f"…{text[-29:]}"
 

@@ -1,7 +1,7 @@
-"""Reporting: measure the rows of a table one after the other, and write what came out.
+"""Report of a table: measures its rows one after another and writes the results.
 
-The report is written after each row. Run again, with the same settings, it goes on with the rows
-that are missing.
+The report is written after each row. Another run with the same settings continues with the missing
+rows.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,18 @@ _FACTS, _CONFIG = "facts_digest", "config_digest"
 def make_report(
     table: Table, bench: Workbench, tell: Callable[[str], None] = lambda _: None
 ) -> Figures:
-    """Measure what is missing of a table; write `NAME.json`, `NAME.md` and its picture.
+    """Measure the missing rows of a table; write `NAME.json`, `NAME.md` and its plot.
 
-    `tell` is called with a line before each row. Rows of an earlier report that are not asked for
-    today stay in it. → the report, with `complete`: whether no row is missing (the workbench's
-    time may have run out).
+    `tell` is called with a line before each row. Rows of an earlier report that are not requested
+    now stay in it. Returns the report, with `complete`: whether no row is missing (the time of the
+    workbench may be over).
     """
     bench.out.mkdir(parents=True, exist_ok=True)
     path = bench.out / f"{table.name}.json"
     lock = bench.out / f".{table.name}.lock"
-    busy = f"{path}: another process is measuring this; wait for it, or choose another directory"
+    busy = (
+        f"{path}: another process is measuring this table; wait for it, or choose another directory"
+    )
     with held(lock, busy):
         try:
             return _make_report(table, bench, path, tell)
@@ -50,7 +52,7 @@ def _make_report(
         None if row.derived else next((old for old in older if _is_of(old, key)), None)
         for row, key in zip(planned, keys, strict=True)
     ]
-    # What another plan measured: with other peers, with data or packages that are not here today.
+    # Rows of another plan: with other peers, or with data or packages that are missing now.
     others = [old for old in older if not any(_is_of(old, row.key) for row in planned)]
     report: Figures = {}
 
@@ -77,15 +79,17 @@ def _make_report(
             if not row.derived:
                 shown = ", ".join(f"{key} {value}" for key, value in row.key.items())
                 tell(f"{table.name}, row {number + 1} of {len(planned)}: {shown}")
-            # A row that is read from a file knows where it was measured.
+            # A row that is read from a file contains its machine.
             found[number] = {"hardware": hardware(bench.device), **key, **row.measure()}
             write()
             row.written()
     if all(row is None for row in found) and not others:
-        raise InputError("there was no time for a single row; run it again, or give more --minutes")
+        raise InputError(
+            "the time was too short for a single row; run again, or increase --minutes"
+        )
     if missing := found.count(None):
-        left = "1 row is left; run it again to measure it"
-        left = left if missing == 1 else f"{missing} rows are left; run it again to measure them"
+        left = "1 row is left; run again to measure it"
+        left = left if missing == 1 else f"{missing} rows are left; run again to measure them"
         tell(f"{table.name}: {left}")
     write()
     if table.draw is not None:
@@ -97,9 +101,9 @@ def _make_report(
 
 
 def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str = "") -> str:
-    """The report for people: title, table with the paper's figures in brackets, finding."""
+    """The report as Markdown: title, table with the paper's values in brackets, finding."""
     rows = report["rows"]
-    # A column in which no row has anything says nothing.
+    # A column without any value is omitted.
     columns = [
         column
         for column in table.columns
@@ -117,10 +121,10 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
         "",
     ]
     if any(row.get("paper") for row in rows):
-        lines += ["The paper's figures are in brackets.", ""]
+        lines += ["The paper's values are in brackets.", ""]
     if table.note:
         lines += [table.note, ""]
-    # Said anew: the report may be older than the sentence.
+    # Computed again: the report may be older than the sentence.
     if finding := table.finding(rows):
         lines += [finding, ""]
     if not report["complete"]:
@@ -131,7 +135,7 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
 
 
 def _in_markdown(cell: str) -> str:
-    """A cell as one of a table: names may have anything in them."""
+    """An escaped cell of a table: names may contain any character."""
     return " ".join(cell.replace("|", "\\|").split())
 
 
@@ -145,9 +149,9 @@ def read_report(path: Path) -> Figures | None:
         rows = value["rows"]
         is_report = all(isinstance(row, dict) and isinstance(row["hardware"], dict) for row in rows)
     except (InputError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: is no whole report; {advice}") from error
+        raise InputError(f"{path}: incomplete report; {advice}") from error
     if not isinstance(rows, list) or not is_report:
-        raise InputError(f"{path}: is no whole report; {advice}")
+        raise InputError(f"{path}: incomplete report; {advice}")
     return value
 
 
@@ -158,7 +162,7 @@ def _measured(path: Path, settings: Figures) -> list[Figures]:
         return []
     kept = before.get("settings")
     kept = kept if isinstance(kept, dict) else {}
-    names = dict.fromkeys([*settings, *kept])  # a setting that is not given now was not None then
+    names = dict.fromkeys([*settings, *kept])  # a setting that is not given now was given then
     differ = [name for name in names if kept.get(name) != settings.get(name)]
     if differ:
         raise InputError(
@@ -170,7 +174,7 @@ def _measured(path: Path, settings: Figures) -> list[Figures]:
 
 
 def _check_foreign(table: Table, path: Path) -> None:
-    """Raise if a table or picture of the report's name is there that is not ours."""
+    """Raise if a table or plot with the report's name exists that this command did not write."""
     text, picture = path.with_suffix(".md"), path.with_suffix(".png")
     if path.exists() or _begins_with(text, f"# {table.title}\n"):
         return
@@ -187,7 +191,7 @@ def _begins_with(path: Path, text: str) -> bool:
 
 
 def _whole_key(table: Table, bench: Workbench, row: Row) -> Figures:
-    """What tells a row from others, with digests: other facts or configurations, another row."""
+    """The identity of a row, with digests of its facts and configuration."""
     if row.derived:
         return row.key
     key = dict(row.key)

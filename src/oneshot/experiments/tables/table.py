@@ -1,4 +1,4 @@
-"""Table: one table or figure of the paper, as rows that can be measured one after the other."""
+"""Table: a table or figure of the paper, as rows that are measured one after another."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from oneshot.experiments.tables.workbench import Workbench
 
 Figures = dict[str, Any]
-"""Named figures, JSON values."""
+"""Named values, as JSON."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row that is still to be measured.
+    """A row that is to be measured.
 
-    `key`: what tells it from the other rows of its table. `paper`: the paper's figures for it,
-    under the names of ours. `derived`: the figures are read from files, and so made anew each time.
-    `config`: a digest of the configuration, if it is read from a file: the row that another one
-    gave is measured again. `written` is called when the row is in the report.
+    `key`: identifies the row in its table. `paper`: the paper's values, with the names of ours.
+    `derived`: the values are read from files, and therefore computed again each time. `config`: a
+    digest of the configuration, if it is read from a file; the row is measured again if it changes.
+    `written` is called when the row is in the report.
     """
 
     key: Figures
@@ -32,14 +32,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table for people: its head, the figure it shows, and how it is written."""
+    """A column of the printed table: its header, its value and its format."""
 
     head: str
     figure: str
     form: str = ""
 
     def cell(self, row: Figures) -> str:
-        """Our figure, and the paper's in brackets where there is one."""
+        """Our value, and the paper's in brackets if there is one."""
         text = self._written(row.get(self.figure))
         published = row.get("paper", {}).get(self.figure)
         return text if published is None else f"{text} ({self._written(published)})"
@@ -58,11 +58,11 @@ def _no_finding(rows: Sequence[Figures]) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """What `oneshot paper NAME` makes.
+    """A table of `oneshot paper NAME`.
 
-    `plan`: the rows that a workbench is to measure. `finding`: a sentence with figures on what
-    the measured rows say. `draw`: writes a picture of them. `by_name`: the data of a row are what
-    the workbench loads by its name. `note`: what one must know to read the table.
+    `plan`: the rows to measure. `finding`: a sentence that summarises the measured rows. `draw`:
+    writes a plot of them. `by_name`: the workbench loads the data of a row by its name. `note`:
+    remarks for readers of the table.
     """
 
     name: str
@@ -76,11 +76,11 @@ class Table:
 
 
 LEAST_DIFFERENCE = 0.005
-"""By how much two short trainings with the same settings may differ in MRR; less is nothing."""
+"""MRR difference below which two short trainings with the same settings count as equal."""
 
 
 def by_data(finding: Callable[[Sequence[Figures]], str]) -> Callable[[Sequence[Figures]], str]:
-    """A finding about one data set, said of each if there are several."""
+    """A finding about one data set, repeated for each if there are several."""
 
     def said(rows: Sequence[Figures]) -> str:
         names = list(dict.fromkeys(row["data"] for row in rows))
@@ -95,7 +95,7 @@ def by_data(finding: Callable[[Sequence[Figures]], str]) -> Callable[[Sequence[F
 def figures_by(
     rows: Sequence[Figures], name: str, figure: str = "mrr", **where: Any
 ) -> dict[Any, float]:
-    """The figure of each row that has it, by the row's value of `name`; `where` chooses rows."""
+    """The value of each row that has it, by the row's value of `name`; `where` selects rows."""
     return {
         row[name]: row[figure]
         for row in rows

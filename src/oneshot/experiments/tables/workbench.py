@@ -1,4 +1,4 @@
-"""Workbench: what the tables of the paper share: data, settings, trained runs, and the time."""
+"""Workbench: data, settings, trained runs and time limit that the tables of the paper share."""
 
 import dataclasses
 import hashlib
@@ -32,13 +32,13 @@ from oneshot.training.interrupt import StopTraining, told_to_stop
 from oneshot.training.observer import Observer
 
 QUICK_DATA = "family:100"
-"""The small world on which a quick run measures everything."""
+"""The small world on which a quick run measures all tables."""
 
 LARGE = ("WN18RR", "NELL-995", "YAGO3-10-partial", "FB15k-237")
-"""The data sets of the main table, as far as they can be had."""
+"""The data sets of the main table, if they are available."""
 
-# Short trainings, which make the differences visible that the tables are about; the trainings
-# for the best figures are in the repository's `configs/`.
+# Short trainings that show the differences of the tables; the configurations for the best results
+# are in `configs/` of the repository.
 _SHORT: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "WN18RR": {
         "predictor": {"activation": "identity", "num_layers": 8, "shortcut": True},
@@ -86,13 +86,13 @@ _QUICK: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass
 class Workbench:
-    """Where the rows of tables are measured.
+    """The environment in which the rows of tables are measured.
 
-    `out`: the directory of reports; trained runs are kept there, so that a training which two
-    tables need, or which was killed, is not begun again. `names`: data sets instead of a table's
-    own. `changes`: SECTION.KEY=VALUE for every configuration. `minutes`: no row is begun later.
-    `observers` follow every training, `search_observer` the trials of a search; `messages`: called
-    with what a user should know, each time one line.
+    `out`: the directory of reports; trained runs are kept there, so that a training that two tables
+    need, or that was interrupted, does not start again. `names`: data sets instead of those of a
+    table. `changes`: SECTION.KEY=VALUE for every configuration. `minutes`: no row starts later.
+    `observers` observe every training, `search_observer` the trials of a search; `messages`: called
+    with each message for the user (one line).
     """
 
     out: Path
@@ -115,7 +115,7 @@ class Workbench:
 
     @property
     def settings(self) -> Figures:
-        """What all rows of a report must have in common."""
+        """Settings that all rows of a report must share."""
         return {
             "quick": self.quick,
             "seed": self.seed,
@@ -125,7 +125,7 @@ class Workbench:
         }
 
     def data_names(self, *usual: str) -> list[str]:
-        """The data sets to measure on: the user's, or those usual for a table that are there."""
+        """The data sets: those of the user, or the available defaults of a table."""
         if self.quick:
             return [QUICK_DATA]
         if self.names:
@@ -146,15 +146,15 @@ class Workbench:
     def config(self, data: str, changes: Mapping[str, Any] | None = None) -> Config:
         """The short training on a data set, with changes by "section.key".
 
-        They are what a table varies, and so win over what the user has set.
+        The changes of a table take precedence over those of the user.
         """
         chosen = _QUICK if self.quick else _SHORT.get(data, {})
         table = {section: dict(values) for section, values in chosen.items()}
-        # Written out, so that two tables which mean the same training find the same run.
+        # Explicit, so that two tables with the same training find the same run.
         sampler = {"entity_ratio": DEFAULT_ENTITY_RATIO, "edge_ratio": DEFAULT_EDGE_RATIO}
-        # All tables with the same loss: that with which the first of them were measured.
+        # All tables use the same loss, with which the first of them were measured.
         training = {"seed": self.seed, "valid_every": 2, "precision": "auto", "uncovered": "skip"}
-        # On a GPU validation takes as much memory as there is; the peak is to be the training's.
+        # On a GPU, validation would use all memory; the peak should be that of the training.
         training["valid_batch_size"] = 64
         table["sampler"] = {**sampler, **table.get("sampler", {})}
         table["training"] = {**training, **table.get("training", {})}
@@ -174,17 +174,17 @@ class Workbench:
         )
 
     def epochs(self, data: str, share: float) -> int:
-        """A share of the epochs of the short training, at least one; or those that were set."""
+        """A share of the epochs of the short training, at least one; or the configured epochs."""
         epochs = self.config(data).training.epochs
         if any(change.partition("=")[0].strip() == "training.epochs" for change in self.changes):
             return epochs
         return max(round(epochs * share), 1)
 
     def train(self, data: Dataset, config: Config, started: float | None = None) -> Figures:
-        """Figures of a training, taken up where it stands.
+        """Metrics of a training, which is resumed if it was interrupted.
 
-        No memory left and numbers that are not finite are results, too: `failure` says which.
-        `started`: when its time budget began to run, by `time.perf_counter`; now if not given.
+        Out of memory and values that are not finite are results, too: `failure` names the reason.
+        `started`: start of its time budget, as `time.perf_counter`, by default now.
         """
         run = self._run(data, config)
         options: Figures = {
@@ -221,14 +221,14 @@ class Workbench:
         }
 
     def reasoner(self, data: Dataset, config: Config) -> Reasoner:
-        """The reasoner of a training, which is done first if need be."""
+        """The reasoner of a training, which is run first if necessary."""
         found = self.train(data, config)
         if "failure" in found:
             raise OneshotError(f"{data.name}: {found['failure']}")
         return Run.open(self._run(data, config)).reasoner_on(data.graph).to(self.device)
 
     def has_run(self, data: Dataset, config: Config) -> bool:
-        """Whether this training was begun before."""
+        """Whether this training was started before."""
         return self._run(data, config).is_dir()
 
     def measure_peer(
@@ -239,9 +239,9 @@ class Workbench:
         epochs: int | None,
         minutes: float | None = None,
     ) -> Figures:
-        """Figures of an embedding model's training, taken up where it stands.
+        """Metrics of the training of an embedding model, which is resumed if it was interrupted.
 
-        `minutes`: the time for all of it, if limited.
+        `minutes`: its time limit, if there is one.
         """
         kept = self._peer_file(name, data, dim, epochs, minutes)
         options: Figures = {"dim": dim, "seed": self.seed, "epochs": epochs, "kept": kept}
@@ -255,7 +255,7 @@ class Workbench:
         epochs: int | None,
         minutes: float | None = None,
     ) -> None:
-        """Remove where that training stands: its figures are in a report."""
+        """Remove the checkpoint of that training: its metrics are in a report."""
         self._peer_file(name, data, dim, epochs, minutes).unlink(missing_ok=True)
 
     def _peer_file(
@@ -269,16 +269,16 @@ class Workbench:
         return self.kept(data, to_toml(config))
 
     def kept(self, data: Dataset, told: str) -> Path:
-        """A place for what belongs to a data set and something told of it."""
-        # Only what its figures depend on: another name of the same facts is the same.
+        """The path for files of a data set and a description."""
+        # Only the values that affect the result: the same facts with another name are the same.
         digest = hashlib.sha256(f"{facts_digest(data)}\n{told}".encode()).hexdigest()[:12]
         return self.out / "runs" / f"{file_name(data.name)}-{digest}"
 
 
 def facts_digest(data: Dataset) -> str:
-    """A digest of all facts of a data set: those of the graph, for validation and for testing.
+    """A digest of all facts of a data set: of the graph, validation and test.
 
-    Also of those that rankings are filtered by, where they are others.
+    It includes the facts for filtered ranking, if they are different.
     """
     digest = hashlib.sha256(data.graph.fingerprint.encode())
     others = () if data.true_facts is None else (data.true_facts,)
@@ -288,14 +288,14 @@ def facts_digest(data: Dataset) -> str:
 
 
 def file_name(name: str) -> str:
-    """The name of a data set, which may be a path, as a part of a file's name."""
+    """The name of a data set, which may be a path, as part of a file name."""
     return re.sub(r"[^\w.-]+", "-", Path(name).name)
 
 
 def _seconds_per_epoch(run: Path, mean: float) -> float:
-    """Of an epoch without validation, and not of the first, in which kernels are compiled.
+    """Seconds of an epoch without validation, except for the first, which compiles kernels.
 
-    `mean`: of all epochs, for a training that has none such.
+    `mean`: the mean of all epochs, for a training without such an epoch.
     """
     records = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
     plain = [
@@ -307,7 +307,8 @@ def _seconds_per_epoch(run: Path, mean: float) -> float:
 def with_graph(data: Dataset, facts: torch.Tensor, name: str) -> Dataset:
     """The data set with other training facts [n, 3] and the same held-out ones.
 
-    Rankings stay filtered by what is true: a removed fact is no wrong answer, an added one is.
+    Rankings are still filtered by the true facts: a removed fact is not a wrong answer, an added
+    one is.
     """
     graph = KnowledgeGraph.from_facts(facts, data.entities, data.relations)
     return dataclasses.replace(data, name=name, graph=graph, true_facts=data.known)
