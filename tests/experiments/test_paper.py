@@ -116,7 +116,7 @@ def test_too_little_data_is_told(tmp_path: Path, run: Run, table: str) -> None:
     three.write_text("a\tr\tb\nb\tr\tc\nc\tr\ta\n")
     refused = run("paper", table, "--data", three, "--out", tmp_path / "out")
     assert refused.code == 2
-    assert " facts" in refused.err.splitlines()[-1]
+    assert "three.tsv: has no " in refused.err.splitlines()[-1]
 
 
 def test_what_a_table_varies_wins_over_what_is_set(tmp_path: Path) -> None:
