@@ -152,7 +152,7 @@ def test_a_configuration_changed_by_hand_says_how_to_keep_the_change(
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("restart = 0.15", "restart = 0.2"))
     with pytest.raises(
-        InputError, match=r"config\.toml: was changed or damaged .* remove the line"
+        InputError, match=r"config\.toml: was changed or damaged .* remove the first line"
     ):
         Reasoner.load(run)
     changed = text.replace("restart = 0.15", "restart = 0.2").splitlines(keepends=True)
