@@ -48,7 +48,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/write_tables.py --check
-	$(BIN)/python scripts/check_words.py
+	$(BIN)/python scripts/check_words.py --src
 
 types: $(VENV)/.test
 	$(BIN)/mypy
