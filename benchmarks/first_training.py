@@ -240,8 +240,8 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
 
 def measure_peer(job: Job) -> dict[str, Any]:
     """The figures of an embedding model that is trained for so many minutes."""
-    from oneshot.experiments.baselines.recipes import RECIPES
-    from oneshot.experiments.baselines.registry import find_peer, measure_embedding
+    from oneshot.experiments.baselines.peers import find_peer, measure_embedding
+    from oneshot.experiments.baselines.pykeen_models import RECIPES
 
     started = time.perf_counter()  # reading the data counts, as it does for ours
     name = find_peer(job.model)

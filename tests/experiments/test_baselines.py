@@ -21,8 +21,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.errors import MissingPackageError, UnknownNameError
 from oneshot.evaluation.frequency import frequency_scorer
 from oneshot.evaluation.scorer import rank_split
-from oneshot.experiments.baselines import embedding, recipes
-from oneshot.experiments.baselines import registry as peers
+from oneshot.experiments.baselines import embedding, peers, recipes
 from oneshot.experiments.baselines.embedding import (
     build_model,
     count_parameters,
@@ -30,7 +29,7 @@ from oneshot.experiments.baselines.embedding import (
     triples_factory,
 )
 from oneshot.experiments.baselines.pykeen_import import guest
-from oneshot.experiments.baselines.recipes import RECIPES
+from oneshot.experiments.baselines.pykeen_models import RECIPES
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts, dense_ranks, filtered_ranks
 from oneshot.samplers import PPRSampler

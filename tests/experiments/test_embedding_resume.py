@@ -14,7 +14,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.experiments.baselines import checkpoint as course
 from oneshot.experiments.baselines import embedding, recipes
-from oneshot.experiments.baselines.recipes import RECIPES
+from oneshot.experiments.baselines.pykeen_models import RECIPES
 from oneshot.runs.tensors import load_tensors
 
 CPU = torch.device("cpu")

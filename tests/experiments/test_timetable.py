@@ -12,13 +12,12 @@ from tests.support.graphs import random_graph
 from oneshot.data.dataset import Dataset
 from oneshot.evaluation.frequency import frequency_scorer
 from oneshot.evaluation.scorer import rank_split
-from oneshot.experiments.baselines import embedding
-from oneshot.experiments.baselines import registry as peers
+from oneshot.experiments.baselines import embedding, peers
 from oneshot.experiments.baselines.checkpoint import Course
 from oneshot.experiments.baselines.embedding import build_model, train_embedding, triples_factory
 from oneshot.experiments.baselines.interactions import is_fast, speed_up
 from oneshot.experiments.baselines.pykeen_import import guest
-from oneshot.experiments.baselines.recipes import MEDIUM, RECIPES
+from oneshot.experiments.baselines.pykeen_models import MEDIUM, RECIPES
 from oneshot.experiments.baselines.timetable import Timetable
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.training.time_budget import TimeBudget

@@ -28,9 +28,10 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run as StoredRun
 from oneshot.samplers import Sampler
 from oneshot.serve import engine, protocol
+from oneshot.serve.limits import MAX_BODY
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
-from oneshot.serve.settings import MAX_BODY, ServeSettings
+from oneshot.serve.settings import ServeSettings
 
 QUESTION = {"entity": "link 1", "relation": "after"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oneshot.experiments.baselines.registry import has_pykeen
+from oneshot.experiments.baselines.peers import has_pykeen
 
 needs_pykeen = pytest.mark.skipif(
     not has_pykeen(), reason="PyKEEN is not installed (extra baselines)"

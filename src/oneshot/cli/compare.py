@@ -20,59 +20,65 @@ from oneshot.cli.options import (
 from oneshot.errors import InputError
 from oneshot.system import console
 
+PeersOption = Annotated[
+    str,
+    typer.Option(
+        "--with",
+        metavar="NAME,...",
+        help="Methods to compare with: frequency, nbfnet, redgnn, drum, transe, distmult, "
+        "complex, rotate, quate, conve, pairre, triplere, autosf, compgcn, rgcn, nodepiece.",
+    ),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Configuration of our predictor, in TOML.")
+]
+EpochsOption = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of epochs per method.")
+]
+DimOption = Annotated[
+    int | None,
+    typer.Option(
+        min=4,
+        max=2**16,
+        help="Embedding dimension of the embedding models.",
+        show_default="128",
+    ),
+]
+MinutesOption = Annotated[
+    float | None, typer.Option(min=0, help="Start no further method after this many minutes.")
+]
+MinutesEachOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="M",
+        help="Time budget per method in minutes, for training and evaluation; without "
+        "--config, our configuration is planned for it.",
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Keep finished rows and runs in DIR, and resume from them."),
+]
+
 
 def compare(
     source: DataArgument,
-    peers: Annotated[
-        str,
-        typer.Option(
-            "--with",
-            metavar="NAME,...",
-            help="Methods to compare with: frequency, nbfnet, redgnn, drum, transe, distmult, "
-            "complex, rotate, quate, conve, pairre, triplere, autosf, compgcn, rgcn, nodepiece.",
-        ),
-    ] = "distmult,complex,rotate",
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Configuration of our predictor, in TOML.")
-    ] = None,
+    peers: PeersOption = "distmult,complex,rotate",
+    config: ConfigOption = None,
     settings: SetOption = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of epochs per method.")
-    ] = None,
-    dim: Annotated[
-        int | None,
-        typer.Option(
-            min=4,
-            max=2**16,
-            help="Embedding dimension of the embedding models.",
-            show_default="128",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="Start no further method after this many minutes.")
-    ] = None,
-    minutes_each: Annotated[
-        float | None,
-        typer.Option(
-            metavar="M",
-            help="Time budget per method in minutes, for training and evaluation; without "
-            "--config, our configuration is planned for it.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Keep finished rows and runs in DIR, and resume from them."
-        ),
-    ] = None,
+    epochs: EpochsOption = None,
+    dim: DimOption = None,
+    minutes: MinutesOption = None,
+    minutes_each: MinutesEachOption = None,
+    out: OutOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
     """Train our predictor and other methods on the same data, with the same ranking protocol."""
     from oneshot.config import from_table, read_config
-    from oneshot.experiments.baselines.recipes import DIM
-    from oneshot.experiments.baselines.registry import check_packages, find_peer, has_pykeen
+    from oneshot.experiments.baselines.peers import check_packages, find_peer, has_pykeen
+    from oneshot.experiments.baselines.pykeen_models import DIM
     from oneshot.experiments.compare import VIEWS, Comparison
     from oneshot.experiments.compare import compare as measure_all
     from oneshot.system.devices import find_device

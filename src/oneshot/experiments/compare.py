@@ -9,8 +9,7 @@ from functools import partial
 from oneshot.config import Config, read_config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.experiments.baselines.recipes import DIM, RECIPES
-from oneshot.experiments.baselines.registry import (
+from oneshot.experiments.baselines.peers import (
     FREQUENCY,
     OURS,
     TITLES,
@@ -21,6 +20,7 @@ from oneshot.experiments.baselines.registry import (
     megabytes,
     whole_graph_config,
 )
+from oneshot.experiments.baselines.pykeen_models import DIM, RECIPES
 from oneshot.experiments.bench.measure import measure
 from oneshot.experiments.tables.report import make_report, read_report
 from oneshot.experiments.tables.table import Column, Figures, Row, Table

@@ -127,7 +127,7 @@ def budget_space(settings: SearchSettings, sampler: SamplerConfig, share: float)
     """The space of phase 2 for a sampler with this entity ratio."""
     given = Space.from_table(settings.test_space)
     fixed = dict(given.fixed)
-    if sampler.name != "ppr":  # this sampler has no restart
+    if sampler.name != "ppr":  # other samplers have no restart, or were fitted with it
         fixed["test_sampler.restart"] = sampler.restart
     return phase_2_space(given.dimensions, fixed, share)
 

@@ -13,11 +13,10 @@ from oneshot._version import __version__
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.serve import schemas
 from oneshot.serve.engine import Question
-from oneshot.serve.limits import limited
+from oneshot.serve.limits import MAX_FOUND, MAX_NAME, limited
 from oneshot.serve.pages import PAGE, page_file, reference_page
 from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, handle_errors
 from oneshot.serve.service import Service
-from oneshot.serve.settings import MAX_FOUND, MAX_NAME
 
 _DESCRIPTION = (
     "Link prediction on a knowledge graph with one small subgraph per query. Queries that arrive "

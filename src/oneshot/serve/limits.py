@@ -1,4 +1,4 @@
-"""Limits that a request must meet before its body is read, declared with each route.
+"""Limits of requests: maximum sizes, and the checks of each route before the body is read.
 
 The service does not start if a route declares no limits, so that none is open by oversight.
 """
@@ -7,6 +7,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+MAX_QUESTIONS = 64  # per request
+MAX_TOP = 1000  # answers per query
+MAX_EXPLAINED = 10  # answers with paths; each takes several times as long as the query
+MAX_FACTS = 1000  # per request
+MAX_NAME = 4096  # characters
+MAX_BODY = 2 << 20  # bytes
+MAX_FOUND = 100  # names per search; ten times as many facts of an entity
 
 _DECLARED = "oneshot_limits"
 _API = "/v1/"

@@ -1,4 +1,4 @@
-"""The guard: checks of every request before a route gets it, and headers of every response.
+"""Middleware: checks of every request before a route gets it, and headers of every response.
 
 It checks the token, the host name and the size of the body, and it cancels a request whose client
 has disconnected. It is plain ASGI, so that nothing is buffered.
@@ -13,10 +13,10 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from oneshot.serve.engine import Engine
-from oneshot.serve.limits import RouteLimits
+from oneshot.serve.limits import MAX_BODY, RouteLimits
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import MEDIA_TYPE, problem_body
-from oneshot.serve.settings import MAX_BODY, ServeSettings
+from oneshot.serve.settings import ServeSettings
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

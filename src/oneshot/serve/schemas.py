@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from oneshot.serve.settings import MAX_FACTS, MAX_NAME, MAX_QUESTIONS, MAX_TOP
+from oneshot.serve.limits import MAX_FACTS, MAX_NAME, MAX_QUESTIONS, MAX_TOP
 
 
 def _whole(value: Any) -> Any:

@@ -19,9 +19,10 @@ from oneshot.reasoner.explanation import Explanation
 from oneshot.runs.run import Run
 from oneshot.serve.engine import Answered, Engine, ExpiredError, OverloadedError, Question
 from oneshot.serve.entity_search import NameSearch
+from oneshot.serve.limits import MAX_EXPLAINED
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import Problem
-from oneshot.serve.settings import MAX_EXPLAINED, ServeSettings
+from oneshot.serve.settings import ServeSettings
 from oneshot.subgraph import SubgraphBatch
 
 log = logging.getLogger("oneshot.serve")

@@ -1,14 +1,6 @@
-"""Settings of a service, and the limits of its API."""
+"""Settings of a service."""
 
 from dataclasses import dataclass
-
-MAX_QUESTIONS = 64  # per request
-MAX_TOP = 1000  # answers per query
-MAX_EXPLAINED = 10  # answers with paths; each takes several times as long as the query
-MAX_FACTS = 1000  # per request
-MAX_NAME = 4096  # characters
-MAX_BODY = 2 << 20  # bytes
-MAX_FOUND = 100  # names per search; ten times as many facts of an entity
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from oneshot.errors import DivergedError
 from oneshot.samplers import Sampler
 from oneshot.training.observer import Observer
 
@@ -168,3 +169,13 @@ class Diagnosis(Observer):
                 f"budget of {budget.minutes:g}: training ends after about {max(possible, 1)} "
                 "(the learning rate follows the clock); for more, raise training.minutes",
             )
+
+
+def diverged(epoch: int, step: int | None) -> DivergedError:
+    """The error of a training whose loss becomes NaN or infinite; steps are counted from 0."""
+    position = f"epoch {epoch}" + ("" if step is None else f", step {step + 1}")
+    what = "the predictor" if step is None else "the loss"
+    return DivergedError(
+        f"{what} is not finite ({position}): lower training.learning_rate, or set "
+        "training.clip (for example 1.0)"
+    )

@@ -16,13 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
-from oneshot.errors import DivergedError, InputError, OneshotError, is_out_of_memory
+from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import takes_bfloat16
 from oneshot.system.distributed import Team
 from oneshot.training.cuda_graph import Prepared, RecordedStep, ahead, can_record, sizes_of
+from oneshot.training.diagnosis import diverged
 from oneshot.training.epoch import Epoch, QueryBatch, mixed_seed, queries_per_epoch, without_direct
 from oneshot.training.losses import Targets, find_targets, query_losses
 from oneshot.training.schedule import Schedule
@@ -143,7 +144,7 @@ class Stepper:
         """Raise if a parameter is NaN or infinite, so that such parameters are never saved."""
         finite = [parameter.isfinite().all() for parameter in self.predictor.parameters()]
         if not bool(torch.stack(finite).all()):
-            raise _diverged(epoch, None)
+            raise diverged(epoch, None)
 
     # A plain step --------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class Stepper:
                 torch.manual_seed(seed)
                 continue
             if not math.isfinite(one):
-                raise _diverged(epoch.number, batch.step)
+                raise diverged(epoch.number, batch.step)
             loss, covered = loss + one, covered + hits
             start += self.micro_batch
         self._optimize()
@@ -253,7 +254,7 @@ class Stepper:
         loss, hits = torch.stack([losses.sum(), covered.sum()]).tolist()
         if not math.isfinite(loss):
             first = int((~losses.isfinite()).nonzero()[0])
-            raise _diverged(epoch.number, step - len(launched) + first)
+            raise diverged(epoch.number, step - len(launched) + first)
         queries = len(launched) * self.config.batch_size
         return StepResult(queries, queries, loss, hits)
 
@@ -302,13 +303,3 @@ class Stepper:
         if self.config.clip:
             torch.nn.utils.clip_grad_norm_(self.predictor.parameters(), self.config.clip)
         self.optimizer.step()
-
-
-def _diverged(epoch: int, step: int | None) -> DivergedError:
-    """The error of a training whose loss becomes NaN or infinite; steps are counted from 0."""
-    position = f"epoch {epoch}" + ("" if step is None else f", step {step + 1}")
-    what = "the predictor" if step is None else "the loss"
-    return DivergedError(
-        f"{what} is not finite ({position}): lower training.learning_rate, or set "
-        "training.clip (for example 1.0)"
-    )

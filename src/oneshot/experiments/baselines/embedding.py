@@ -15,7 +15,7 @@ from oneshot.evaluation.scorer import QUERIES_PER_STEP, Ranked, Scorer, rank_spl
 from oneshot.experiments.baselines.checkpoint import Course
 from oneshot.experiments.baselines.interactions import is_fast, speed_up
 from oneshot.experiments.baselines.pykeen_import import guest, load_pykeen
-from oneshot.experiments.baselines.recipes import DIM, Recipe
+from oneshot.experiments.baselines.pykeen_models import DIM, Recipe
 from oneshot.experiments.baselines.timetable import Timetable
 from oneshot.ranking import KnownFacts
 from oneshot.system.devices import available_memory

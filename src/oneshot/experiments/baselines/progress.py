@@ -9,8 +9,8 @@ from rich.progress import Progress
 
 from oneshot.data.dataset import Dataset
 from oneshot.experiments.baselines.embedding import MAX_EPOCHS
-from oneshot.experiments.baselines.recipes import RECIPES
-from oneshot.experiments.baselines.registry import TITLES, measure_embedding
+from oneshot.experiments.baselines.peers import TITLES, measure_embedding
+from oneshot.experiments.baselines.pykeen_models import RECIPES
 from oneshot.system import console
 
 _SECONDS = 30.0

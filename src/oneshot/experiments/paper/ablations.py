@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from oneshot.data.dataset import Dataset
-from oneshot.experiments.baselines.registry import WHOLE_GRAPH
+from oneshot.experiments.baselines.peers import WHOLE_GRAPH
 from oneshot.experiments.paper import published
 from oneshot.experiments.tables.plot import draw_lines
 from oneshot.experiments.tables.table import (

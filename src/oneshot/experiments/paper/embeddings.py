@@ -6,8 +6,8 @@ from functools import partial
 from oneshot.config import Config
 from oneshot.data.dataset import Dataset
 from oneshot.experiments.baselines.embedding import count_parameters
-from oneshot.experiments.baselines.recipes import RECIPES
-from oneshot.experiments.baselines.registry import OURS, TITLES, has_pykeen
+from oneshot.experiments.baselines.peers import OURS, TITLES, has_pykeen
+from oneshot.experiments.baselines.pykeen_models import RECIPES
 from oneshot.experiments.paper import published
 from oneshot.experiments.paper.ablations import ACCURACY
 from oneshot.experiments.paper.main import config_digest, full_config, has_full_config

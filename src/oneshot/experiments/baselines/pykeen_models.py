@@ -1,4 +1,4 @@
-"""Recipes: the supported models of PyKEEN, and options with which each is trained well.
+"""The supported models of PyKEEN, and the options with which each is trained well.
 
 Products of embeddings (DistMult, ComplEx, QuatE, AutoSF) learn best from a softmax, ConvE from a
 binary cross-entropy over all entities, with separate parameters for inverse relations; distances

@@ -17,7 +17,7 @@ from oneshot.evaluation.frequency import frequency_scorer
 from oneshot.evaluation.scorer import Ranked, rank_split
 from oneshot.experiments.baselines.embedding import Watcher, train_embedding
 from oneshot.experiments.baselines.pykeen_import import load_pykeen
-from oneshot.experiments.baselines.recipes import DIM, RECIPES, Recipe, is_prime
+from oneshot.experiments.baselines.pykeen_models import DIM, RECIPES, Recipe, is_prime
 from oneshot.experiments.bench.measure import measure
 from oneshot.training.time_budget import Clock, TimeBudget
 
