@@ -202,6 +202,14 @@ def test_rooms_say_what_they_are_for() -> None:
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
+def test_no_command_is_longer_than_a_page() -> None:
+    for name, path in MODULES.items():
+        if is_in(name, "cli"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+                    assert node.end_lineno - node.lineno < 100, f"{name}.{node.name}"
+
+
 def test_only_the_entry_point_imports_the_command_line() -> None:
     users = [name for name in MODULES if any(own_module(i.module) == "cli" for i in IMPORTS[name])]
     assert users == ["__main__"]
@@ -269,6 +277,6 @@ def test_experiments_are_imported_by_their_commands_alone_and_only_when_they_run
 
 
 def test_the_comparison_does_not_stand_on_the_paper() -> None:
-    for name in ("experiments.compare", "experiments.baselines.registry", "experiments.demo"):
+    for name in ("experiments.compare", "experiments.baselines.peers", "experiments.demo"):
         for target, way in reached_from(name).items():
             assert not is_in(target, "experiments.paper"), way

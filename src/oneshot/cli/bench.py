@@ -178,32 +178,38 @@ def end_to_end(
     )
 
 
+FactsOption = Annotated[str, typer.Option(help="Numbers of facts, comma-separated, 1e4 to 1.5e8.")]
+GraphsOption = Annotated[
+    str, typer.Option(help="Graphs: family (no hubs), power-law (many hubs); comma-separated.")
+]
+MaxEntitiesOption = Annotated[int, typer.Option(min=1, help="Number of entities per subgraph.")]
+QuestionsOption = Annotated[
+    int, typer.Option(min=1, help="Number of queries, answered one by one.")
+]
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Directory for temporary graphs; 17 GB for 1e8 facts."),
+]
+PlotOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Plot cost against size to FILE.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write the result to FILE as JSON.")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Keep the rows that --out already contains.")
+]
+
+
 def scale(
-    facts: Annotated[
-        str, typer.Option(help="Numbers of facts, comma-separated, 1e4 to 1.5e8.")
-    ] = "1e5,1e6",
-    graphs: Annotated[
-        str, typer.Option(help="Graphs: family (no hubs), power-law (many hubs); comma-separated.")
-    ] = "family,power-law",
-    max_entities: Annotated[
-        int, typer.Option(min=1, help="Number of entities per subgraph.")
-    ] = 2000,
-    questions: Annotated[
-        int, typer.Option(min=1, help="Number of queries, answered one by one.")
-    ] = 100,
-    directory: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Directory for temporary graphs; 17 GB for 1e8 facts."),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Plot cost against size to FILE.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the result to FILE as JSON.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the rows that --out already contains.")
-    ] = False,
+    facts: FactsOption = "1e5,1e6",
+    graphs: GraphsOption = "family,power-law",
+    max_entities: MaxEntitiesOption = 2000,
+    questions: QuestionsOption = 100,
+    directory: DirectoryOption = None,
+    plot: PlotOption = None,
+    out: OutOption = None,
+    resume: ResumeOption = False,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",

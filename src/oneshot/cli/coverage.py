@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,30 +22,35 @@ from oneshot.cli.options import (
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.system import console
 
-if TYPE_CHECKING:
-    pass
-
 _SHARES = ("coverage", "reachable")
+
+
+SamplerOption = Annotated[
+    str,
+    typer.Option(
+        help="Samplers: ppr, fitted, bfs, random_walk, pagerank, random; comma-separated."
+    ),
+]
+RatioOption = Annotated[
+    str | None,
+    typer.Option(help="Shares of the entities, comma-separated.", show_default="0.1,0.2,0.5"),
+]
+MaxEntitiesOption = Annotated[
+    str | None, typer.Option(help="Numbers of entities instead of shares, comma-separated.")
+]
+PlotOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Plot coverage against budget to FILE.")
+]
 
 
 def coverage(
     source: DataArgument,
-    sampler: Annotated[
-        str,
-        typer.Option(help="Samplers: ppr, bfs, random_walk, pagerank, random; comma-separated."),
-    ] = "ppr",
-    ratio: Annotated[
-        str | None,
-        typer.Option(help="Shares of the entities, comma-separated.", show_default="0.1,0.2,0.5"),
-    ] = None,
-    max_entities: Annotated[
-        str | None, typer.Option(help="Numbers of entities instead of shares, comma-separated.")
-    ] = None,
+    sampler: SamplerOption = "ppr",
+    ratio: RatioOption = None,
+    max_entities: MaxEntitiesOption = None,
     split: SplitOption = "test",
     limit: LimitOption = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Plot coverage against budget to FILE.")
-    ] = None,
+    plot: PlotOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",

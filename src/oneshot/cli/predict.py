@@ -27,82 +27,97 @@ if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
 
 
+EntityArgument = Annotated[str | None, typer.Argument(help="Query entity.")]
+RelationArgument = Annotated[str | None, typer.Argument(help="Query relation.")]
+InverseOption = Annotated[
+    bool, typer.Option("--inverse", help="Answer (?, RELATION, ENTITY) instead.")
+]
+TopOption = Annotated[
+    int | None, typer.Option(help="Number of answers, at least 1.", show_default="10")
+]
+ExcludeKnownOption = Annotated[
+    bool | None,
+    typer.Option("--exclude-known", help="Exclude answers that are facts of the graph."),
+]
+ExplainOption = Annotated[
+    bool,
+    typer.Option("--explain", help="Show the paths that contribute most to each answer's score."),
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Plot the explanation of the best answer: .png, .svg or .html."
+    ),
+]
+QueriesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="File of queries: two columns, .tsv, .csv or .parquet."),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="Output for the answers to --queries: a .jsonl, .tsv, .csv or .parquet file, or a "
+        "directory of Parquet parts, which can be resumed.",
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=256,
+        help="Number of processes (through Dask); needs a directory as --out.",
+        show_default="1",
+    ),
+]
+DaskOption = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler whose workers to use."),
+]
+PartitionOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of queries per Parquet part.", show_default="about 1000"),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option("--resume", help="Resume the directory --out, with its original options."),
+]
+BatchSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Batch size in queries.",
+        show_default="16; on a GPU chosen to fill it",
+    ),
+]
+GraphOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="Data set whose graph to use.",
+        show_default="the run's own",
+    ),
+]
+
+
 def predict(
     run: RunArgument,
-    entity: Annotated[str | None, typer.Argument(help="Query entity.")] = None,
-    relation: Annotated[str | None, typer.Argument(help="Query relation.")] = None,
-    inverse: Annotated[
-        bool, typer.Option("--inverse", help="Answer (?, RELATION, ENTITY) instead.")
-    ] = False,
-    top: Annotated[
-        int | None, typer.Option(help="Number of answers, at least 1.", show_default="10")
-    ] = None,
-    exclude_known: Annotated[
-        bool | None,
-        typer.Option("--exclude-known", help="Exclude answers that are facts of the graph."),
-    ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Show the paths that contribute most to each answer's score."
-        ),
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Plot the explanation of the best answer: .png, .svg or .html."
-        ),
-    ] = None,
-    queries: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File of queries: two columns, .tsv, .csv or .parquet."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Output for the answers to --queries: a .jsonl, .tsv, .csv or .parquet file, or a "
-            "directory of Parquet parts, which can be resumed.",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=256,
-            help="Number of processes (through Dask); needs a directory as --out.",
-            show_default="1",
-        ),
-    ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address of a Dask scheduler whose workers to use."),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of queries per Parquet part.", show_default="about 1000"),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Resume the directory --out, with its original options."),
-    ] = False,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Batch size in queries.",
-            show_default="16; on a GPU chosen to fill it",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="DATA",
-            help="Data set whose graph to use.",
-            show_default="the run's own",
-        ),
-    ] = None,
+    entity: EntityArgument = None,
+    relation: RelationArgument = None,
+    inverse: InverseOption = False,
+    top: TopOption = None,
+    exclude_known: ExcludeKnownOption = None,
+    explain: ExplainOption = False,
+    plot: PlotOption = None,
+    queries: QueriesOption = None,
+    out: OutOption = None,
+    workers: WorkersOption = None,
+    dask: DaskOption = None,
+    partition: PartitionOption = None,
+    resume: ResumeOption = False,
+    batch_size: BatchSizeOption = None,
+    data: GraphOption = None,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
@@ -172,6 +187,13 @@ def predict(
     if json:
         console.print_json(value)
         return
+    _show(found)
+    if plot is not None:
+        console.note(f"plot: {plot}")
+
+
+def _show(found: "Prediction") -> None:
+    """Print a prediction for people."""
     console.print_table(
         f"({found.entity}, {found.relation}, ?)",
         ("answer", "score", "probability", ""),
@@ -188,8 +210,6 @@ def predict(
     for explanation in found.explanations:
         console.stdout.print(str(explanation), soft_wrap=True)
     console.note(f"from {found.num_entities:,} entities and {found.num_edges:,} edges")
-    if plot is not None:
-        console.note(f"plot: {plot}")
 
 
 def _check_use(

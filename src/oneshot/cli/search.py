@@ -221,9 +221,7 @@ def search(
     """
     started = time.perf_counter()  # loading and planning count towards the time budget
     if show is not None:
-        used = {name for name, value in context.params.items() if value}
-        if used - {"show", "json", "device", "workers"}:
-            raise InputError("--show cannot be combined with options other than --json")
+        _check_show_alone(context)
         show_search(show, json)
         return
     from oneshot.search.search import search as run_search
@@ -281,6 +279,13 @@ def search(
         console.note(f"stopped; resume with: oneshot search {source} --out {out} --resume")
         raise typer.Exit(130) from None
     report(out, json)
+
+
+def _check_show_alone(context: typer.Context) -> None:
+    """Raise if other options are given beside --show."""
+    used = {name for name, value in context.params.items() if value}
+    if used - {"show", "json", "device", "workers"}:
+        raise InputError("--show cannot be combined with options other than --json")
 
 
 def _stored_source(out: Path, resume: bool) -> str:
