@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.damage import contents, write_base
 from tests.support.official import checkpoint
 from tests.support.samples import settings
@@ -20,7 +20,7 @@ from oneshot.errors import InputError
 from oneshot.graph.saved import open_graph, verify_graph
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import train as jobs
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def what_a_run_says(path: Path) -> object:
     """All that is read from a run when it is asked."""
-    reasoner = StoredRun.open(path).reasoner
+    reasoner = Run.open(path).reasoner
     answers = [reasoner.predict(name, "next", top=5) for name in ("link 1", "link 7")]
     parameters = [tensor.tolist() for tensor in reasoner.predictor.state_dict().values()]
-    return answers, parameters, StoredRun(path).config, StoredRun.open(path).graph.facts.tolist()
+    return answers, parameters, Run(path).config, Run.open(path).graph.facts.tolist()
 
 
 def what_a_graph_says(path: Path) -> object:
@@ -103,12 +103,12 @@ def test_a_truncated_file_of_a_run_is_found_or_written_again(
     run = tmp_path / "run"
     shutil.copytree(base / "changed", run)
     whole, expected = (run / name).read_bytes(), what_a_run_says(run)
-    data = StoredRun.open(run).data
+    data = Run.open(run).data
     for share in (0.0, 0.3, 0.6, 0.95):
         (run / name).write_bytes(whole[: int(share * len(whole))])
         before, fault = contents(run), None
         try:
-            jobs.train_run(data, run, StoredRun(run).config, torch.device("cpu"), resume=True)
+            jobs.train_run(data, run, Run(run).config, torch.device("cpu"), resume=True)
             assert what_a_run_says(run) == expected
         except InputError as error:
             fault = str(error)
@@ -122,7 +122,9 @@ def test_a_truncated_file_of_a_run_is_found_or_written_again(
 _FOLLOWING = ("relations.txt", "predictor.safetensors", "calibration.json", "result.json")
 
 
-def test_a_damaged_record_of_epochs_is_written_again(base: Path, tmp_path: Path, run: Run) -> None:
+def test_a_damaged_record_of_epochs_is_written_again(
+    base: Path, tmp_path: Path, run: Command
+) -> None:
     out = tmp_path / "run"
     shutil.copytree(base / "run", out)
     whole = (out / "metrics.jsonl").read_bytes()
@@ -133,7 +135,7 @@ def test_a_damaged_record_of_epochs_is_written_again(base: Path, tmp_path: Path,
     assert (out / "metrics.jsonl").read_bytes() == whole
 
 
-def test_a_damaged_result_is_found_out_again(base: Path, tmp_path: Path, run: Run) -> None:
+def test_a_damaged_result_is_found_out_again(base: Path, tmp_path: Path, run: Command) -> None:
     out = tmp_path / "run"
     shutil.copytree(base / "run", out)
     result = json.loads((out / "result.json").read_text())
@@ -158,11 +160,11 @@ def test_a_configuration_changed_by_hand_says_how_to_keep_the_change(
     changed = text.replace("restart = 0.15", "restart = 0.2").splitlines(keepends=True)
     assert changed[0].startswith("# checksum: ")
     (run / "config.toml").write_text("".join(changed[1:]))
-    assert StoredRun.open(run).reasoner.sampler.restart == 0.2  # type: ignore[attr-defined]
+    assert Run.open(run).reasoner.sampler.restart == 0.2  # type: ignore[attr-defined]
 
 
 def test_nothing_is_written_to_where_a_link_in_a_run_leads(
-    base: Path, tmp_path: Path, run: Run
+    base: Path, tmp_path: Path, run: Command
 ) -> None:
     """A run from a stranger may hold links to files of the user's."""
     for name in ("predictor.safetensors", "metrics.jsonl", "facts.sqlite", "checkpoint"):
@@ -209,7 +211,7 @@ def test_a_store_of_facts_notices_a_changed_row(base: Path, tmp_path: Path) -> N
         Reasoner.load(run)
 
 
-def test_resuming_never_replaces_a_finished_run(base: Path, tmp_path: Path, run: Run) -> None:
+def test_resuming_never_replaces_a_finished_run(base: Path, tmp_path: Path, run: Command) -> None:
     path = tmp_path / "run"
     shutil.copytree(base / "run", path)
     shutil.rmtree(path / "checkpoint")
@@ -282,7 +284,7 @@ def older_files(base: Path, out: Path) -> None:
         (out / name).write_text("old")
 
 
-def refused(run: Run, command: list[object], out: Path, name: str) -> str:
+def refused(run: Command, command: list[object], out: Path, name: str) -> str:
     """Run a command that cannot write; one line, and nothing is lost."""
     before = lasting(out)
     result = run(*command)
@@ -301,7 +303,7 @@ def lasting(out: Path) -> dict[str, bytes]:
 
 
 def test_a_full_disk_is_told_by_every_command_and_loses_nothing(
-    base: Path, full_disk: Path, run: Run
+    base: Path, full_disk: Path, run: Command
 ) -> None:
     older_files(base, full_disk)
     fill(full_disk)
@@ -315,7 +317,7 @@ def test_a_full_disk_is_told_by_every_command_and_loses_nothing(
 
 
 def test_a_read_only_disk_is_told_by_every_command_and_can_be_read(
-    base: Path, tmp_path: Path, run: Run
+    base: Path, tmp_path: Path, run: Command
 ) -> None:
     disk = tmp_path / "disk"
     mounted(disk, 2048)

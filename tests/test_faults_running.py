@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.clocks import FakeClock, Steps
-from tests.support.commands import Run, listing
+from tests.support.commands import Command, listing
 from tests.support.damage import SEVERAL_STEPS, contents, write_base
 from tests.support.samples import settings, small_config
 from torch import Tensor
@@ -24,7 +24,7 @@ from oneshot.data.load import load
 from oneshot.errors import DivergedError, InputError, OneshotError
 from oneshot.reasoner.build import build_reasoner
 from oneshot.runs import train as jobs
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.subgraph import SubgraphBatch
@@ -49,7 +49,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Two writers.
 
 
-def test_two_processes_do_not_write_one_run(base: Path, tmp_path: Path, run: Run) -> None:
+def test_two_processes_do_not_write_one_run(base: Path, tmp_path: Path, run: Command) -> None:
     out = tmp_path / "run"
     shutil.copytree(base / "run", out)
     before = contents(out)
@@ -69,7 +69,7 @@ def test_two_processes_do_not_write_one_run(base: Path, tmp_path: Path, run: Run
             assert told.code == 2
             assert f"error: {out}: another process is writing this run; wait for it" in told.err
         with pytest.raises(InputError, match="another process is writing this run"):
-            StoredRun.open(out).reasoner.save(out)
+            Run.open(out).reasoner.save(out)
         assert contents(out) == before
         assert run("predict", out, "link 1", "next", "--json").code == 0  # who reads is welcome
     finally:
@@ -82,7 +82,7 @@ def test_the_successor_of_a_run_is_held_too(base: Path, tmp_path: Path) -> None:
     """A run that takes the place of an older one is as protected as that was."""
     out = tmp_path / "run"
     shutil.copytree(base / "run", out)
-    data = StoredRun.open(out).data
+    data = Run.open(out).data
     seen = []
 
     class Look(Observer):
@@ -90,14 +90,14 @@ def test_the_successor_of_a_run_is_held_too(base: Path, tmp_path: Path) -> None:
             seen.append(record["epoch"])
             with (
                 pytest.raises(InputError, match="another process is writing"),
-                StoredRun(out).lock(),
+                Run(out).lock(),
             ):
                 pass
 
     config = small_config("training.epochs=2")
     jobs.train_run(data, out, config, CPU, observers=[Look()])
     assert seen == [1, 2]
-    with StoredRun(out).lock():
+    with Run(out).lock():
         pass
     assert listing(tmp_path)[0] == "run"  # nothing is left beside it
 
@@ -115,7 +115,7 @@ def test_of_two_that_begin_a_run_at_once_one_trains(
     monkeypatch.setattr(jobs, "build_reasoner", other_is_faster)
     config = small_config("training.epochs=2")
     with pytest.raises(InputError, match="another process has started"):
-        jobs.train_run(StoredRun.open(base / "run").data, out, config, CPU)
+        jobs.train_run(Run.open(base / "run").data, out, config, CPU)
     assert contents(out) == contents(base / "run")
 
 
@@ -126,7 +126,7 @@ def test_what_a_killed_process_left_beside_a_run_is_removed(base: Path, tmp_path
     (tmp_path / ".run.mine_own").mkdir()
     (tmp_path / ".run.mine_own" / "thesis.doc").write_text("mine")
     config = small_config("training.epochs=1")
-    jobs.train_run(StoredRun.open(out).data, out, config, CPU)
+    jobs.train_run(Run.open(out).data, out, config, CPU)
     beside = sorted(path.name for path in tmp_path.iterdir())
     assert beside == [".run.mine_own", "run"]
 
@@ -206,7 +206,7 @@ def test_an_older_run_stays_if_its_successor_is_stopped_early(base: Path, tmp_pa
     shutil.copytree(base / "run", run)
     before = contents(run)
     config = small_config("training.epochs=1", "training.batch_size=8")
-    result = jobs.train_run(StoredRun.open(run).data, run, config, CPU, should_stop=Stopper(3))
+    result = jobs.train_run(Run.open(run).data, run, config, CPU, should_stop=Stopper(3))
     assert (result["stopped"], result["saved"], contents(run) == before) == (True, False, True)
 
 
@@ -217,7 +217,7 @@ def wait_for(condition: Any, seconds: float = 300) -> None:
     assert condition()
 
 
-def test_sigterm_ends_a_training_well(base: Path, tmp_path: Path, run: Run) -> None:
+def test_sigterm_ends_a_training_well(base: Path, tmp_path: Path, run: Command) -> None:
     out = tmp_path / "run"
     more = settings("training.epochs=100000", "training.batch_size=8")
     command = [sys.executable, "-m", "oneshot", "train", base / "data", "--out", out, "--json"]
@@ -269,7 +269,7 @@ def test_sigterm_ends_several_processes_well(base: Path, tmp_path: Path) -> None
     assert errors.count("stopped in epoch") == 1, errors
     done = load_tensors(out / CHECKPOINT)[1]["state"]
     assert done["asked"] > 0 or done["epoch"] > 0
-    config = StoredRun(out).config
+    config = Run(out).config
     result = jobs.train_run(load(base / "data"), out, config, CPU, True, should_stop=Stopper(30))
     assert result["stopped"]
     assert load_tensors(out / CHECKPOINT)[1]["state"]["epoch"] > done["epoch"]
@@ -279,7 +279,7 @@ def test_sigterm_ends_several_processes_well(base: Path, tmp_path: Path) -> None
 
 
 def test_running_out_of_memory_is_told(
-    base: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    base: Path, tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from oneshot.predictor import Predictor
 
@@ -316,11 +316,11 @@ class PoisonedStep:
 
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_epoch(
-    base: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    base: Path, tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data: Dataset = load(base / "data")
     out = tmp_path / "run"
-    opened = StoredRun.open(base / "run")
+    opened = Run.open(base / "run")
     stepper = Stepper(opened.reasoner, data, opened.config.training)
     steps = stepper.steps_per_epoch
     assert steps >= 4
@@ -339,13 +339,13 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_epoch(
         assert said in last
         assert f"{out} keeps epoch 1, the last valid one" in last
         assert load_tensors(out / CHECKPOINT)[1]["state"]["epoch"] == 1
-        assert StoredRun.open(out).reasoner.predict("link 1", "next")
+        assert Run.open(out).reasoner.predict("link 1", "next")
         # It goes on from there, to the same end.
         assert run("train", base / "data", "--out", out, "--resume").code == 0
         assert trained(out)[0] == trained(base / "run")[0]
     PoisonedStep(monkeypatch, 1)
     with pytest.raises(OneshotError, match="nothing was saved"):
-        jobs.train_run(data, tmp_path / "new", StoredRun(base / "run").config, CPU)
+        jobs.train_run(data, tmp_path / "new", Run(base / "run").config, CPU)
 
 
 class Recorder:
@@ -382,7 +382,7 @@ def recorded_training(
     monkeypatch.setattr(
         stepping, "sizes_of", lambda predictor, whole, parts: [nothing] * len(parts)
     )
-    data, config = load(base / "data"), StoredRun(base / "run").config
+    data, config = load(base / "data"), Run(base / "run").config
     with torch.random.fork_rng():
         torch.manual_seed(0)
         reasoner = build_reasoner(data.graph, config)

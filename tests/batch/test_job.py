@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.support.commands import Run, listing
+from tests.support.commands import Command, listing
 from tests.support.samples import chain_world, tiny_predictor, trained_run, write_world
 
 from oneshot.batch import answers as answering
@@ -49,7 +49,7 @@ def write_questions(path: Path, rows: list[tuple[str, str]]) -> Path:
 @pytest.mark.parametrize("name", ["q.tsv", "q.csv", "q.tsv.gz", "q.parquet"])
 @pytest.mark.parametrize("ending", ["jsonl", "tsv", "csv", "parquet"])
 def test_asking_a_file_of_questions(
-    run: Run, place: Path, tmp_path: Path, name: str, ending: str
+    run: Command, place: Path, tmp_path: Path, name: str, ending: str
 ) -> None:
     asked = write_questions(tmp_path / name, ASKED)
     out = tmp_path / "new" / f"answers.{ending}"
@@ -134,7 +134,7 @@ def test_questions_are_read_and_answered_as_they_come(
     ],
 )
 def test_wrong_questions_are_told_before_anything_is_written(
-    run: Run, place: Path, tmp_path: Path, name: str, content: bytes | None, message: str
+    run: Command, place: Path, tmp_path: Path, name: str, content: bytes | None, message: str
 ) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from tests.support.commands import Run, listing
+from tests.support.commands import Command, listing
 from tests.support.samples import chain_world, trained_run, write_world
 
 from oneshot.batch.manifest import LOCK, MANIFEST, default_partition, part_name, read_manifest
@@ -87,7 +87,7 @@ def stamps(out: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in out.glob("part-*.parquet")}
 
 
-def test_a_directory_of_parts_by_this_process(run: Run, place: Path) -> None:
+def test_a_directory_of_parts_by_this_process(run: Command, place: Path) -> None:
     value = run(*command(place, "--partition", 30, "--batch-size", 7, "--json")).json
     assert (value["queries"], value["unanswered"]) == (128, 1)
     assert (value["parts"], value["parts_before"], value["already_finished"]) == (5, 0, False)
@@ -101,7 +101,7 @@ def test_a_directory_of_parts_by_this_process(run: Run, place: Path) -> None:
     assert [n.as_py() for n in numbers] == sorted(n.as_py() for n in numbers)
 
 
-def test_what_is_finished_is_not_repeated(run: Run, place: Path) -> None:
+def test_what_is_finished_is_not_repeated(run: Command, place: Path) -> None:
     out = place / "answers"
     run(*command(place, "--partition", 16, "--top", 3))
     before = stamps(out)
@@ -129,7 +129,7 @@ def test_what_is_finished_is_not_repeated(run: Run, place: Path) -> None:
     check_answers(place, ASKED, top=3)
 
 
-def test_a_damaged_page_is_noticed_and_made_anew(run: Run, place: Path) -> None:
+def test_a_damaged_page_is_noticed_and_made_anew(run: Command, place: Path) -> None:
     run(*command(place, "--partition", 64))
     path = place / "answers" / part_name(1)
     with pq.ParquetFile(path) as file:
@@ -193,7 +193,7 @@ def nothing(place: Path) -> None:
     ],
 )
 def test_answers_to_something_else_are_told_and_stay(
-    run: Run, place: Path, change: Callable[[Path], None], options: list[object], message: str
+    run: Command, place: Path, change: Callable[[Path], None], options: list[object], message: str
 ) -> None:
     assert run(*command(place, "--partition", 16, "--top", 3)).code == 0
     before = stamps(place / "answers")
@@ -204,7 +204,7 @@ def test_answers_to_something_else_are_told_and_stay(
     assert stamps(place / "answers") == before
 
 
-def test_facts_that_change_end_the_same_answers(run: Run, place: Path) -> None:
+def test_facts_that_change_end_the_same_answers(run: Command, place: Path) -> None:
     run(*command(place, "--partition", 16))
     (place / "answers" / part_name(0)).unlink()
     assert run("facts", place / "run", "add", "link 0", "after", "link 9").code == 0
@@ -214,7 +214,7 @@ def test_facts_that_change_end_the_same_answers(run: Run, place: Path) -> None:
     assert not (place / "answers" / part_name(0)).exists()
 
 
-def test_a_worker_that_sees_something_else_writes_nothing(run: Run, place: Path) -> None:
+def test_a_worker_that_sees_something_else_writes_nothing(run: Command, place: Path) -> None:
     """The same paths, but another run or another directory, as on a machine that shares no disk."""
     run(*command(place, "--partition", 16))
     out = place / "answers"
@@ -239,7 +239,7 @@ def test_a_worker_that_sees_something_else_writes_nothing(run: Run, place: Path)
     assert not (place / "nowhere").exists()
 
 
-def test_two_calls_do_not_write_to_one_place(run: Run, place: Path) -> None:
+def test_two_calls_do_not_write_to_one_place(run: Command, place: Path) -> None:
     run(*command(place, "--partition", 16))
     (place / "answers" / part_name(3)).unlink()
     with locked(place / "answers" / LOCK):
@@ -250,7 +250,7 @@ def test_two_calls_do_not_write_to_one_place(run: Run, place: Path) -> None:
 
 
 def test_a_part_that_cannot_be_written_is_told_and_the_others_are_kept(
-    run: Run, place: Path
+    run: Command, place: Path
 ) -> None:
     run(*command(place, "--partition", 16))
     out = place / "answers"
@@ -284,7 +284,7 @@ def test_a_part_that_cannot_be_written_is_told_and_the_others_are_kept(
     ],
 )
 def test_wrong_use_is_told_and_leaves_everything(
-    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, options: list[object], message: str
+    run: Command, place: Path, monkeypatch: pytest.MonkeyPatch, options: list[object], message: str
 ) -> None:
     pytest.importorskip("distributed", reason="the extra `search` is not installed")
     monkeypatch.chdir(place)
@@ -297,13 +297,13 @@ def test_wrong_use_is_told_and_leaves_everything(
     assert listing(place / "run") == before
 
 
-def test_options_for_many_questions_want_many(run: Run, place: Path) -> None:
+def test_options_for_many_questions_want_many(run: Command, place: Path) -> None:
     result = run("predict", place / "run", "link 1", "next", "--workers", 2)
     assert result.code == 2
     assert "--workers needs a file of queries" in result.err
 
 
-def test_unknown_names_are_told_before_anything_is_written(run: Run, place: Path) -> None:
+def test_unknown_names_are_told_before_anything_is_written(run: Command, place: Path) -> None:
     write_questions(place / "q.parquet", [*ASKED, ("lnk 3", "next")])
     result = run(*command(place, "--workers", 2))
     assert result.code == 2
@@ -331,7 +331,7 @@ def cluster(workers: int) -> Iterator[Any]:
         yield found
 
 
-def test_a_killed_workers_partition_is_given_to_another(run: Run, place: Path) -> None:
+def test_a_killed_workers_partition_is_given_to_another(run: Command, place: Path) -> None:
     """One of two workers is stopped with partitions in hand, and killed."""
     asked = ASKED * 3
     write_questions(place / "q.parquet", asked)
@@ -363,7 +363,7 @@ def test_a_killed_workers_partition_is_given_to_another(run: Run, place: Path) -
     check_answers(place, asked)
 
 
-def test_a_killed_call_goes_on_where_it_was(run: Run, place: Path) -> None:
+def test_a_killed_call_goes_on_where_it_was(run: Command, place: Path) -> None:
     asked = ASKED * 5
     write_questions(place / "q.parquet", asked)
     out = place / "answers"
@@ -384,7 +384,7 @@ def test_a_killed_call_goes_on_where_it_was(run: Run, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_killed_call_die_with_it(run: Run, place: Path) -> None:
+def test_the_workers_of_a_killed_call_die_with_it(run: Command, place: Path) -> None:
     psutil = pytest.importorskip("psutil", reason="the extra `search` is not installed")
     asked = ASKED * 20
     write_questions(place / "q.parquet", asked)

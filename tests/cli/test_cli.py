@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.commands import Result, Run, listing
+from tests.support.commands import Command, Result, listing
 from tests.support.services import saved_run
 
 import oneshot
 from oneshot.data.load import load
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 
 FACTS = "".join(f"n {i % 13}\tr{i % 3}\tn {i * i % 11}\n" for i in range(120))
 
@@ -23,20 +23,20 @@ def facts(tmp_path: Path) -> Path:
     return tmp_path / "facts.tsv"
 
 
-def test_the_version(run: Run) -> None:
+def test_the_version(run: Command) -> None:
     assert run("--version") == Result(0, f"{oneshot.__version__}\n", "")
 
 
 @pytest.mark.parametrize(
     "command", [(), ("data",), ("coverage",), ("bench", "sampler"), ("bench", "predictor")]
 )
-def test_help(run: Run, command: tuple[str, ...]) -> None:
+def test_help(run: Command, command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.code == 0
     assert "Usage" in result.out
 
 
-def test_data_as_json(run: Run, facts: Path) -> None:
+def test_data_as_json(run: Command, facts: Path) -> None:
     value = run("data", facts, "--json", "--device", "cpu").json
     distinct = len(set(FACTS.splitlines()))
     assert value["name"] == "facts.tsv"
@@ -49,7 +49,7 @@ def test_data_as_json(run: Run, facts: Path) -> None:
     assert run("data", facts, "--json", "--seed", 1).json["fingerprint"] != value["fingerprint"]
 
 
-def test_data_as_a_table(run: Run, tmp_path: Path) -> None:
+def test_data_as_a_table(run: Command, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.tsv").write_text(FACTS)
     result = run("data", tmp_path)
@@ -59,7 +59,7 @@ def test_data_as_a_table(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["[bold]x.tsv", "[/b].tsv", ":bug: x.tsv", "ü 日本.tsv"])
-def test_names_are_printed_as_they_are(run: Run, tmp_path: Path, name: str) -> None:
+def test_names_are_printed_as_they_are(run: Command, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(FACTS)
@@ -94,14 +94,14 @@ def test_letters_that_a_terminal_lacks_are_escaped(tmp_path: Path) -> None:
     assert (shown.returncode, shown.stderr.count("Traceback")) == (0, 0), shown.stderr
     assert "(link 1, next\\u207b¹, ?)" in shown.stdout
     # Data are never changed: they are written as they are, or not at all.
-    StoredRun(saved).live_graph().add([("ü →", "next", "link 1")])
+    Run(saved).live_graph().add([("ü →", "next", "link 1")])
     refused = in_latin_1(tmp_path, "facts", "run", "export")
     assert refused.returncode == 2
     assert "error: a name cannot be encoded for this output (" in refused.stderr
     assert "\\u2192" not in refused.stdout
 
 
-def test_data_is_saved_and_opened_again(run: Run, facts: Path, tmp_path: Path) -> None:
+def test_data_is_saved_and_opened_again(run: Command, facts: Path, tmp_path: Path) -> None:
     original = run("data", facts, "--json", "--save", tmp_path / "new" / "saved").json
     assert original.pop("saved") == str(tmp_path / "new" / "saved")
     assert run("data", tmp_path / "new" / "saved", "--json").json == original
@@ -110,7 +110,7 @@ def test_data_is_saved_and_opened_again(run: Run, facts: Path, tmp_path: Path) -
     assert (result.code, "saved: " in result.err) == (0, True)
 
 
-def test_coverage_as_json(run: Run) -> None:
+def test_coverage_as_json(run: Command) -> None:
     names = "ppr,bfs,random_walk,pagerank,random"
     result = run("coverage", "family:150", "--sampler", names, "--ratio", "0.1, 0.5,1", "--json")
     rows = result.json["rows"]
@@ -124,7 +124,7 @@ def test_coverage_as_json(run: Run) -> None:
     assert rows[0]["coverage"]["0.1"] > rows[4]["coverage"]["0.1"]
 
 
-def test_coverage_options(run: Run) -> None:
+def test_coverage_options(run: Command) -> None:
     value = run(
         "coverage", "family:150", "--max-entities", "5,150", "--split", "valid", "--limit", 7,
         "--json",
@@ -136,7 +136,7 @@ def test_coverage_options(run: Run) -> None:
     assert (result.code, "0.25" in result.out) == (0, True)
 
 
-def test_coverage_as_a_picture(run: Run, tmp_path: Path) -> None:
+def test_coverage_as_a_picture(run: Command, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra plot")
     picture = tmp_path / "sub" / "coverage.svg"
     value = run("coverage", "family:150", "--limit", 5, "--plot", picture, "--json").json
@@ -175,7 +175,7 @@ def test_a_reader_that_goes_away_is_no_traceback(facts: Path) -> None:
     assert done.stderr == ""
 
 
-def test_bench_predictor(run: Run, facts: Path, tmp_path: Path) -> None:
+def test_bench_predictor(run: Command, facts: Path, tmp_path: Path) -> None:
     shape = ("--set", "predictor.dim=8", "--set", "predictor.num_layers=2")
     out = tmp_path / "out.json"
     value = run("bench", "predictor", facts, "--queries", 3, *shape, "--out", out, "--json").json
@@ -194,7 +194,7 @@ def test_bench_predictor(run: Run, facts: Path, tmp_path: Path) -> None:
     assert "redgnn" in refused.err
 
 
-def test_bench_end_to_end(run: Run, facts: Path) -> None:
+def test_bench_end_to_end(run: Command, facts: Path) -> None:
     command = ("bench", "end-to-end", facts, "--steps", 2, "--limit", 6)
     shape = ("--set", "predictor.dim=8", "--set", "training.batch_size=4")
     value = run(*command, *shape, "--json").json

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import typer
-from tests.support.commands import Run, listing
+from tests.support.commands import Command, listing
 from typer.models import OptionInfo
 
 from oneshot import cli
@@ -96,7 +96,7 @@ def bad_input(tmp_path: Path) -> Path:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    run: Run, bad_input: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
+    run: Command, bad_input: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
 ) -> None:
     monkeypatch.chdir(bad_input)
     (bad_input / "facts.tsv").write_text(FACTS)
@@ -116,7 +116,7 @@ def facts(tmp_path: Path) -> Path:
     return tmp_path / "facts.tsv"
 
 
-def test_a_missing_gpu_is_named(run: Run, facts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_named(run: Command, facts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     result = run("data", facts, "--device", "cuda")
     assert result == (
@@ -156,7 +156,7 @@ WRONG_USE = [
 @pytest.mark.parametrize("width", ["40", "200"])
 @pytest.mark.parametrize(("command", "message"), WRONG_USE)
 def test_wrong_use_is_one_line_and_exit_code_2(
-    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, message: str, width: str
+    run: Command, monkeypatch: pytest.MonkeyPatch, command: str, message: str, width: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
     result = run(*command.split(" "))
@@ -181,7 +181,7 @@ def test_wrong_use_in_a_process_of_its_own(number: int, module: bool) -> None:
 
 
 def test_a_bad_value_found_by_a_command_is_told_alike(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise typer.BadParameter("no good,\nfor two reasons.", param_hint="--device")
@@ -192,14 +192,14 @@ def test_a_bad_value_found_by_a_command_is_told_alike(
 
 
 @pytest.mark.parametrize("command", [(), ("bench",)])
-def test_nothing_asked_shows_the_help(run: Run, command: tuple[str, ...]) -> None:
+def test_nothing_asked_shows_the_help(run: Command, command: tuple[str, ...]) -> None:
     result = run(*command)
     assert (result.code, result.err) == (2, "")
     assert "Usage: oneshot" in result.out
     assert "--help" in result.out
 
 
-def test_ctrl_c_is_exit_code_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_exit_code_130(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -237,7 +237,7 @@ def test_an_option_named_like_its_value_is_named_in_full() -> None:
     ],
 )
 def test_faults_of_the_machine_are_told(
-    run: Run, facts: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+    run: Command, facts: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.commands import Run, listing
+from tests.support.commands import Command, listing
 from tests.support.samples import chain_world, settings, trained_run, write_world
 
 from oneshot import errors
@@ -35,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_training_reports_what_it_did(run: Run, place: Path, tmp_path: Path) -> None:
+def test_training_reports_what_it_did(run: Command, place: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[training]\nepochs = 2\n")
     small = [s for s in settings()[2::2] if "epochs" not in s]
@@ -53,7 +53,7 @@ def test_training_reports_what_it_did(run: Run, place: Path, tmp_path: Path) -> 
     assert "epoch 2/2: loss " in told.err
 
 
-def test_evaluating_a_run(run: Run, place: Path) -> None:
+def test_evaluating_a_run(run: Command, place: Path) -> None:
     whole = run("evaluate", place / "run", "--json").json
     keys = {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "coverage", "queries", "seconds"}
     assert keys | {"per_relation"} <= whole.keys()
@@ -69,7 +69,7 @@ def test_evaluating_a_run(run: Run, place: Path) -> None:
     assert "data, test split" in run("evaluate", place / "run").out
 
 
-def test_asking_one_question(run: Run, place: Path) -> None:
+def test_asking_one_question(run: Command, place: Path) -> None:
     value = run("predict", place / "run", "link 3", "after", "--top", 4, "--json").json
     assert value["query"] == {"entity": "link 3", "relation": "after"}
     assert len(value["answers"]) == 4
@@ -85,7 +85,7 @@ def test_asking_one_question(run: Run, place: Path) -> None:
 
 
 def test_answers_with_explanations_are_sampled_once(
-    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question = ("predict", place / "run", "link 3", "after")
     sample, calls = Sampler.sample, []
@@ -154,7 +154,7 @@ def test_answers_with_explanations_are_sampled_once(
     ],
 )
 def test_wrong_use_is_one_line_and_loses_nothing(
-    run: Run, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
+    run: Command, place: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
 ) -> None:
     if "--plot link" in command:
         pytest.importorskip("matplotlib", reason="needs the extra plot")
@@ -167,7 +167,7 @@ def test_wrong_use_is_one_line_and_loses_nothing(
 
 
 def test_a_full_disk_is_told(
-    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -202,7 +202,7 @@ class FakeWriter:
 
 
 def test_curves_for_tensorboard(
-    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeWriter.made = []
     package = types.SimpleNamespace(SummaryWriter=FakeWriter)
@@ -220,7 +220,7 @@ def test_curves_for_tensorboard(
 
 
 def test_a_missing_tensorboard_is_named_before_training(
-    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name="tensorboard")
@@ -235,14 +235,14 @@ def test_a_missing_tensorboard_is_named_before_training(
     assert listing(tmp_path) == []
 
 
-def test_the_real_tensorboard_takes_it(run: Run, place: Path, tmp_path: Path) -> None:
+def test_the_real_tensorboard_takes_it(run: Command, place: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
     command = ["train", place / "data", "--out", tmp_path / "run", "--tensorboard", tmp_path / "tb"]
     assert run(*command, *settings()).code == 0
     assert [name.startswith("events.out.tfevents") for name in listing(tmp_path / "tb")] == [True]
 
 
-def test_scores_that_are_no_numbers_are_told(run: Run, place: Path, tmp_path: Path) -> None:
+def test_scores_that_are_no_numbers_are_told(run: Command, place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "run", tmp_path / "run")
     tensors, about = load_tensors(tmp_path / "run" / "predictor.safetensors")
     nothing = {name: torch.full_like(tensor, torch.nan) for name, tensor in tensors.items()}
@@ -262,7 +262,7 @@ def test_scores_that_are_no_numbers_are_told(run: Run, place: Path, tmp_path: Pa
     assert not (tmp_path / "answers.jsonl").exists()
 
 
-def test_a_training_that_learns_nothing_says_so(run: Run, tmp_path: Path) -> None:
+def test_a_training_that_learns_nothing_says_so(run: Command, tmp_path: Path) -> None:
     facts = "".join(f"a{i}\tr\tb{i}\nb{i}\tr\ta{i}\na{i}\ts\tb{i}\n" for i in range(9))
     (tmp_path / "few.tsv").write_text(facts)
     small = [*settings("training.epochs=2"), "--set", "sampler.entity_ratio=0.01"]
@@ -273,7 +273,7 @@ def test_a_training_that_learns_nothing_says_so(run: Run, tmp_path: Path) -> Non
     assert "split at random with seed 0" in result.err  # what `oneshot data` says, too
 
 
-def test_relations_named_like_inverses_are_refused(run: Run, tmp_path: Path) -> None:
+def test_relations_named_like_inverses_are_refused(run: Command, tmp_path: Path) -> None:
     facts = tmp_path / "facts.tsv"
     facts.write_text("a\tx\tb\nb\tx⁻¹\tc\n")
     result = run("data", facts)
@@ -281,7 +281,7 @@ def test_relations_named_like_inverses_are_refused(run: Run, tmp_path: Path) -> 
     assert f"{facts}: the relation 'x⁻¹' has the name of the inverse of 'x'" in result.err
 
 
-def test_a_relation_with_the_mark_of_inverses_can_be_asked(run: Run, tmp_path: Path) -> None:
+def test_a_relation_with_the_mark_of_inverses_can_be_asked(run: Command, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for split in ("train", "valid", "test"):
         rows = [f"{split[0] if split != 'train' else ''}{i}\tx⁻¹\t{i + 1}\n" for i in range(9)]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.commands import Run, listing
+from tests.support.commands import Command, listing
 from tests.support.samples import assert_equal_data
 
 from oneshot.data import load as load_module
@@ -361,7 +361,7 @@ def test_an_unknown_name_far_into_a_packed_file(tmp_path: Path) -> None:
 
 
 def test_the_command_builds_large_sources_on_the_disk(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = single_tsv(tmp_path)
     memory = run("data", path, "--save", tmp_path / "memory", "--seed", 3, "--json").json

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.samples import chain_world, tiny_predictor, trained_run
 
 from oneshot.batch.answers import answer_questions
@@ -135,7 +135,7 @@ def write_facts(path: Path, rows: list[tuple[str, str, str]]) -> Path:
 
 @pytest.mark.parametrize("ending", [".parquet", ".csv"])
 def test_odd_names_are_read_saved_trained_on_and_asked(
-    run: Run, tmp_path: Path, ending: str
+    run: Command, tmp_path: Path, ending: str
 ) -> None:
     rows = odd_facts()
     path = write_facts(tmp_path / f"facts{ending}", rows)
@@ -177,7 +177,7 @@ def test_names_in_files_beside_the_splits_are_taken_as_they_are(tmp_path: Path) 
     assert list(reading.read_names(path, "relation")) == names
 
 
-def test_a_name_that_the_names_file_cannot_hold_is_unknown(run: Run, tmp_path: Path) -> None:
+def test_a_name_that_the_names_file_cannot_hold_is_unknown(run: Command, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         write_facts(tmp_path / f"{split}.parquet", [("a", "two\nlines", "b")])
     (tmp_path / "relations.txt").write_text("two\nlines\n")

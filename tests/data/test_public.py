@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.download_server import Server
 
 from oneshot.data.load import load
@@ -271,7 +271,7 @@ def test_data_sets_of_pykeen(monkeypatch: pytest.MonkeyPatch, cache: Path) -> No
 
 
 def test_the_command_downloads_and_names_are_suggested(
-    run: Run, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    run: Command, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members = {f"{split}.txt": text for split, text in FILES.items()}
     serve("YAGO3-10", {"archive.tar.gz": tar(members)})

@@ -21,7 +21,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.errors import MissingPackageError, UnknownNameError
 from oneshot.evaluation.frequency import frequency_scorer
 from oneshot.evaluation.scorer import rank_split
-from oneshot.experiments.baselines import embedding, peers, recipes
+from oneshot.experiments.baselines import embedding, peers, pykeen_models
 from oneshot.experiments.baselines.embedding import (
     build_model,
     count_parameters,
@@ -130,7 +130,7 @@ def test_every_model_learns(data: Dataset, name: str) -> None:
 def test_training_stops_when_it_no_longer_improves_and_keeps_the_best(
     data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(recipes.SMALL, "cpu", 0)  # or the learning rate would be lowered
+    monkeypatch.setitem(pykeen_models.SMALL, "cpu", 0)  # or the learning rate would be lowered
     hasty = replace(RECIPES["complex"], learning_rate=0.1)
     trained = embedding.train_embedding(hasty, data, CPU, dim=16, patience=2)
     assert trained.stopped == "patience"
@@ -185,7 +185,7 @@ def test_the_seed_decides_and_the_callers_generators_stay(data: Dataset) -> None
 def test_nodepiece_takes_hubs_and_entities_without_facts() -> None:
     leaves = torch.arange(2, 30_000)  # entity 1 has no facts
     facts = torch.stack([leaves, torch.zeros_like(leaves), torch.zeros_like(leaves)], dim=1)
-    anchors = recipes.pagerank_anchors()(num_anchors=3)
+    anchors = pykeen_models.pagerank_anchors()(num_anchors=3)
     assert anchors.rank(facts[:, [0, 2]].T.numpy())[0] == 0
     data = Dataset("star", KnowledgeGraph.from_facts(facts), facts[:2], facts[2:4])
     assert count_parameters(RECIPES["nodepiece"], data, 8) > 0
@@ -193,11 +193,11 @@ def test_nodepiece_takes_hubs_and_entities_without_facts() -> None:
 
 @needs_pykeen
 def test_nodepieces_tokens_are_the_nearest_anchors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "_ENTITIES_AT_ONCE", 3)
+    monkeypatch.setattr(pykeen_models, "_ENTITIES_AT_ONCE", 3)
     chain = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])  # and entity 6 without facts
-    found = recipes.nearest_anchors()(chain, np.array([5, 0, 2]), 2, num_entities=7)
+    found = pykeen_models.nearest_anchors()(chain, np.array([5, 0, 2]), 2, num_entities=7)
     assert found.tolist() == [[1, 2], [1, 2], [2, 1], [2, 0], [0, 2], [0, 2], [-1, -1]]
-    few = recipes.nearest_anchors()(chain, np.array([5]), 2, num_entities=7)
+    few = pykeen_models.nearest_anchors()(chain, np.array([5]), 2, num_entities=7)
     assert few.tolist() == [[0, -1]] * 6 + [[-1, -1]]
 
 

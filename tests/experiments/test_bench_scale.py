@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.commands import Run
+from tests.support.commands import Command
 
 from oneshot.data.load import load
 from oneshot.data.synthetic.generators import power_law
@@ -39,7 +39,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_command_measures_writes_draws_and_goes_on(
-    run: Run, tmp_path: Path, in_this_process: list[str]
+    run: Command, tmp_path: Path, in_this_process: list[str]
 ) -> None:
     out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
     asking = ("--questions", 4, "--max-entities", 60, "--directory", tmp_path, "--out", out)
@@ -71,7 +71,7 @@ def test_the_command_measures_writes_draws_and_goes_on(
     assert "measured with questions 4, not 100" in other.err
 
 
-def test_wrong_use_is_told(run: Run, tmp_path: Path) -> None:
+def test_wrong_use_is_told(run: Command, tmp_path: Path) -> None:
     for options, message in (
         (("--facts", "many"), "'many' is not a number of facts, such as 1e6"),
         (("--facts", "10"), "the number of facts must be 10,000 to 150,000,000, not 10"),

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.extras import needs_pykeen
 
 from oneshot.config import read_config
@@ -33,7 +33,7 @@ FIGURES = {
 }
 
 
-def test_rows_are_complete_and_kept(run: Run, tmp_path: Path) -> None:
+def test_rows_are_complete_and_kept(run: Command, tmp_path: Path) -> None:
     out = tmp_path / "kept"
     first = run("compare", "family:100", "--with", "drum", *SMALL, "--out", out, "--json").json
     assert [row["model"] for row in first["rows"]] == ["oneshot", "drum"]
@@ -52,7 +52,7 @@ def test_rows_are_complete_and_kept(run: Run, tmp_path: Path) -> None:
     assert json.loads((out / "compare.json").read_text())["rows"][2]["model"] == "drum"
 
 
-def test_other_settings_are_not_mixed_with_kept_rows(run: Run, tmp_path: Path) -> None:
+def test_other_settings_are_not_mixed_with_kept_rows(run: Command, tmp_path: Path) -> None:
     run("compare", "family:100", "--with", "frequency", *SMALL, "--out", tmp_path)
     before = (tmp_path / "compare.json").read_bytes()
     # The seed makes another world, too.
@@ -68,7 +68,7 @@ def test_other_settings_are_not_mixed_with_kept_rows(run: Run, tmp_path: Path) -
     assert (tmp_path / "compare.json").read_bytes() == before
 
 
-def test_the_tables_are_for_people(run: Run) -> None:
+def test_the_tables_are_for_people(run: Command) -> None:
     shown = run("compare", "family:100", "--with", "frequency", *SMALL)
     assert shown.code == 0
     assert "test MRR" in shown.out
@@ -76,7 +76,7 @@ def test_the_tables_are_for_people(run: Run) -> None:
     assert "Best on validation" in shown.out
 
 
-def test_wrong_use_is_told_before_the_work_begins(run: Run, tmp_path: Path) -> None:
+def test_wrong_use_is_told_before_the_work_begins(run: Command, tmp_path: Path) -> None:
     wrong = run("compare", "family:100", "--with", "rotat")
     assert wrong.code == 2
     assert "did you mean 'rotate'" in wrong.err
@@ -90,7 +90,7 @@ def test_wrong_use_is_told_before_the_work_begins(run: Run, tmp_path: Path) -> N
     assert "--minutes" in late.err
 
 
-def test_a_data_set_without_test_facts_is_named(run: Run, tmp_path: Path) -> None:
+def test_a_data_set_without_test_facts_is_named(run: Command, tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("a\tr\tb\nb\tr\tc\n")
     (tmp_path / "valid.tsv").write_text("a\tr\tc\n")
     (tmp_path / "test.tsv").write_text("")
@@ -99,7 +99,7 @@ def test_a_data_set_without_test_facts_is_named(run: Run, tmp_path: Path) -> Non
     assert "test" in wrong.err
 
 
-def test_a_missing_package_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "pykeen"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pykeen", None)
@@ -109,7 +109,7 @@ def test_a_missing_package_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -
 
 
 @needs_pykeen
-def test_embedding_models_are_rows_too(run: Run) -> None:
+def test_embedding_models_are_rows_too(run: Command) -> None:
     found = run(
         "compare", "family:100", "--with", "TransE,complex", *SMALL, "--dim", 8, "--json"
     ).json
@@ -124,7 +124,7 @@ def test_embedding_models_are_rows_too(run: Run) -> None:
 
 @needs_pykeen
 def test_a_killed_embedding_model_goes_on(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ["compare", "family:100", "--with", "complex", *SMALL, "--dim", 8]
     asked += ["--epochs", 4, "--out", tmp_path / "out"]
@@ -145,7 +145,7 @@ def test_a_killed_embedding_model_goes_on(
     assert not kept[0].exists()
 
 
-def test_each_has_its_time_and_ours_is_planned_for_it(run: Run, tmp_path: Path) -> None:
+def test_each_has_its_time_and_ours_is_planned_for_it(run: Command, tmp_path: Path) -> None:
     asked = ["compare", "family:100", "--with", "frequency,drum", "--device", "cpu", "--json"]
     asked += ["--out", str(tmp_path), "--set", "predictor.dim=8"]
     timed = [*asked, "--minutes-each", 0.02]
@@ -169,7 +169,7 @@ def test_each_has_its_time_and_ours_is_planned_for_it(run: Run, tmp_path: Path) 
 
 
 def test_a_plan_is_kept_so_that_its_training_can_go_on(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ["compare", "family:100", "--with", "frequency", "--device", "cpu", "--json"]
     asked += ["--out", str(tmp_path), "--minutes-each", "0.02"]
@@ -189,7 +189,7 @@ def test_a_plan_is_kept_so_that_its_training_can_go_on(
 
 
 @needs_pykeen
-def test_an_embedding_model_has_its_time(run: Run) -> None:
+def test_an_embedding_model_has_its_time(run: Command) -> None:
     asked = ["compare", "family:100", "--with", "complex", "--dim", 8, "--device", "cpu", "--json"]
     found = run(*asked, "--minutes-each", 0.02).json
     row = found["rows"][1]
@@ -198,7 +198,7 @@ def test_an_embedding_model_has_its_time(run: Run) -> None:
     assert "Ended by the time limit, more may improve the result:" in found["finding"]
 
 
-def test_the_settings_of_reports_without_a_limit_stay(run: Run) -> None:
+def test_the_settings_of_reports_without_a_limit_stay(run: Command) -> None:
     found = run("compare", "family:100", "--with", "frequency", *SMALL, "--json").json
     names = ["data", "facts", "seed", "device", "epochs", "dim", "config"]
     assert list(found["settings"]) == names

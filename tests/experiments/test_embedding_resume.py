@@ -13,7 +13,7 @@ from tests.support.graphs import random_graph
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.experiments.baselines import checkpoint as course
-from oneshot.experiments.baselines import embedding, recipes
+from oneshot.experiments.baselines import embedding, pykeen_models
 from oneshot.experiments.baselines.pykeen_models import RECIPES
 from oneshot.runs.tensors import load_tensors
 
@@ -58,7 +58,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, against: str
 ) -> None:
     monkeypatch.setattr(course, "SECONDS_BETWEEN", 0.0)
-    monkeypatch.setitem(recipes.SMALL, "cpu", 1000 if against == "all" else 0)
+    monkeypatch.setitem(pykeen_models.SMALL, "cpu", 1000 if against == "all" else 0)
     recipe, kept = replace(RECIPES[name], every=2), tmp_path / "kept.safetensors"
 
     def train(watcher: KillsAfter, kept: Path | None) -> embedding.Trained:

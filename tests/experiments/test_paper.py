@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.commands import Run
+from tests.support.commands import Command
 
 from oneshot.config import Config, PredictorConfig
 from oneshot.data.dataset import Dataset
@@ -80,7 +80,7 @@ def test_accuracies_are_figures_of_real_trainings(reports: tuple[Path, dict[str,
 
 
 def test_the_command_measures_nothing_again(
-    reports: tuple[Path, dict[str, Figures]], run: Run
+    reports: tuple[Path, dict[str, Figures]], run: Command
 ) -> None:
     out, made = reports
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")}
@@ -91,7 +91,7 @@ def test_the_command_measures_nothing_again(
     assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")} == before
 
 
-def test_the_command_speaks(run: Run, tmp_path: Path) -> None:
+def test_the_command_speaks(run: Command, tmp_path: Path) -> None:
     shown = run("paper", "datasets", "--quick", "--out", tmp_path / "new")
     assert shown.code == 0
     assert "The data sets" in shown.out
@@ -111,7 +111,7 @@ def test_other_settings_do_not_mix(reports: tuple[Path, dict[str, Figures]]) -> 
 
 
 @pytest.mark.parametrize("table", ["hops", "complexity", "cases", "coverage"])
-def test_too_little_data_is_told(tmp_path: Path, run: Run, table: str) -> None:
+def test_too_little_data_is_told(tmp_path: Path, run: Command, table: str) -> None:
     three = tmp_path / "three.tsv"
     three.write_text("a\tr\tb\nb\tr\tc\nc\tr\ta\n")
     refused = run("paper", table, "--data", three, "--out", tmp_path / "out")
@@ -145,7 +145,7 @@ def test_several_data_sets_have_a_finding_each() -> None:
     assert TABLES["deletion"].finding(rows[2:]).startswith("50% of the")
 
 
-def test_all_tables_that_cannot_be_measured_are_an_error(run: Run, tmp_path: Path) -> None:
+def test_all_tables_that_cannot_be_measured_are_an_error(run: Command, tmp_path: Path) -> None:
     none = run("paper", "all", "--quick", "--minutes", "0", "--out", tmp_path / "a")
     assert none.code == 2
     assert "no table could be measured" in none.err
@@ -158,7 +158,7 @@ def test_all_tables_that_cannot_be_measured_are_an_error(run: Run, tmp_path: Pat
 
 
 def test_reports_are_judged_with_their_own_settings_only(
-    reports: tuple[Path, dict[str, Figures]], run: Run, tmp_path: Path
+    reports: tuple[Path, dict[str, Figures]], run: Command, tmp_path: Path
 ) -> None:
     shutil.copy(reports[0] / "layers.json", tmp_path)
 
@@ -196,7 +196,7 @@ def test_a_row_that_was_finished_does_not_hide_that_it_is_to_stop(
         bench.train(bench.dataset("umls"), bench.config("umls"))
 
 
-def test_data_may_have_a_comma_in_its_name(tmp_path: Path, run: Run) -> None:
+def test_data_may_have_a_comma_in_its_name(tmp_path: Path, run: Command) -> None:
     place = tmp_path / "mine, v1.tsv"
     place.write_text("".join(f"e{i}\tr\te{(3 * i + 1) % 20}\n" for i in range(20)))
     report = run("paper", "datasets", "--data", place, "--out", tmp_path / "out", "--json").json

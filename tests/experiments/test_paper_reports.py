@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.commands import Run
+from tests.support.commands import Command
 
 from oneshot.errors import DivergedError, InputError
 from oneshot.experiments.bench.measure import sources
@@ -113,7 +113,7 @@ def test_one_process_measures_a_table(tmp_path: Path) -> None:
         make_report(Table("asking", "Squares", (), plan), bench)
 
 
-def test_what_is_not_ours_is_left_alone(tmp_path: Path, run: Run) -> None:
+def test_what_is_not_ours_is_left_alone(tmp_path: Path, run: Command) -> None:
     for name in ("datasets.md", "datasets.png"):
         (tmp_path / name).write_text("mine")
         refused = run("paper", "datasets", "--quick", "--out", tmp_path)
@@ -175,7 +175,7 @@ def test_other_facts_under_the_same_name_are_measured_anew(tmp_path: Path) -> No
     assert [row["test"] for row in rows("datasets", "same", one)] == [1]
 
 
-def test_odd_names_stay_in_their_place(tmp_path: Path, run: Run) -> None:
+def test_odd_names_stay_in_their_place(tmp_path: Path, run: Command) -> None:
     data = world(tmp_path / "own" / "$k^$", ["$x^$\tr0\te9", "e|4\tr0\te1"])
     before = sorted(data.parent.rglob("*"))
     out = tmp_path / "out" / "deep"
@@ -186,7 +186,7 @@ def test_odd_names_stay_in_their_place(tmp_path: Path, run: Run) -> None:
     assert "e\\|4" in (out / "cases.md").read_text()
 
 
-def test_data_of_the_same_name_have_drawings_of_their_own(tmp_path: Path, run: Run) -> None:
+def test_data_of_the_same_name_have_drawings_of_their_own(tmp_path: Path, run: Command) -> None:
     one = world(tmp_path / "a" / "kg", ["e3\tr0\te9"])
     other = world(tmp_path / "b" / "kg", ["e5\tr0\te2"])
     out = tmp_path / "out"
@@ -196,7 +196,7 @@ def test_data_of_the_same_name_have_drawings_of_their_own(tmp_path: Path, run: R
     assert all((out / drawing).is_file() for drawing in drawings)
 
 
-def test_no_verdicts_without_a_table(tmp_path: Path, run: Run) -> None:
+def test_no_verdicts_without_a_table(tmp_path: Path, run: Command) -> None:
     late = run("paper", "all", "--quick", "--minutes", 0, "--out", tmp_path)
     assert late.code == 2
     assert not (tmp_path / "claims.json").exists()
@@ -221,7 +221,7 @@ def test_a_diverging_training_is_a_row(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_table_told_to_stop_goes_on_within_the_training(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[None] = []
 

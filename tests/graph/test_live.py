@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.graphs import random_graph, random_queries
 from tests.support.samples import chain_world, tiny_predictor, trained_run, write_world
 
@@ -22,7 +22,7 @@ from oneshot.graph.live.live_graph import LiveGraph, with_changes
 from oneshot.graph.live.store import STORE, Change, FactStore
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.samplers._pagerank import pagerank, ppr, ppr_chebyshev
 
@@ -198,7 +198,7 @@ def test_a_base_that_cannot_be_made_is_done_without(
 
 
 def test_who_looks_does_not_wait_for_who_writes(saved: Path) -> None:
-    live, other = opened(saved), FactStore(saved / STORE, StoredRun(saved).reference.fingerprint)
+    live, other = opened(saved), FactStore(saved / STORE, Run(saved).reference.fingerprint)
     writer = threading.Thread(target=live.add, args=([("a", "next", "b")],))
     with other.writing():
         writer.start()
@@ -212,12 +212,12 @@ def test_who_looks_does_not_wait_for_who_writes(saved: Path) -> None:
 
 
 def test_a_look_changes_nothing(saved: Path) -> None:
-    look = StoredRun(saved).live_graph(read_only=True)
+    look = Run(saved).live_graph(read_only=True)
     assert not (saved / STORE).exists()
     with pytest.raises(InputError, match="read-only"):
         look.add([("a", "next", "b")])
     opened(saved).add([("a", "next", "b")])
-    look = StoredRun(saved).live_graph(read_only=True)
+    look = Run(saved).live_graph(read_only=True)
     assert look.changes() == [(("a", "next", "b"), True)]
     with pytest.raises(InputError, match="read-only"):
         look.add([("b", "next", "c")])
@@ -268,7 +268,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def opened(run: Path) -> LiveGraph:
-    return StoredRun(run).live_graph()
+    return Run(run).live_graph()
 
 
 def test_changes_outlive_the_process(saved: Path) -> None:
@@ -396,7 +396,7 @@ def test_growing_names() -> None:
         names.index("wolferine")
 
 
-def test_facts_on_the_command_line(run: Run, trained: Path, tmp_path: Path) -> None:
+def test_facts_on_the_command_line(run: Command, trained: Path, tmp_path: Path) -> None:
     total = chain_world(20).graph.num_facts
     told = run("facts", trained, "add", "rookie", "next", "link 3", "--json").json
     assert told == {"facts": total + 1, "added": 1, "version": 1}
@@ -421,7 +421,7 @@ def test_facts_on_the_command_line(run: Run, trained: Path, tmp_path: Path) -> N
         "removed": 1,
         "version": 4,
     }
-    assert StoredRun(trained).graph.fingerprint == StoredRun(trained).reference.fingerprint
+    assert Run(trained).graph.fingerprint == Run(trained).reference.fingerprint
     shown = run("facts", trained, "export")
     assert shown.out.count("\n") == total
 
@@ -438,7 +438,9 @@ def test_facts_on_the_command_line(run: Run, trained: Path, tmp_path: Path) -> N
         (("add", "--file", "nowhere.tsv"), "nowhere.tsv"),
     ],
 )
-def test_wrong_use_of_facts(run: Run, trained: Path, arguments: list[str], message: str) -> None:
+def test_wrong_use_of_facts(
+    run: Command, trained: Path, arguments: list[str], message: str
+) -> None:
     told = run("facts", trained, *arguments)
     assert told.code == 2
     assert message in told.err
@@ -446,11 +448,11 @@ def test_wrong_use_of_facts(run: Run, trained: Path, arguments: list[str], messa
 
 
 def test_a_store_without_changes_changes_nothing(saved: Path) -> None:
-    graph = StoredRun(saved).base_graph
-    assert with_changes(saved, graph, StoredRun(saved).reference.fingerprint) is graph
+    graph = Run(saved).base_graph
+    assert with_changes(saved, graph, Run(saved).reference.fingerprint) is graph
     opened(saved).close()
-    assert with_changes(saved, graph, StoredRun(saved).reference.fingerprint) is graph
-    store = FactStore(saved / STORE, StoredRun(saved).reference.fingerprint)
+    assert with_changes(saved, graph, Run(saved).reference.fingerprint) is graph
+    store = FactStore(saved / STORE, Run(saved).reference.fingerprint)
     with store.writing():
         store.write([Change("link 0", "next", "link 1", True, True)])
-    assert with_changes(saved, graph, StoredRun(saved).reference.fingerprint) is graph
+    assert with_changes(saved, graph, Run(saved).reference.fingerprint) is graph

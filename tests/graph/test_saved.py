@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.samples import assert_equal_data
 
 from oneshot.config import PredictorConfig
@@ -211,7 +211,7 @@ def test_a_broken_array_is_an_error(saved: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ARRAYS)
 def test_one_changed_bit_is_noticed(
-    saved: Path, name: str, run: Run, monkeypatch: pytest.MonkeyPatch
+    saved: Path, name: str, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = saved / f"{name}.npy"
     whole = file.read_bytes()
@@ -234,7 +234,7 @@ def test_one_changed_bit_is_noticed(
     assert run("data", saved, "--verify", "--json").json["verified"]
 
 
-def test_every_file_has_a_checksum_and_the_marker_too(saved: Path, run: Run) -> None:
+def test_every_file_has_a_checksum_and_the_marker_too(saved: Path, run: Command) -> None:
     meta = json.loads((saved / MARKER).read_text())
     assert set(meta["files"]) == {f"{name}.npy" for name in ARRAYS}
     (saved / MARKER).write_text(json.dumps(meta | {"fingerprint": "0" * 32}))

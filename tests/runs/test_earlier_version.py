@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.commands import Run
+from tests.support.commands import Command
 
 import oneshot
 
@@ -29,7 +29,7 @@ def expected(directory: Path, name: str) -> Any:
     return json.loads((directory / f"expected-{name}.json").read_text())
 
 
-def test_a_run_gives_the_same_answers_and_explanations(written: Path, run: Run) -> None:
+def test_a_run_gives_the_same_answers_and_explanations(written: Path, run: Command) -> None:
     before = expected(written, "answers")
     now = run("predict", written / "run", "Bolivia", "borders", "--explain", "--json").json
     assert [a["entity"] for a in now["answers"]] == [a["entity"] for a in before["answers"]]
@@ -41,7 +41,7 @@ def test_a_run_gives_the_same_answers_and_explanations(written: Path, run: Run) 
     assert now["subgraph"] == before["subgraph"]
 
 
-def test_a_run_keeps_its_changed_facts_and_takes_more(written: Path, run: Run) -> None:
+def test_a_run_keeps_its_changed_facts_and_takes_more(written: Path, run: Command) -> None:
     fact = ("Peru", "borders", "Atlantis")
     assert run("facts", written / "run", "add", *fact, "--json").json["facts"] == 20801
     exported = run("facts", written / "run", "export", "--out", written / "facts.tsv", "--json")
@@ -49,7 +49,7 @@ def test_a_run_keeps_its_changed_facts_and_takes_more(written: Path, run: Run) -
     assert "Bolivia\tborders\tAtlantis" in (written / "facts.tsv").read_text()
 
 
-def test_a_finished_run_is_reported_as_such_and_can_go_on(written: Path, run: Run) -> None:
+def test_a_finished_run_is_reported_as_such_and_can_go_on(written: Path, run: Command) -> None:
     before = expected(written, "run")
     again = run("train", "world", "--out", written / "run", "--resume", "--json").json
     assert again["epochs"] == before["epochs"]
@@ -67,7 +67,7 @@ def test_a_saved_graph_opens(written: Path) -> None:
     assert data.graph.fingerprint == fresh.graph.fingerprint
 
 
-def test_a_search_is_shown_and_its_best_run_can_be_asked(written: Path, run: Run) -> None:
+def test_a_search_is_shown_and_its_best_run_can_be_asked(written: Path, run: Command) -> None:
     before = expected(written, "search")
     shown = run("search", "--show", written / "search", "--json").json
     for key in ("best", "valid", "trials"):

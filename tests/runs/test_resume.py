@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.support.commands import Run, listing
+from tests.support.commands import Command, listing
 from tests.support.samples import chain_world, settings, small_config, trained_run, write_world
 from torch import Tensor
 
@@ -223,7 +223,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_temporary_files_of_a_killed_process_are_no_hindrance(
-    run: Run, data: Path, tmp_path: Path
+    run: Command, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "littered"
     out.mkdir()
@@ -247,7 +247,7 @@ def test_temporary_files_of_a_killed_process_are_no_hindrance(
     assert "contains '.mine.abcd1234'" in result.err
 
 
-def test_resuming_says_what_it_finds(run: Run, data: Path, tmp_path: Path) -> None:
+def test_resuming_says_what_it_finds(run: Command, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "said"
     arguments = ["train", data, "--out", out, "--resume", "--json", *settings()]
     first = run(*arguments)  # without a checkpoint it starts afresh
@@ -259,7 +259,7 @@ def test_resuming_says_what_it_finds(run: Run, data: Path, tmp_path: Path) -> No
 
 
 def test_resuming_with_something_else_is_an_error_and_loses_nothing(
-    run: Run, data: Path, tmp_path: Path
+    run: Command, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     arguments = ["train", data, "--out", out, "--resume"]
@@ -346,7 +346,7 @@ def changed(about: dict[str, Any], place: str, value: object) -> None:
     ],
 )
 def test_a_damaged_state_is_named_and_loses_nothing(
-    run: Run, base: Path, copied: Path, place: str, value: object, message: str
+    run: Command, base: Path, copied: Path, place: str, value: object, message: str
 ) -> None:
     tensors, about = load_tensors(copied / CHECKPOINT)
     changed(about, place, value)
@@ -370,7 +370,7 @@ def test_a_damaged_state_is_named_and_loses_nothing(
     ],
 )
 def test_damaged_tensors_are_named_and_lose_nothing(
-    run: Run, base: Path, copied: Path, name: str, tensor: Tensor | None, message: str
+    run: Command, base: Path, copied: Path, name: str, tensor: Tensor | None, message: str
 ) -> None:
     tensors, about = load_tensors(copied / CHECKPOINT)
     tensors.pop(name, None)
@@ -380,7 +380,7 @@ def test_damaged_tensors_are_named_and_lose_nothing(
     check_refused(run, base, copied, message)
 
 
-def check_refused(run: Run, base: Path, out: Path, message: str) -> None:
+def check_refused(run: Command, base: Path, out: Path, message: str) -> None:
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     result = run("train", base / "data", "--out", out, "--resume")
     assert (result.code, result.err.count("\n")) == (2, 1), result.err
@@ -389,7 +389,9 @@ def check_refused(run: Run, base: Path, out: Path, message: str) -> None:
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
-def test_the_metadata_of_a_checkpoint_may_be_anything(run: Run, base: Path, copied: Path) -> None:
+def test_the_metadata_of_a_checkpoint_may_be_anything(
+    run: Command, base: Path, copied: Path
+) -> None:
     tensors, _ = load_tensors(copied / CHECKPOINT)
     for about in ("[" * 100_000, '{"x": 1' + "0" * 5000 + "}", "[]"):
         save_file(tensors, copied / CHECKPOINT, metadata={"about": about})
@@ -397,7 +399,9 @@ def test_the_metadata_of_a_checkpoint_may_be_anything(run: Run, base: Path, copi
 
 
 @pytest.mark.parametrize("content", ["{}", "", "[]", '{"run": 1, "valid": {}, "test": 3}', None])
-def test_a_broken_result_is_made_again(run: Run, base: Path, copied: Path, content: str) -> None:
+def test_a_broken_result_is_made_again(
+    run: Command, base: Path, copied: Path, content: str
+) -> None:
     if content is None:
         shutil.copy(base / "run" / "result.json", copied)
         (copied / "calibration.json").write_text("{}")
@@ -413,7 +417,7 @@ def test_a_broken_result_is_made_again(run: Run, base: Path, copied: Path, conte
 @pytest.mark.parametrize("name", ["predictor.safetensors", "relations.txt", "metrics.jsonl"])
 @pytest.mark.parametrize("finished", [True, False])
 def test_what_is_broken_in_a_run_comes_back_from_its_checkpoint(
-    run: Run, base: Path, copied: Path, name: str, finished: bool
+    run: Command, base: Path, copied: Path, name: str, finished: bool
 ) -> None:
     if finished:
         shutil.copy(base / "run" / "result.json", copied)
@@ -431,7 +435,9 @@ def test_what_is_broken_in_a_run_comes_back_from_its_checkpoint(
     assert run("evaluate", copied).code == 0
 
 
-def test_resuming_takes_the_configuration_of_the_run(run: Run, base: Path, copied: Path) -> None:
+def test_resuming_takes_the_configuration_of_the_run(
+    run: Command, base: Path, copied: Path
+) -> None:
     config = (copied / "config.toml").read_text()
     assert run("train", base / "data", "--out", copied, "--resume").code == 0
     again = run("train", base / "data", "--out", copied, "--resume", "--json")
@@ -442,7 +448,7 @@ def test_resuming_takes_the_configuration_of_the_run(run: Run, base: Path, copie
     assert "another configuration; resume it without --config and --set" in refused.err
 
 
-def test_training_says_what_becomes_of_an_older_run(run: Run, base: Path, copied: Path) -> None:
+def test_training_says_what_becomes_of_an_older_run(run: Command, base: Path, copied: Path) -> None:
     command = ["train", base / "data", "--out", copied, *settings("training.epochs=1")]
     assert f"{copied}: contains an older run, which is replaced after" in run(*command).err
     fresh = run("train", base / "data", "--out", copied.parent / "new", "--resume", *command[4:])

@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.samples import chain_world, write_world
 from tests.support.searches import arguments, needs_smac
 
 from oneshot.config import read_config
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 from oneshot.search.search import may_begin, stored_effort, stored_settings
 from oneshot.search.settings import Effort
 from oneshot.search.space import phase_1_space
 from oneshot.search.store import Store, only_one
 
 
-def test_a_search_from_data_to_budgets(tmp_path: Path, run: Run) -> None:
+def test_a_search_from_data_to_budgets(tmp_path: Path, run: Command) -> None:
     needs_smac()
     data = write_world(tmp_path / "data", chain_world(30))
     out = tmp_path / "search"
@@ -30,7 +30,7 @@ def test_a_search_from_data_to_budgets(tmp_path: Path, run: Run) -> None:
     names = {entry.name for entry in out.iterdir()}
     assert {"trials.sqlite", "config.toml", "run", "best", "search.json"} <= names
     assert read_config(out / "config.toml").predictor.dim == found["best"]["predictor"]["dim"]
-    assert StoredRun(out / "best").reasoner.predict("link 1", "next")
+    assert Run(out / "best").reasoner.predict("link 1", "next")
     # Shown again, it is the same, also for people.
     shown = run("search", "--show", out, "--json").json
     assert shown == found
@@ -60,7 +60,7 @@ def test_a_search_from_data_to_budgets(tmp_path: Path, run: Run) -> None:
     assert (wrong.code, "was started with target mrr" in wrong.err) == (2, True)
 
 
-def test_a_search_in_slices_of_time(tmp_path: Path, run: Run) -> None:
+def test_a_search_in_slices_of_time(tmp_path: Path, run: Command) -> None:
     needs_smac()
     data = write_world(tmp_path / "data", chain_world(30))
     out = tmp_path / "search"
@@ -81,7 +81,7 @@ def test_a_search_in_slices_of_time(tmp_path: Path, run: Run) -> None:
     assert Store(out).about("final") == before
 
 
-def test_a_training_ends_with_the_time_and_goes_on_later(tmp_path: Path, run: Run) -> None:
+def test_a_training_ends_with_the_time_and_goes_on_later(tmp_path: Path, run: Command) -> None:
     """The full training is left between two epochs and ends as if it had not been."""
     needs_smac()
     data = write_world(tmp_path / "data", chain_world(30))
@@ -114,7 +114,7 @@ def test_a_search_killed_at_its_very_beginning_can_begin_again(tmp_path: Path) -
     assert not may_begin(tmp_path / "letter.txt")
 
 
-def test_what_is_set_is_not_searched(tmp_path: Path, run: Run) -> None:
+def test_what_is_set_is_not_searched(tmp_path: Path, run: Command) -> None:
     needs_smac()
     data = write_world(tmp_path / "data", chain_world(30))
     more = ("--trials", 1, "--minutes", 0, "--set", "predictor.readout=dot", "--json")
@@ -127,7 +127,7 @@ def test_what_is_set_is_not_searched(tmp_path: Path, run: Run) -> None:
     assert (twice.code, "both by --set and in" in twice.err) == (2, True)
 
 
-def test_a_search_with_another_surrogate(tmp_path: Path, run: Run) -> None:
+def test_a_search_with_another_surrogate(tmp_path: Path, run: Command) -> None:
     needs_smac()
     data = write_world(tmp_path / "data", chain_world(30))
     out = tmp_path / "out"
@@ -143,7 +143,7 @@ def test_a_search_with_another_surrogate(tmp_path: Path, run: Run) -> None:
     assert (other.code, "was started with surrogate gaussian" in other.err) == (2, True)
 
 
-def test_wrong_use_is_told(tmp_path: Path, run: Run) -> None:
+def test_wrong_use_is_told(tmp_path: Path, run: Command) -> None:
     assert "give a data set" in run("search").err
     assert "contains no search" in run("search", "--show", tmp_path).err
     assert "--show cannot be combined" in run("search", "--show", tmp_path, "--trials", 3).err

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.samples import chain_world, write_world
 from tests.support.searches import arguments, kill_and_resume, needs_smac, start
 
@@ -77,7 +77,7 @@ def test_two_workers_search_together(tmp_path: Path) -> None:
     assert (found["trials"], found["failed"], found["sampler_trials"]) == (4, 0, 3)
 
 
-def test_a_search_on_a_cluster_that_is_there(tmp_path: Path, run: Run) -> None:
+def test_a_search_on_a_cluster_that_is_there(tmp_path: Path, run: Command) -> None:
     """On a worker with two threads, which runs one trial at a time."""
     needs_smac()
     distributed = pytest.importorskip("distributed", reason="the extra `search` is not installed")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.clocks import FakeClock, KilledError, answer_slowly, compute_slowly
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.samples import chain_world, write_world
 from tests.support.searches import arguments, needs_smac
 
@@ -505,7 +505,7 @@ def test_a_search_in_which_phase_2_has_no_time_keeps_the_training(
 
 
 def test_the_plan_is_the_first_trial(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_smac()
     data = write_world(tmp_path / "data", chain_world(60))
@@ -568,7 +568,7 @@ def test_the_plan_is_for_a_time_between_a_trial_and_the_training(
     assert "by the plan" in remark
 
 
-def test_random_searches_do_not_fit_into_a_time(tmp_path: Path, run: Run) -> None:
+def test_random_searches_do_not_fit_into_a_time(tmp_path: Path, run: Command) -> None:
     needs_smac()
     wrong = run("search", "umls", "--out", tmp_path / "s", "--minutes", 1, "--random", 2)
     assert (wrong.code, "cannot be combined with --minutes" in wrong.err) == (2, True)
@@ -577,7 +577,7 @@ def test_random_searches_do_not_fit_into_a_time(tmp_path: Path, run: Run) -> Non
 # Searches of earlier versions.
 
 
-def test_a_search_begun_before_there_were_times_goes_on(tmp_path: Path, run: Run) -> None:
+def test_a_search_begun_before_there_were_times_goes_on(tmp_path: Path, run: Command) -> None:
     """Its store knows neither the new settings nor the new status, and `--minutes` is a slice."""
     needs_smac()
     data = write_world(tmp_path / "data", chain_world(30))

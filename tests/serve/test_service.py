@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from oneshot.graph.live.store import STORE
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 from oneshot.samplers import Sampler
 from oneshot.serve import engine, protocol
 from oneshot.serve.limits import MAX_BODY
@@ -451,7 +451,7 @@ def test_who_does_not_speak_http_is_told(url: str, monkeypatch: pytest.MonkeyPat
     connection.close()
 
 
-def test_facts_from_the_command_line_count_at_once(run: Run, tmp_path: Path) -> None:
+def test_facts_from_the_command_line_count_at_once(run: Command, tmp_path: Path) -> None:
     run_path = saved_run(tmp_path / "run", 8)
     with serving(Service(run_path)) as url:
         for name in ("first", "second", "third"):
@@ -500,7 +500,7 @@ def test_a_run_that_cannot_be_written_is_served(
         assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
         assert request(f"{url}/v1/readyz").json["read_only"]
     assert not (run_path / STORE).exists()
-    StoredRun(run_path).live_graph().add([("a", "next", "b")])
+    Run(run_path).live_graph().add([("a", "next", "b")])
     with serving(Service(run_path, ServeSettings(read_only=True))) as url:
         assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
 
@@ -521,7 +521,7 @@ def test_the_command_serves_and_stops(tmp_path: Path, run_path: Path) -> None:
 
 
 def test_wrong_use_of_serve(
-    run: Run, run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -18,7 +18,7 @@ class Result(NamedTuple):
         return json.loads(self.out)
 
 
-Run = Callable[..., Result]
+Command = Callable[..., Result]
 
 
 def listing(path: Path) -> list[str]:

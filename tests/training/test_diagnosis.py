@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.support.clocks import FakeClock, Steps
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.samples import SMALL, chain_world, settings, write_world
 
 from oneshot.config import from_table
@@ -196,7 +196,7 @@ def test_python_users_find_it_in_the_log(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.text.count("are among the sampled entities") == 1
 
 
-def test_the_baseline_stands_beside_the_result(run: Run, tmp_path: Path) -> None:
+def test_the_baseline_stands_beside_the_result(run: Command, tmp_path: Path) -> None:
     data = write_world(tmp_path / "data", chain_world(30))
     told = run("train", data, "--out", tmp_path / "run", *settings("training.epochs=2"))
     lines = [line for line in told.err.splitlines() if line.startswith("epoch ")]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.clocks import FakeClock, Steps, answer_slowly
-from tests.support.commands import Run, listing
+from tests.support.commands import Command, listing
 from tests.support.damage import contents
 from tests.support.samples import SMALL, chain_world, settings, write_world
 
@@ -24,7 +24,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.runs import train as jobs
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.training import final_evaluation
@@ -71,7 +71,7 @@ def interrupt_at(place: Path, run: Path, step: int, *changes: str, **options: An
 
 
 def asked_again(run: Path, data: Dataset, split: str) -> float:
-    return evaluate(StoredRun(run).reasoner_on(data.graph), data.facts(split), data.known).mrr
+    return evaluate(Run(run).reasoner_on(data.graph), data.facts(split), data.known).mrr
 
 
 # Epochs of 6 steps: in the first, in the second, and at the end of one.
@@ -97,9 +97,7 @@ def test_an_interrupted_training_is_evaluated_and_goes_on(
     part = "best." if step > 6 else "predictor."
     for name, tensor in load_tensors(run / "predictor.safetensors")[0].items():
         assert torch.equal(tensor, tensors[part + name])
-    assert (
-        StoredRun(run).reasoner_on(data.graph).predict("link 1", "next")[0].probability is not None
-    )
+    assert Run(run).reasoner_on(data.graph).predict("link 1", "next")[0].probability is not None
     # It is not finished: it goes on, to the same end.
     assert not (run / "result.json").exists()
     final = jobs.train_run(data, run, configured(), CPU, resume=True)
@@ -180,7 +178,7 @@ def test_sigterm_is_not_followed_by_an_evaluation(place: Path, tmp_path: Path) -
     )
     assert (result["stopped"], result["saved"], result["valid"]) == (True, True, None)
     assert [line for line in said if "stopped in epoch" in line] == said
-    assert StoredRun(tmp_path).reasoner_on(load(place / "data").graph).predict("link 1", "next")
+    assert Run(tmp_path).reasoner_on(load(place / "data").graph).predict("link 1", "next")
 
 
 def test_an_older_run_stays_if_its_successor_is_interrupted_early(
@@ -219,7 +217,7 @@ def press(monkeypatch: pytest.MonkeyPatch, holder: Any, name: str, *calls: int) 
 
 
 def test_one_ctrl_c_ends_well_and_a_second_one_at_once(
-    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
     changes = [part for setting in STEPS for part in ("--set", setting)]
@@ -242,14 +240,14 @@ def test_one_ctrl_c_ends_well_and_a_second_one_at_once(
     assert (told.code, told.out) == (130, "")
     state = load_tensors(out / CHECKPOINT)[1]["state"]
     assert (state["epoch"], state["asked"]) == (0, 6 * 8)
-    assert StoredRun(out).reasoner.predict("link 1", "next")
+    assert Run(out).reasoner.predict("link 1", "next")
     assert run(*command, "--resume").code == 0
     expected, found = (load_tensors(path / CHECKPOINT)[0] for path in (place / "whole", out))
     assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
 
 
 def test_the_result_of_an_interrupted_training_is_shown(
-    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = [part for setting in STEPS for part in ("--set", setting)]
     press(monkeypatch, Stepper, "_step", 8)
@@ -261,7 +259,7 @@ def test_the_result_of_an_interrupted_training_is_shown(
 
 
 def test_before_anything_is_learnt_there_is_nothing_to_tell(
-    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     press(monkeypatch, jobs, "build_reasoner", 1)
     told = run("train", place / "data", "--out", tmp_path / "run", *settings())
@@ -310,4 +308,4 @@ def test_ctrl_c_in_a_real_process(place: Path, tmp_path: Path) -> None:
     assert result["stopped"] is True
     assert result["test"]["queries"] == 10
     assert "Traceback" not in errors
-    assert StoredRun(out).reasoner.predict("link 1", "next")
+    assert Run(out).reasoner.predict("link 1", "next")

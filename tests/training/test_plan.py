@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.samples import chain_world
 
 import oneshot
@@ -16,7 +16,7 @@ from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 from oneshot.samplers import FittedSampler
 from oneshot.training.plan import Plan, _direct_shares, make_plan
 
@@ -139,7 +139,7 @@ def reasoner_of(data: Dataset, config: Config) -> "oneshot.Reasoner":
     return build_reasoner(data.graph, config)
 
 
-def test_the_command(run: Run) -> None:
+def test_the_command(run: Command) -> None:
     found = run("plan", "umls", "--minutes", "1", "--json").json
     assert {"config", "seconds", "coverage", "memory", "reasons"} <= found.keys()
     assert found["config"]["training"]["minutes"] == 1.0
@@ -155,7 +155,7 @@ def test_a_chain_is_planned_and_trained() -> None:
     assert config.training.epochs >= 1
 
 
-def test_training_plans_what_is_not_set(run: Run, tmp_path: Path) -> None:
+def test_training_plans_what_is_not_set(run: Command, tmp_path: Path) -> None:
     out = tmp_path / "run"
     small = ["--set", "predictor.dim=8", "--set", "predictor.num_layers=2"]
     command = ["train", "umls", "--out", str(out), *small, "--device", "cpu"]
@@ -163,7 +163,7 @@ def test_training_plans_what_is_not_set(run: Run, tmp_path: Path) -> None:
     assert found["plan"]["config"]["predictor"]["dim"] == 8
     assert found["plan"]["reasons"].keys() >= {"sampler.entity_ratio", "training.epochs"}
     assert 0 < found["baseline_mrr"] < 1
-    kept = StoredRun(out).config
+    kept = Run(out).config
     assert kept.training.minutes == 0.1
     assert dataclasses.asdict(kept) == found["plan"]["config"]
     again = run(*command, "--resume", "--json").json
@@ -171,7 +171,7 @@ def test_training_plans_what_is_not_set(run: Run, tmp_path: Path) -> None:
     assert again["plan"] is None
 
 
-def test_epochs_that_are_set_decide(run: Run, tmp_path: Path) -> None:
+def test_epochs_that_are_set_decide(run: Command, tmp_path: Path) -> None:
     command = [
         "train",
         "umls",
@@ -195,7 +195,7 @@ def test_epochs_that_are_set_decide(run: Run, tmp_path: Path) -> None:
     assert found["plan"]["config"]["training"]["query_share"] == 1.0
 
 
-def test_without_a_plan_the_defaults_are_taken(run: Run, tmp_path: Path) -> None:
+def test_without_a_plan_the_defaults_are_taken(run: Command, tmp_path: Path) -> None:
     out = tmp_path / "run"
     tiny = [
         "predictor.dim=4",
@@ -206,4 +206,4 @@ def test_without_a_plan_the_defaults_are_taken(run: Run, tmp_path: Path) -> None
     settings = [part for setting in tiny for part in ("--set", setting)]
     found = run("train", "umls", "--out", str(out), "--no-plan", *settings, "--json").json
     assert found["plan"] is None
-    assert StoredRun(out).config == from_table({}, tiny)
+    assert Run(out).config == from_table({}, tiny)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.clocks import FakeClock, KilledError, Steps, answer_slowly
-from tests.support.commands import Run
+from tests.support.commands import Command
 from tests.support.samples import SMALL, chain_world, settings, write_world
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from oneshot.ranking import KnownFacts, metrics
 from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import train as jobs
-from oneshot.runs.run import Run as StoredRun
+from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.system.distributed import Team
@@ -338,7 +338,7 @@ def test_the_whole_command_stays_within_its_time_and_says_what_was_not_asked(
     assert f"for all of them: oneshot evaluate {tmp_path / 'run'}" in said[-1]
     # The sample is the one that a limit draws with the seed; the baseline is asked the same.
     asked = result["test"]["queries"]
-    reasoner = StoredRun(tmp_path / "run").reasoner_on(data.graph)
+    reasoner = Run(tmp_path / "run").reasoner_on(data.graph)
     again = evaluate(reasoner, data.test, data.known, limit=asked, seed=7)
     assert (again.queries, again.of) == (asked, 100)
     assert again.mrr == pytest.approx(result["test"]["mrr"])
@@ -442,7 +442,7 @@ def test_a_run_whose_time_was_used_up_goes_on_with_more(tmp_path: Path) -> None:
     steps = Steps(clock)
     more = trained(run, long, clock, steps, resume=True)
     assert (more["already_finished"], steps.count, more["epochs"]) == (False, 15, 5)
-    assert StoredRun(run).config == long
+    assert Run(run).config == long
     assert_equal(parameters(run), parameters(tmp_path / "whole"))
     found, expected = losses(run), losses(tmp_path / "whole")
     assert [queries for _, _, queries in found] == [48, 48, 48, 48, 40]
@@ -463,7 +463,7 @@ def test_a_run_that_goes_on_has_no_result_until_it_ends(tmp_path: Path) -> None:
         trained(tmp_path, long, clock, Steps(clock, ends_at=2), resume=True)
     assert not (tmp_path / "result.json").exists()
     assert not (tmp_path / "calibration.json").exists()
-    assert StoredRun(tmp_path).reasoner_on(world().graph).predict("link 1", "next")
+    assert Run(tmp_path).reasoner_on(world().graph).predict("link 1", "next")
     # Killed before its first checkpoint, it goes on all the same.
     result = trained(tmp_path, long, clock, resume=True)
     assert (result["already_finished"], result["epochs"]) == (False, 5)
@@ -525,7 +525,7 @@ def test_a_long_epoch_is_kept_once_a_minute(tmp_path: Path) -> None:
             state = state_of(run)
             assert (state["epoch"], state["asked"], state["seconds"]) == (0, 4 * kept, 25 * kept)
             # There was no validation yet: it answers with what it has.
-            reasoner = StoredRun(run).reasoner_on(world().graph)
+            reasoner = Run(run).reasoner_on(world().graph)
             found = {f"predictor.{k}": v for k, v in reasoner.predictor.state_dict().items()}
             assert_equal(found, parameters(run))
             assert reasoner.predict("link 1", "next")
@@ -558,10 +558,10 @@ def test_an_older_run_is_replaced_by_one_that_has_trained_a_minute(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     with pytest.raises(KilledError):
         trained(tmp_path, config, clock, Steps(clock, 25, ends_at=4))
-    assert StoredRun(tmp_path).config == config
+    assert Run(tmp_path).config == config
     assert state_of(tmp_path)["asked"] == 12
     assert not (tmp_path / "result.json").exists()
-    assert StoredRun(tmp_path).reasoner_on(world().graph).predict("link 1", "next")
+    assert Run(tmp_path).reasoner_on(world().graph).predict("link 1", "next")
 
 
 def test_parameters_that_are_no_numbers_are_not_kept(
@@ -632,7 +632,7 @@ def test_a_training_can_be_stopped_by_the_library_as_before() -> None:
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf", "1e9", "soon"])
-def test_wrong_minutes_are_one_line(run: Run, tmp_path: Path, minutes: str) -> None:
+def test_wrong_minutes_are_one_line(run: Command, tmp_path: Path, minutes: str) -> None:
     data = write_world(tmp_path / "data", chain_world(20))
     result = run("train", data, "--out", tmp_path / "run", "--minutes", minutes)
     assert (result.code, result.err.count("\n"), result.out) == (2, 1, "")
@@ -640,13 +640,13 @@ def test_wrong_minutes_are_one_line(run: Run, tmp_path: Path, minutes: str) -> N
     assert not (tmp_path / "run").exists()
 
 
-def test_minutes_on_the_command_line(run: Run, tmp_path: Path) -> None:
+def test_minutes_on_the_command_line(run: Command, tmp_path: Path) -> None:
     data = write_world(tmp_path / "data", chain_world(20))
     out = tmp_path / "run"
     command = ["train", data, "--out", out]
     shape = settings("training.epochs=2")
     first = run(*command, *shape, "--minutes", 50, "--json").json
-    assert StoredRun(out).config.training.minutes == 50
+    assert Run(out).config.training.minutes == 50
     assert {"valid", "test", "baseline_mrr"} <= first.keys()
     # The time of the run stays as it was unless another one is given; others must be the same.
     again = run(*command, *shape, "--resume", "--json").json
@@ -654,10 +654,10 @@ def test_minutes_on_the_command_line(run: Run, tmp_path: Path) -> None:
     for given in (["--minutes", 60], ["--set", "training.minutes=60"], [*shape, "--minutes", 60]):
         again = run(*command, *given, "--resume", "--json").json
         assert again["already_finished"] is True
-    assert StoredRun(out).config.training.minutes == 50
+    assert Run(out).config.training.minutes == 50
     (out / "result.json").unlink()
     assert run(*command, "--resume", "--minutes", 70).code == 0
-    assert StoredRun(out).config.training.minutes == 70
+    assert Run(out).config.training.minutes == 70
     refused = run(*command, "--resume", "--minutes", 70, "--set", "predictor.dim=4")
     assert refused.code == 2
     assert "only training.minutes may differ" in refused.err
