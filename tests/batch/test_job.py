@@ -69,8 +69,8 @@ def test_asking_a_file_of_questions(
     assert listing(out.parent) == [out.name]
     told = run(*command)  # in the place of the old one
     assert (told.code, told.out) == (0, "")
-    assert "answers to 20 questions" in told.err
-    assert "5 have none" in told.err
+    assert "answers to 20 queries" in told.err
+    assert "5 without answers" in told.err
 
 
 def read_answers(path: Path) -> list[tuple[Any, ...]]:
