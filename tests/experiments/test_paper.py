@@ -27,7 +27,7 @@ from oneshot.experiments.tables import workbench
 from oneshot.experiments.tables.table import Figures
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
-from oneshot.runs.layout import METRICS
+from oneshot.runs.layout import HISTORY
 from oneshot.samplers import PPRSampler
 from oneshot.training.interrupt import StopTraining
 
@@ -208,9 +208,9 @@ def test_an_epochs_time_is_that_of_training_alone(tmp_path: Path) -> None:
     records: list[Figures] = [{"epoch": epoch, "seconds": took} for epoch, took in seconds.items()]
     for record in records[1:4:2]:
         record["valid"] = {"mrr": 0.5}
-    (tmp_path / METRICS).write_text("\n".join(map(json.dumps, records)))
+    (tmp_path / HISTORY).write_text("\n".join(map(json.dumps, records)))
     assert workbench._seconds_per_epoch(tmp_path, 7.0) == 3.0
-    (tmp_path / METRICS).write_text(json.dumps(records[0]))
+    (tmp_path / HISTORY).write_text(json.dumps(records[0]))
     assert workbench._seconds_per_epoch(tmp_path, 7.0) == 7.0
 
 

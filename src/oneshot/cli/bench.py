@@ -231,9 +231,9 @@ def scale(
     names = parts(graphs, "--graphs")
     check(sizes, names, directory)
     if plot is not None:
-        from oneshot.plots.coverage import check_picture
+        from oneshot.plots.coverage import check_plot
 
-        check_picture(plot)
+        check_plot(plot)
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task("", total=None)
 

@@ -73,9 +73,9 @@ def coverage(
         shares = "0.1,0.2,0.5" if ratio is None else ratio
         budgets = [_ratio(text) for text in parts(shares, "--ratio")]
     if plot is not None:
-        from oneshot.plots.coverage import check_picture
+        from oneshot.plots.coverage import check_plot
 
-        check_picture(plot)
+        check_plot(plot)
         check_output(plot, source)
     dataset = load_data(source, seed)
     queries, answers = dataset.queries(split)

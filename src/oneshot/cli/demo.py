@@ -21,11 +21,11 @@ def demo(
 ) -> None:
     """Train on the bundled graph of the world, evaluate, and explain an answer."""
     from oneshot.experiments.demo import run_demo
-    from oneshot.plots.coverage import check_picture
+    from oneshot.plots.coverage import check_plot
     from oneshot.ranking import SCORES
     from oneshot.system.devices import find_device
 
-    check_picture(out / "explanation.png")
+    check_plot(out / "explanation.png")
     started = time.perf_counter()
     shown = run_demo(out, seed, find_device(device), [TrainingDisplay()], console.note)
     seconds = time.perf_counter() - started
@@ -36,7 +36,7 @@ def demo(
                 **{key: test[key] for key in (*SCORES, "coverage", "queries")},
                 "baseline_mrr": baseline.mrr,
                 "seconds": seconds,
-                "picture": str(shown.picture),
+                "picture": str(shown.plot),
                 "run": shown.result["run"],
                 "query": {"entity": shown.prediction.entity, "relation": shown.prediction.relation},
                 "answers": [vars(answer) for answer in shown.prediction],
@@ -72,4 +72,4 @@ def demo(
     )
     console.stdout.print(f"Why {found[0].entity}?")
     console.stdout.print(str(shown.explanation), soft_wrap=True)
-    console.note(f"plot: {shown.picture}    run: {shown.result['run']}    {seconds:.0f} s")
+    console.note(f"plot: {shown.plot}    run: {shown.result['run']}    {seconds:.0f} s")

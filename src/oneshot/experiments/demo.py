@@ -28,7 +28,7 @@ class Demo:
     baseline: Metrics
     prediction: Prediction
     explanation: Explanation
-    picture: Path
+    plot: Path
 
 
 def demo_config(seed: int = 0) -> Config:
@@ -60,6 +60,6 @@ def run_demo(
     reasoner = Run.open(run).reasoner_on(data.graph).to(device)
     prediction = reasoner.predict(*QUESTION, top=5, exclude_known=True, explain=1)
     explanation = prediction.explanations[0]
-    picture = out / "explanation.png"
-    explanation.to_png(picture)
-    return Demo(result, frequency_metrics(data), prediction, explanation, picture)
+    plot = out / "explanation.png"
+    explanation.to_png(plot)
+    return Demo(result, frequency_metrics(data), prediction, explanation, plot)

@@ -20,7 +20,7 @@ _STYLES = {
 }
 
 
-def check_picture(path: Path) -> None:
+def check_plot(path: Path) -> None:
     """Raise if no plot can be written to this path; called before the long work starts."""
     if path.suffix.lower() not in PICTURE_FORMATS:
         raise InputError(f"{path}: unsupported suffix for a plot; use {', '.join(PICTURE_FORMATS)}")
@@ -33,7 +33,7 @@ def check_picture(path: Path) -> None:
 
 def plot_coverage(rows: Sequence[Coverage], title: str, path: Path) -> None:
     """Plot coverage against budget for several samplers."""
-    check_picture(path)
+    check_plot(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")

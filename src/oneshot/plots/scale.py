@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from oneshot.plots.coverage import check_picture
+from oneshot.plots.coverage import check_plot
 from oneshot.system.files import replacing
 
 _PANELS = (
@@ -26,7 +26,7 @@ _STYLES = (("o", "-"), ("s", "--"), ("^", ":"))
 
 def plot_scale(result: dict[str, Any], path: Path) -> None:
     """Plot times and memory against the number of facts."""
-    check_picture(path)
+    check_plot(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 5), layout="constrained")

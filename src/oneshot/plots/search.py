@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from oneshot.plots.coverage import check_picture
+from oneshot.plots.coverage import check_plot
 from oneshot.ranking import METRICS
 from oneshot.search.store import Trial
 from oneshot.search.summary import Summary
@@ -16,7 +16,7 @@ _MOST_BARS = 12
 
 def plot_search(summary: Summary, path: Path) -> None:
     """Plot the progress of a search and the importance of its dimensions."""
-    check_picture(path)
+    check_plot(path)
     from matplotlib.figure import Figure
 
     panels = 3 if len(summary.sampler_trials) > 1 else 2

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.runs.layout import CHECKPOINT, METRICS, PREDICTOR, RELATIONS, relation_lines
+from oneshot.runs.layout import CHECKPOINT, HISTORY, PREDICTOR, RELATIONS, relation_lines
 from oneshot.runs.run import Run
 from oneshot.runs.tensors import check_shapes, load_tensors, restore_optimizer, save_tensors
 from oneshot.runs.writer import metrics_lines
@@ -120,9 +120,9 @@ def mend_run(run: Run, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[st
         write_text(path / RELATIONS, relation_lines(graph))
         run.forget()
         mended.append(RELATIONS)
-    if not _agrees(path / METRICS, checkpoint):
-        write_text(path / METRICS, metrics_lines(checkpoint.state.history))
-        mended.append(METRICS)
+    if not _agrees(path / HISTORY, checkpoint):
+        write_text(path / HISTORY, metrics_lines(checkpoint.state.history))
+        mended.append(HISTORY)
     return mended
 
 

@@ -19,7 +19,7 @@ from oneshot.runs.layout import (
     CONFIG,
     CONTENTS,
     GRAPH,
-    METRICS,
+    HISTORY,
     PREDICTOR,
     RELATIONS,
     SAMPLER,
@@ -63,7 +63,7 @@ class RunWriter(Observer):
         path = self._target.path
         if is_best:
             save_tensors(path / PREDICTOR, trainer.best, {"epoch": record["epoch"]})
-        write_text(path / METRICS, metrics_lines(trainer.state.history))
+        write_text(path / HISTORY, metrics_lines(trainer.state.history))
         self._save(trainer)
 
     def on_checkpoint(self, trainer: Trainer) -> None:
@@ -184,7 +184,7 @@ def _replace_run(run: Run, successor: Run) -> None:
     shutil.rmtree(path / SAVED, ignore_errors=True)
     sync(path)
     (path / CHECKPOINT).parent.mkdir(exist_ok=True)
-    for name in (GRAPH, SAVED, RELATIONS, CONFIG, SAMPLER, PREDICTOR, METRICS, str(CHECKPOINT)):
+    for name in (GRAPH, SAVED, RELATIONS, CONFIG, SAMPLER, PREDICTOR, HISTORY, str(CHECKPOINT)):
         if (staged / name).exists():
             (staged / name).replace(path / name)
     sync((path / CHECKPOINT).parent)

@@ -17,7 +17,7 @@ from oneshot.errors import InputError
 from oneshot.experiments.paper import published
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
 from oneshot.experiments.tables.workbench import Workbench, facts_digest, file_name
-from oneshot.plots.coverage import check_picture
+from oneshot.plots.coverage import check_plot
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.files import replacing
@@ -132,7 +132,7 @@ def draw_case(
 
     `answers`: the indices of the sampled answers.
     """
-    check_picture(path)
+    check_plot(path)
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 

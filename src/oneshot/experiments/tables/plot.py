@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.experiments.tables.table import Figures
-from oneshot.plots.coverage import check_picture
+from oneshot.plots.coverage import check_plot
 from oneshot.system.files import replacing
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#555555")
@@ -118,7 +118,7 @@ def _short(name: Any) -> str:
 
 
 def _figure(path: Path) -> Any:
-    check_picture(path)
+    check_plot(path)
     from matplotlib.figure import Figure
 
     return Figure(figsize=(7, 4.5), layout="constrained")

@@ -23,7 +23,7 @@ from oneshot.experiments.tables.table import Figures
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import SCORES
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.layout import METRICS
+from oneshot.runs.layout import HISTORY
 from oneshot.runs.run import Run
 from oneshot.runs.train import train_run, warn
 from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
@@ -297,7 +297,7 @@ def _seconds_per_epoch(run: Path, mean: float) -> float:
 
     `mean`: the mean of all epochs, for a training without such an epoch.
     """
-    records = [json.loads(line) for line in (run / METRICS).read_text("utf-8").splitlines()]
+    records = [json.loads(line) for line in (run / HISTORY).read_text("utf-8").splitlines()]
     plain = [
         record["seconds"] for record in records if record["epoch"] > 1 and "valid" not in record
     ]
