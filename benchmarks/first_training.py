@@ -2,19 +2,21 @@
 
     python -m benchmarks.first_training [DATA ...] [--minutes 10] [--seeds 0,1,2]
         [--peers distmult,complex,rotate,conve] [--device cpu] [--parallel 8 --cores 2]
-        [--until SECONDS]
+        [--until SECONDS] [--busy 2]
 
 For each data set and seed `oneshot train DATA --plan --minutes M --device D` runs in a process of
 its own. Its time is measured from outside, from the start of the command to its end. Beside the
 test MRR stand that of the frequency baseline and what the plan expected. With `--peers`, embedding
 models of PyKEEN are trained in the same time, as `oneshot compare --minutes-each` does; the best of
-them is chosen by validation MRR.
+them is chosen by validation MRR. With `--minutes 0 --no-ours` they have no time limit and train
+until they stop improving; such rows stand beside ours whatever device they used.
 
 Each finished row is added to `benchmarks/results/first-training.json` at once; a row that is there
 is not measured again, unless `--again` is given. `--parallel` measures several at a time, each
 pinned to `--cores` cores of its own. `--until` begins nothing that would end later than so many
-seconds after the start. `--results` names another directory for the rows. `--show` prints the table
-of the rows that are there.
+seconds after the start. `--busy` starts processes beside each training that keep its cores busy, to
+see whether it still ends in time. `--results` names another directory for the rows. `--show` prints
+the table of the rows that are there.
 
 Data sets are looked for in `$ONESHOT_DATA`; without names all of DATA below are taken that are
 there. The graphs of `own_graphs.py` belong into its folder `own`. The graphs `*_ind` of the
@@ -32,7 +34,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,9 +81,10 @@ class Job(NamedTuple):
     minutes: float
     model: str
     device: str
+    busy: int = 0
 
     def is_of(self, row: dict[str, Any]) -> bool:
-        return all(row.get(name) == value for name, value in self._asdict().items())
+        return all(row[name] == value for name, value in self._asdict().items())
 
 
 def main() -> None:
@@ -95,6 +99,7 @@ def main() -> None:
     parser.add_argument("--no-ours", action="store_true", help="measure the peers alone")
     parser.add_argument("--parallel", type=int, default=1, help="jobs at a time")
     parser.add_argument("--cores", type=int, default=2, help="for each job")
+    parser.add_argument("--busy", type=int, default=0, help="busy processes beside each job")
     parser.add_argument("--until", type=float, help="seconds after which nothing runs any more")
     parser.add_argument("--again", action="store_true", help="measure rows that are there anew")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
@@ -104,6 +109,8 @@ def main() -> None:
     if options.job:
         print(json.dumps(measure_peer(Job(*json.loads(options.job)))))
         return
+    if not options.minutes and not (options.no_ours or options.show):
+        parser.error("--minutes 0 is for peers: add --no-ours")
     rows = read_rows(options.results)
     names = options.data or [name for name in DATA if options.show or source_exists(name)]
     if not options.show:
@@ -111,7 +118,7 @@ def main() -> None:
         peers = [name for name in options.peers.split(",") if name]
         models = [*([] if options.no_ours else [OURS]), *peers]
         asked = [
-            Job(name, seed, options.minutes, model, options.device)
+            Job(name, seed, options.minutes, model, options.device, options.busy)
             for model in models
             for seed in seeds
             for name in names
@@ -125,7 +132,11 @@ def main() -> None:
         row
         for row in rows
         if row["data"] in names
-        and (row["minutes"], row["device"]) == (options.minutes, options.device)
+        and (
+            (row["minutes"], row["device"], row["busy"])
+            == (options.minutes, options.device, options.busy)
+            or (row["model"] != OURS and not row["minutes"])
+        )
     ]
     for line in table(shown):
         print(line)
@@ -134,7 +145,7 @@ def main() -> None:
 def read_rows(directory: Path) -> list[dict[str, Any]]:
     path = directory / f"{NAME}.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.is_file() else []
-    return rows
+    return [{"busy": 0, **row} for row in rows]
 
 
 def run_all(
@@ -197,16 +208,17 @@ def measure(job: Job, cores: int) -> dict[str, Any] | None:
             command = ["-m", "benchmarks.first_training", "--job", json.dumps(job)]
         variables = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
         with (Path(scratch) / "log").open("w+") as log:
-            started = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, *command],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                check=False,
-                env={**os.environ, **variables},
-            )
-            wall_seconds = time.perf_counter() - started
+            with busy_processes(job.busy):
+                started = time.perf_counter()
+                done = subprocess.run(
+                    [sys.executable, *command],
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    check=False,
+                    env={**os.environ, **variables},
+                )
+                wall_seconds = time.perf_counter() - started
             log.seek(0)
             said = log.read().strip()
     if done.returncode:
@@ -217,6 +229,18 @@ def measure(job: Job, cores: int) -> dict[str, Any] | None:
     device = find_device(job.device)
     machine = {**hardware(device), "cores": cores, "threads": cores}
     return {**job._asdict(), **found, "wall_seconds": round(wall_seconds, 2), "hardware": machine}
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Processes that do nothing but compute, on the cores of this thread."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def figures(result: dict[str, Any]) -> dict[str, Any]:
@@ -335,7 +359,7 @@ def _number(value: float | None, form: str) -> str:
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     names = list(DATA)
     place = names.index(row["data"]) if row["data"] in names else len(names)
-    rest = tuple(row[name] for name in ("data", "device", "minutes"))
+    rest = tuple(row[name] for name in ("data", "device", "minutes", "busy"))
     return place, *rest, row["model"] != OURS, row["model"], row["seed"]
 
 
