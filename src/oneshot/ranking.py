@@ -2,11 +2,12 @@
 
 Other true answers of a query are excluded (filtered). Among equal scores, the optimistic rank puts
 the answer first, the pessimistic rank last, and the realistic rank in the middle. Entities outside
-the subgraph have no score: they rank after all sampled ones, as ties (`uncovered="below"`), or have
-score 0 as in the official code (`uncovered="zero"`).
+the subgraph have no score of the predictor: they rank after all sampled ones, by the likelihood of
+the sampler if it has one and otherwise as ties (`uncovered="below"`), or have score 0 as in the
+official code (`uncovered="zero"`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ __all__ = [
     "dense_ranks",
     "filtered_ranks",
     "metrics",
+    "order_outside",
 ]
 
 
@@ -92,6 +94,37 @@ def filtered_ranks(
         higher = higher + torch.where(mine < 0, outside, 0)
         equal = equal + torch.where(mine == 0, outside, 0)
     return Ranks(1 + higher, 1 + higher + equal, covered)
+
+
+def order_outside(
+    ranks: Ranks,
+    batch: SubgraphBatch,
+    answers: Tensor,
+    known: KnownFacts | None,
+    likelihoods: Callable[[Tensor], Iterable[tuple[Tensor, Tensor]]],
+) -> Ranks:
+    """Ranks with the entities outside each subgraph in the order of their likelihood.
+
+    `ranks`: the result of `filtered_ranks` with `uncovered="below"`. `likelihoods`: see
+    `Sampler.likelihoods`; called with the queries whose answers were not sampled.
+    """
+    outside = (~ranks.covered).nonzero().squeeze(1)
+    best, worst = ranks.optimistic.clone(), ranks.pessimistic.clone()
+    for rows, likely in likelihoods(batch.queries[outside]):
+        mine = outside[rows]
+        # The row of each query in this block.
+        place = torch.full((batch.num_queries,), -1, device=batch.device)
+        place[mine] = torch.arange(len(mine), device=batch.device)
+        own = place[batch.entity_query]
+        rivals = torch.ones_like(likely, dtype=torch.bool)
+        rivals[own[own >= 0], batch.entities[own >= 0]] = False
+        if known is not None:
+            rivals[known.answers(batch.queries[mine])] = False
+        value = likely.gather(1, answers[mine][:, None])
+        rivals.scatter_(1, answers[mine][:, None], False)
+        best[mine] += ((likely > value) & rivals).sum(1)
+        worst[mine] = best[mine] + ((likely == value) & rivals).sum(1)
+    return Ranks(best, worst, ranks.covered)
 
 
 def dense_ranks(

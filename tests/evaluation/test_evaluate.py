@@ -10,17 +10,19 @@ from tests.support.graphs import random_graph
 from tests.support.samples import tiny_predictor
 from torch import Tensor
 
+from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import components
 from oneshot.evaluation.evaluate import Report, candidate_metrics, evaluate, evaluate_candidates
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
-from oneshot.ranking import Uncovered
+from oneshot.ranking import KnownFacts, Uncovered, dense_ranks
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.samplers import PPRSampler
+from oneshot.samplers import FittedSampler, PPRSampler
 from oneshot.subgraph import SubgraphBatch
 
 ENTITIES, RELATIONS = 25, 3
+HALF_LINKS = ("entity and answer known", "entity known", "answer known", "neither known")
 
 
 class FakePredictor(Predictor):
@@ -102,6 +104,12 @@ def mean_of(records: list[dict[str, float]], kind: str = "rank") -> dict[str, fl
     }
 
 
+def case_of(record: dict[str, float]) -> str:
+    if record["no_path"]:
+        return "unreachable"
+    return "covered" if record["covered"] else "uncovered"
+
+
 @pytest.mark.parametrize("uncovered", ["below", "zero"])
 def test_figures_are_those_of_brute_force(
     reasoner: Reasoner, held_out: Tensor, uncovered: Uncovered
@@ -132,6 +140,45 @@ def test_figures_are_those_of_brute_force(
         whole = sum(group["mrr"] * group["queries"] for group in groups.values())
         assert whole == pytest.approx(report.mrr * report.queries)
     assert report.per_relation.keys() >= {"0", "0⁻¹"}
+    for name in ("covered", "uncovered", "unreachable"):
+        mine = [record for record in records if case_of(record) == name]
+        assert (name in report.per_case) == bool(mine)
+        if mine:
+            assert report.per_case[name]["queries"] == len(mine)
+            assert report.per_case[name]["mrr"] == pytest.approx(mean_of(mine)["mrr"])
+    assert len(report.per_case) > 2
+
+
+def test_half_links_are_counted(reasoner: Reasoner, held_out: Tensor) -> None:
+    facts = {tuple(fact) for fact in reasoner.graph.facts.tolist()}
+    expected = dict.fromkeys(HALF_LINKS, 0)
+    for head, relation, tail in held_out.tolist():
+        starts = any((head, relation, other) in facts for other in range(ENTITIES))
+        ends = any((other, relation, tail) in facts for other in range(ENTITIES))
+        for asked, answer in ((starts, ends), (ends, starts)):
+            expected[HALF_LINKS[2 * (not asked) + (not answer)]] += 1
+    report = evaluate(reasoner, held_out)
+    found = {name: report.per_case[name]["queries"] for name in HALF_LINKS}
+    assert found == expected
+    assert min(expected.values()) > 0
+
+
+def test_outside_the_subgraph_likelihood_decides(graph: KnowledgeGraph, held_out: Tensor) -> None:
+    sampler = FittedSampler(max_entities=6, steps=30)
+    sampler.fit(graph)
+    reasoner = Reasoner(graph, sampler, FakePredictor())
+    report = evaluate(reasoner, held_out)
+    queries, answers = both_directions(held_out, RELATIONS)
+    values = torch.empty(len(queries), ENTITIES, dtype=torch.double)
+    for rows, block in sampler.likelihoods(graph, queries):
+        values[rows] = block.double()
+    batch, scores = reasoner.reason(queries)
+    values[batch.entity_query, batch.entities] = scores.double() + 1000  # above all outside
+    ranks = dense_ranks(values, queries, answers, KnownFacts(graph.facts, ENTITIES, RELATIONS))
+    assert 0 < report.coverage < 1
+    assert report.mrr == pytest.approx(float((1 / ranks.realistic).mean()))
+    assert report.optimistic.mean_rank == pytest.approx(float(ranks.optimistic.double().mean()))
+    assert report.pessimistic.mean_rank == pytest.approx(float(ranks.pessimistic.double().mean()))
 
 
 def test_facts_of_the_graph_are_filtered_unless_told_otherwise(

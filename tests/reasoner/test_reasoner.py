@@ -15,7 +15,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions, Calibration, Prediction
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.samplers import PPRSampler
+from oneshot.samplers import FittedSampler, PPRSampler
 
 
 @pytest.fixture
@@ -225,6 +225,18 @@ def test_wrong_questions_are_told(reasoner: Reasoner) -> None:
             ask("alone", "next")
     with pytest.raises(InputError, match="has 2 relations, the graph has 3"):
         Reasoner(reasoner.graph, PPRSampler(), tiny_predictor(num_relations=2))
+
+
+def test_an_entity_without_facts_has_likely_answers(reasoner: Reasoner) -> None:
+    """The fitted sampler knows the usual answers of a relation, whoever asks."""
+    sampler = FittedSampler(max_entities=5)
+    sampler.fit(reasoner.graph)
+    fitted = Reasoner(reasoner.graph, sampler, reasoner.predictor)
+    answers = fitted.predict("alone", "next")
+    assert len(answers) > 0
+    (streamed,) = fitted.predict_stream([("alone", "next")])
+    assert [a.entity for a in streamed] == [a.entity for a in answers]
+    assert isinstance(fitted.score("alone", "next", "link 1"), float)
 
 
 def test_asking_needs_no_gradients_and_leaves_training_on(reasoner: Reasoner) -> None:

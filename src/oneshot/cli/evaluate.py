@@ -70,6 +70,16 @@ def evaluate(
         console.print_json({"data": dataset.name, "split": split, **report.as_dict()})
         return
     print_report(f"{dataset.name}, {split} split", report.as_dict())
+    print_cases(report.per_case)
+
+
+def print_cases(per_case: dict[str, dict[str, float]]) -> None:
+    """Metrics of groups of queries: by coverage, and by half-links."""
+    rows = [
+        (name, f"{part['mrr']:.4f}", f"{part['hits@10']:.4f}", f"{part['queries']:,}")
+        for name, part in per_case.items()
+    ]
+    console.print_table("by case", ("case", "MRR", "Hits@10", "queries"), rows)
 
 
 def print_report(title: str, report: dict[str, Any], baseline_mrr: float | None = None) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from oneshot.data.load import both_directions
 from oneshot.errors import InputError
+from oneshot.evaluation.cases import cases
 from oneshot.evaluation.coverage import components
 from oneshot.ranking import (
     KnownFacts,
@@ -19,6 +21,7 @@ from oneshot.ranking import (
     candidate_ranks,
     filtered_ranks,
     metrics,
+    order_outside,
 )
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.reasoner import Reasoner
@@ -33,6 +36,7 @@ class Report:
     `coverage`: share of queries whose answer was sampled. `no_path`: share whose answer cannot be
     reached by any path. `interval`: bootstrap 95 % interval of the MRR. `queries`: number of
     evaluated queries, out of `of`. `per_relation`: by name, inverse relations separately (⁻¹).
+    `per_case`: by what graph and subgraph know about the answer (see `oneshot.evaluation.cases`).
     """
 
     metrics: Metrics
@@ -46,6 +50,7 @@ class Report:
     seconds: float
     per_relation: dict[str, dict[str, float]] = field(repr=False)
     per_direction: dict[str, dict[str, float]] = field(repr=False)
+    per_case: dict[str, dict[str, float]] = field(repr=False)
 
     @property
     def mrr(self) -> float:
@@ -64,6 +69,7 @@ class Report:
             "of": self.of,
             "seconds": self.seconds,
             "per_direction": self.per_direction,
+            "per_case": self.per_case,
             "per_relation": self.per_relation,
         }
 
@@ -125,6 +131,9 @@ def evaluate(
             size.shrink(error)
             continue
         ranks = filtered_ranks(batch, scores, answers[step], known, graph.num_entities, uncovered)
+        if uncovered == "below" and reasoner.sampler.scores_answers:
+            likelihoods = partial(reasoner.sampler.likelihoods, graph)
+            ranks = order_outside(ranks, batch, answers[step], known, likelihoods)
         columns = (ranks.optimistic, ranks.pessimistic, ranks.covered.long())
         found[done : done + len(step)] = torch.stack(columns, dim=1)
         size.learn(batch)
@@ -141,7 +150,8 @@ def evaluate(
     no_path = part_of[queries[:, 0]] != part_of[answers]
     return _report(
         reasoner,
-        queries[:, 1],
+        queries,
+        answers,
         best,
         worst,
         covered.bool(),
@@ -210,7 +220,8 @@ def _candidate_places(batch: SubgraphBatch, candidates: Tensor) -> Tensor:
 
 def _report(
     reasoner: Reasoner,
-    relation: Tensor,
+    queries: Tensor,
+    answers: Tensor,
     best: Tensor,
     worst: Tensor,
     covered: Tensor,
@@ -219,7 +230,7 @@ def _report(
     seed: int,
     seconds: float,
 ) -> Report:
-    graph = reasoner.graph
+    graph, relation = reasoner.graph, queries[:, 1]
     ranks = (best + worst).double() / 2
 
     def part(mask: Tensor) -> dict[str, float]:
@@ -228,6 +239,9 @@ def _report(
             "coverage": float(covered[mask].double().mean()),
             "queries": int(mask.sum()),
         }
+
+    def parts(masks: dict[str, Tensor]) -> dict[str, dict[str, float]]:
+        return {name: part(mask) for name, mask in masks.items() if bool(mask.any())}
 
     forward = relation < graph.num_relations
     directions = {"forward": forward, "inverse": ~forward}
@@ -245,5 +259,6 @@ def _report(
         per_relation={
             graph.relation_name(r): part(relation == r) for r in relation.unique().tolist()
         },
-        per_direction={name: part(mask) for name, mask in directions.items() if bool(mask.any())},
+        per_direction=parts(directions),
+        per_case=parts(cases(graph, queries, answers, covered, no_path)),
     )

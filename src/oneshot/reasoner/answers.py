@@ -149,21 +149,25 @@ class Candidates(NamedTuple):
     """The scored entities of one query, on the CPU.
 
     `entities` int64 [k]; `scores` float32 [k]; `known` bool [k]: whether the graph contains the
-    fact; `linked`: whether the query entity has any fact; `num_edges`: of the subgraph.
+    fact; `answerable`: whether the query entity has any fact,
+    or the sampler finds likely answers without; `num_edges`: of the subgraph.
     """
 
     query: tuple[int, int]
     entities: Tensor
     scores: Tensor
     known: Tensor
-    linked: bool
+    answerable: bool
     num_edges: int
 
 
 def candidates_of(
-    graph: KnowledgeGraph, batch: SubgraphBatch, scores: Tensor
+    graph: KnowledgeGraph, batch: SubgraphBatch, scores: Tensor, needs_facts: bool = True
 ) -> Iterator[Candidates]:
-    """The scored entities of each query of a batch, given the scores [N] of its entities."""
+    """The scored entities of each query of a batch, given the scores [N] of its entities.
+
+    `needs_facts`: whether only queries about entities with facts are answerable.
+    """
     count = batch.num_queries
     if count == 0:
         return
@@ -193,7 +197,7 @@ def candidates_of(
             entities[place],
             values[place],
             torch.isin(entities[place], source[place][asked]),
-            degree[place] > 0,
+            not needs_facts or degree[place] > 0,
             edges[place],
         )
 
@@ -207,10 +211,10 @@ def best_answers(
 ) -> tuple[Answer, ...]:
     """The candidates with the highest scores, as selected by the options; ties by lower id.
 
-    `allowed` int64 [m]: entities that may be answers, None for all. A query about an entity without
-    facts has no answers.
+    `allowed` int64 [m]: entities that may be answers, None for all. A query that is not
+    answerable has no answers.
     """
-    if not found.linked:
+    if not found.answerable:
         return ()
     keep = ~found.known if options.exclude_known else torch.ones_like(found.known)
     if allowed is not None:

@@ -129,7 +129,7 @@ class Reasoner:
         query = torch.tensor([[head, label]], device=self.device)
         batch, scores = self.reason(query, include)
         check_finite(scores)
-        (found,) = candidates_of(self.graph, batch, scores)
+        (found,) = candidates_of(self.graph, batch, scores, self._needs_facts)
         prediction = self._prediction(found, options, allowed)
         if not options.explain:
             return prediction
@@ -155,7 +155,8 @@ class Reasoner:
         queries before it ("raise"), or has a prediction without answers and with its `error`
         ("record").
 
-        A query about an entity without facts has no answers here and does not end the stream.
+        A query about an entity without facts does not end the stream; it has no answers unless the
+        sampler scores likely answers.
         """
         from oneshot.reasoner.stream import predict_stream
 
@@ -230,10 +231,10 @@ class Reasoner:
         """The answers of each query of a batch, given the scores [N] of its entities.
 
         `options`: for each query; candidates and explanations are left to the caller. A query about
-        an entity without facts has no answers.
+        an entity without facts has no answers unless the sampler scores likely answers.
         """
         check_finite(scores)
-        every = candidates_of(self.graph, batch, scores)
+        every = candidates_of(self.graph, batch, scores, self._needs_facts)
         for found, wanted in zip(every, options, strict=True):
             yield self._prediction(found, wanted)
 
@@ -280,8 +281,13 @@ class Reasoner:
         """Number of facts of an entity; reads only its own rows."""
         return int(self.graph.degree_of(torch.tensor([entity], device=self.graph.device)))
 
+    @property
+    def _needs_facts(self) -> bool:
+        """Whether the sampler finds no answers for an entity without facts."""
+        return not self.sampler.scores_answers
+
     def _check_linked(self, entity: int) -> None:
-        if self._degree(entity) == 0:
+        if self._needs_facts and self._degree(entity) == 0:
             raise InputError(
                 f"entity {self.graph.entities[entity]!r} has no facts in the graph, so no answer "
                 "can be reached from it; add a fact about it first"

@@ -206,6 +206,16 @@ class Sampler(ABC):
             return self._ranks(graph.host, queries.to(here), targets.to(here)).to(graph.device)
         return self._ranks(graph, queries, targets)
 
+    def likelihoods(
+        self, graph: AdjacencyGraph, queries: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Likelihood of every entity to be the answer, for blocks of rows of `queries` [n, 2].
+
+        → (rows [b], likelihoods [b, V]), on the device of the graph; nothing if the sampler has no
+        such score (see `scores_answers`).
+        """
+        yield from ()
+
     def _ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
         """See `ranks`; other samplers may override it with a faster method."""
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)

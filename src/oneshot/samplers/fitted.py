@@ -1,6 +1,7 @@
 """FittedSampler: entities near the query entity by PPR, and likely answers by a fitted score."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -105,6 +106,15 @@ class FittedSampler(PPRSampler):
             raise InputError("these are not the weights of a fitted sampler")
         self.weights = weights.float()
         self._tables = WeakKeyDictionary()
+
+    def likelihoods(
+        self, graph: AdjacencyGraph, queries: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        here = graph.host or graph
+        queries = queries.to(here.device)
+        for rows, near in self._score_blocks(here, queries[:, 0]):
+            likely = self._likelihood(here, queries[rows, 1], near)
+            yield rows.to(graph.device), likely.to(graph.device)
 
     def _may_push(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         return False  # the likelihood is over all entities
