@@ -178,7 +178,7 @@ def trained(run: Path) -> tuple[bytes, dict[str, Tensor], list[Any]]:
     return (run / "predictor.safetensors").read_bytes(), tensors, history
 
 
-def test_a_training_told_to_stop_anywhere_goes_on_as_if_nothing_was(
+def test_a_training_stopped_anywhere_resumes_as_if_uninterrupted(
     base: Path, tmp_path: Path
 ) -> None:
     data = load(base / "data")

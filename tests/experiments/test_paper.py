@@ -185,12 +185,12 @@ def test_a_row_that_was_finished_does_not_hide_that_it_is_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def told() -> Iterator[Callable[[], bool]]:
+    def stop() -> Iterator[Callable[[], bool]]:
         yield lambda: True
 
     done = {"test": {}, "valid": {}, "epochs": 1}
     monkeypatch.setattr(workbench, "train_run", lambda *_, **__: done)
-    monkeypatch.setattr(workbench, "told_to_stop", told)
+    monkeypatch.setattr(workbench, "stop_request", stop)
     bench = Workbench(tmp_path, torch.device("cpu"), quick=True)
     with pytest.raises(StopTraining):
         bench.train(bench.dataset("umls"), bench.config("umls"))

@@ -220,7 +220,7 @@ def test_a_diverging_training_is_a_row(tmp_path: Path, monkeypatch: pytest.Monke
         make_report(TABLES["budget"], bench)
 
 
-def test_a_table_told_to_stop_goes_on_within_the_training(
+def test_a_stopped_table_resumes_within_the_training(
     run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[None] = []
@@ -229,7 +229,7 @@ def test_a_table_told_to_stop_goes_on_within_the_training(
     def stop_later() -> Iterator[Callable[[], bool]]:
         yield lambda: asked.append(None) or len(asked) == 12
 
-    monkeypatch.setattr(workbench, "told_to_stop", stop_later)
+    monkeypatch.setattr(workbench, "stop_request", stop_later)
     command = ["paper", "heuristics", "--quick", "--set", "training.epochs=3", "--out", tmp_path]
     stopped = run(*command)
     assert stopped.code == 143

@@ -87,7 +87,7 @@ def train(
     from oneshot.runs.run import Run
     from oneshot.runs.train import train_run
     from oneshot.system.devices import find_device
-    from oneshot.training.interrupt import interrupted, told_to_stop
+    from oneshot.training.interrupt import interrupted, stop_request
     from oneshot.training.observer import Observer
     from oneshot.training.tensorboard import TensorBoard
 
@@ -109,7 +109,7 @@ def train(
     observers: list[Observer] = [TrainingDisplay()]
     if tensorboard is not None:
         observers.append(TensorBoard(tensorboard))
-    with told_to_stop() as should_stop, interrupted() as is_interrupted:
+    with stop_request() as should_stop, interrupted() as is_interrupted:
         result = train_run(
             dataset,
             out,

@@ -46,7 +46,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def told_to_stop() -> Iterator[Callable[[], bool]]:
+def stop_request() -> Iterator[Callable[[], bool]]:
     """Record SIGTERM, as sent by cluster schedulers and `kill`. → whether it was received
 
     A second SIGTERM ends the process at once. Has no effect outside of the main thread, as only

@@ -28,7 +28,7 @@ from oneshot.runs.run import Run
 from oneshot.runs.train import train_run, warn
 from oneshot.samplers._budget import DEFAULT_EDGE_RATIO, DEFAULT_ENTITY_RATIO
 from oneshot.search.observer import SearchObserver
-from oneshot.training.interrupt import StopTraining, told_to_stop
+from oneshot.training.interrupt import StopTraining, stop_request
 from oneshot.training.observer import Observer
 
 QUICK_DATA = "family:100"
@@ -194,7 +194,7 @@ class Workbench:
             "messages": self.messages,
         }
         try:
-            with told_to_stop() as should_stop:
+            with stop_request() as should_stop:
                 result = train_run(
                     data, run, config, self.device, **options, should_stop=should_stop
                 )
