@@ -23,7 +23,7 @@ from oneshot.graph import saved as storage
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.saved import (
     MARKER,
-    check_place,
+    check_destination,
     is_saved_graph,
     verify_graph,
     write_marker,
@@ -126,9 +126,9 @@ def test_only_a_directory_with_the_marker_is_a_saved_graph(tmp_path: Path) -> No
     assert not is_saved_graph(tmp_path)
     small().save(tmp_path / "saved")
     assert is_saved_graph(tmp_path / "saved")
-    check_place(tmp_path / "saved")
+    check_destination(tmp_path / "saved")
     with pytest.raises(InputError, match="was not written by oneshot"):
-        check_place(tmp_path)
+        check_destination(tmp_path)
 
 
 def test_arrays_of_others_are_not_deleted(tmp_path: Path) -> None:

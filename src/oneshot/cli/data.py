@@ -38,12 +38,12 @@ def data(
     Large text and Parquet files are converted on disk and never loaded as a whole; after an
     interruption, the same command resumes the conversion.
     """
-    from oneshot.graph.saved import MARKER, check_place
+    from oneshot.graph.saved import MARKER, check_destination
     from oneshot.system.devices import find_device
 
     find_device(device)
     if save is not None:
-        check_place(save)
+        check_destination(save)
         check_output(save / MARKER, source)
     if verify:
         _verify(source)

@@ -100,7 +100,7 @@ def train(
     if config is None and not is_resumed and plan and not _has_company():
         given = from_table({}, changes)  # report wrong settings before the data are read
         dataset = load_data(source, given.training.seed)
-        Run(out).check_place(dataset.graph)
+        Run(out).check_destination(dataset.graph)
         found = _planned(dataset, torch_device, changes, given.training.seed, is_shown=not json)
         chosen = found.config
     else:

@@ -81,8 +81,8 @@ class MappedGraph(KnowledgeGraph):
         return indptr[entities + 1] - indptr[entities]
 
 
-def check_place(path: Path) -> None:
-    """Raise if no graph can be saved there; called before the long work starts."""
+def check_destination(path: Path) -> None:
+    """Raise if no graph can be saved in `path`; called before the long work starts."""
     check_replaceable(path, MARKER, CONTENTS)
 
 

@@ -199,12 +199,12 @@ class Run:
         """
         message = (
             f"{self.path}: another process is writing this run; wait for it, or choose another "
-            "place"
+            "directory"
         )
         with held(self.path, message):
             yield
 
-    def check_place(self, graph: KnowledgeGraph) -> None:
+    def check_destination(self, graph: KnowledgeGraph) -> None:
         """Raise unless a run on this graph may be written here; called before the long work starts.
 
         An existing directory must be a run written by oneshot: it has our `graph.json` (a
@@ -250,7 +250,7 @@ class Run:
             predictor=reasoner.predictor.config,
             training=TrainingConfig(seed=reasoner.sampler.seed),
         )
-        self.check_place(reasoner.graph)
+        self.check_destination(reasoner.graph)
         self.check_no_changes()
         with ExitStack() as stack:
             if self.path.is_dir():

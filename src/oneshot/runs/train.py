@@ -113,7 +113,7 @@ class TrainingJob:
     def run(self, resume: bool) -> dict[str, Any]:
         """Train or resume, and evaluate. → the result; empty except in the first process"""
         path, is_first = self.path, self.team.is_first
-        Run(path).check_place(self.data.graph)
+        Run(path).check_destination(self.data.graph)
         with ExitStack() as held:
             is_held = is_first and path.is_dir()
             if is_held:

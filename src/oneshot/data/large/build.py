@@ -42,7 +42,7 @@ from oneshot.data.split import check_shares, split_notes, split_parts
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.adjacency import integer_type
 from oneshot.graph.graph import check_relations, fingerprint_of
-from oneshot.graph.saved import CONTENTS, MARKER, check_place, write_marker
+from oneshot.graph.saved import CONTENTS, MARKER, check_destination, write_marker
 from oneshot.graph.vocabulary import Vocabulary, hash_names
 from oneshot.system.files import replacing_directory, sync
 
@@ -66,7 +66,7 @@ def build_graph(
     `path`.
     """
     options = options or Options()
-    check_place(path)
+    check_destination(path)
     if len(files.splits) == 1:
         check_shares(options.valid_share, options.test_share)
     work = building_place(path)
