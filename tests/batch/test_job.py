@@ -1,4 +1,4 @@
-"""Tests of answering a file of questions."""
+"""Tests of answering a file of queries."""
 
 import csv
 import gzip
@@ -13,7 +13,7 @@ from tests.support.commands import Command, listing
 from tests.support.samples import chain_world, tiny_predictor, trained_run, write_world
 
 from oneshot.batch import answers as answering
-from oneshot.batch import questions
+from oneshot.batch import queries
 from oneshot.errors import InputError
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
@@ -90,29 +90,29 @@ def read_answers(path: Path) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_questions_are_read_and_answered_as_they_come(
+def test_queries_are_read_and_answered_as_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is kept: of a long file never more than a batch is under way."""
     reasoner = Reasoner(chain_world(12).graph, PPRSampler(0.5), tiny_predictor().float())
     asked = write_questions(tmp_path / "q.tsv", [("link 1", "next")] * 100)
     read = written = most = 0
-    original = questions.read_questions
+    original = queries.read_queries
 
     def counted(path: Path) -> Any:
         nonlocal read
-        for question in original(path):
+        for query in original(path):
             read += 1
-            yield question
+            yield query
 
     def progress(done: int) -> None:
         nonlocal written, most
         written += done
         most = max(most, read - written)
 
-    monkeypatch.setattr(answering, "read_questions", counted)
+    monkeypatch.setattr(answering, "read_queries", counted)
     out = tmp_path / "a.jsonl"
-    answering.answer_questions(reasoner, asked, out, batch_size=8, progress=progress)
+    answering.answer_queries(reasoner, asked, out, batch_size=8, progress=progress)
     assert (read, written, most) == (100, 100, 7)
     assert len(out.read_text().splitlines()) == 100
 
@@ -150,7 +150,7 @@ def test_wrong_questions_are_told_before_anything_is_written(
 def test_a_header_may_turn_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
     path.write_text("\ufeffRelation,Entity\nnext,a\n")
-    assert [(q.entity, q.relation) for q in questions.read_questions(path)] == [("a", "next")]
+    assert [(q.entity, q.relation) for q in queries.read_queries(path)] == [("a", "next")]
     pq.write_table(pa.table({"x": ["a", None], "y": ["r", "r"]}), tmp_path / "q.parquet")
     with pytest.raises(InputError, match=r"row 2: a name is missing"):
-        list(questions.read_questions(tmp_path / "q.parquet"))
+        list(queries.read_queries(tmp_path / "q.parquet"))

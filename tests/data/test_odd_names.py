@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.commands import Command
 from tests.support.samples import chain_world, tiny_predictor, trained_run
 
-from oneshot.batch.answers import answer_questions
+from oneshot.batch.answers import answer_queries
 from oneshot.data import formats as reading
 from oneshot.data.dataset import Dataset
 from oneshot.data.formats import text as text_tables
@@ -192,11 +192,11 @@ def test_answers_with_odd_names_are_one_row_each(tmp_path: Path, end: str) -> No
     reasoner = saved(tmp_path / "run", graph_of([f"r{end}"], entities))
     asked = tmp_path / "q.parquet"
     pq.write_table(pa.table({"entity": entities[:2], "relation": [f"r{end}"] * 2}), asked)
-    answer_questions(reasoner, asked, tmp_path / "a.jsonl", AnswerOptions(top=2))
+    answer_queries(reasoner, asked, tmp_path / "a.jsonl", AnswerOptions(top=2))
     lines = (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["query"]["entity"] for line in lines] == entities[:2]
     for name, separator in (("a.tsv", "\t"), ("a.csv", ",")):
-        answer_questions(reasoner, asked, tmp_path / name, AnswerOptions(top=2))
+        answer_queries(reasoner, asked, tmp_path / name, AnswerOptions(top=2))
         with (tmp_path / name).open(encoding="utf-8", newline="") as file:
             header, *rows = csv.reader(file, delimiter=separator, strict=True)
         assert [row[:2] for row in rows] == [[e, f"r{end}"] for e in entities[:2] for _ in range(2)]

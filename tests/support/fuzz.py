@@ -26,7 +26,7 @@ from tests.support.official import checkpoint
 from tests.support.samples import SMALL, chain_world, trained_run, write_world
 from tests.support.services import saved_run
 
-from oneshot.batch.questions import read_questions
+from oneshot.batch.queries import read_queries
 from oneshot.config import from_table, read_config, to_toml
 from oneshot.data.dataset import both_directions
 from oneshot.data.formats import FORMATS
@@ -155,7 +155,7 @@ def make_bench(home: Path) -> Bench:
     for suffix in (".tsv", ".csv.gz", ".parquet"):
         path = home / f"questions{suffix}"
         path.write_bytes(_questions(suffix))
-        bench.inputs.append(Target(path.name, path, lambda path: list(read_questions(path))))
+        bench.inputs.append(Target(path.name, path, lambda path: list(read_queries(path))))
     official = home / "official.pt"
     torch.save({"model_state_dict": checkpoint(7, True, True, False)}, official)
     bench.inputs.append(

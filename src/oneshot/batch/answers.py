@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from oneshot.batch.questions import read_questions
+from oneshot.batch.queries import read_queries
 from oneshot.data.formats import FORMATS
 from oneshot.errors import InputError
 from oneshot.reasoner.answers import AnswerOptions, Prediction
@@ -31,7 +31,7 @@ ENDINGS = (JSON_LINES, *(suffix for suffix, found in FORMATS.items() if found.wr
 _LINE_ENDS = re.compile("[\x85\u2028\u2029]")  # not escaped by JSON
 
 
-def check_answers_place(path: Path) -> None:
+def check_answers_path(path: Path) -> None:
     """Raise if answers cannot be written to this path; called before the long work starts."""
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: unsupported suffix for answers; use {', '.join(ENDINGS)}")
@@ -39,9 +39,9 @@ def check_answers_place(path: Path) -> None:
         raise InputError(f"{path}: exists and is not a file; choose another path")
 
 
-def answer_questions(
+def answer_queries(
     reasoner: Reasoner,
-    questions: Path,
+    queries: Path,
     path: Path,
     options: AnswerOptions | None = None,
     *,
@@ -53,12 +53,12 @@ def answer_questions(
     The suffix selects JSON lines (one line per query) or a table (one row per answer). One batch of
     queries is in memory at a time. Returns the number of queries without an answer.
     """
-    check_answers_place(path)
+    check_answers_path(path)
     unanswered = 0
 
     def stream() -> Iterator[Prediction]:
         nonlocal unanswered
-        asked = ((question.entity, question.relation) for question in read_questions(questions))
+        asked = ((query.entity, query.relation) for query in read_queries(queries))
         for found in reasoner.predict_stream(asked, options=options, batch_size=batch_size):
             unanswered += not found.answers
             yield found

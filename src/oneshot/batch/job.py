@@ -17,7 +17,7 @@ from oneshot.batch.manifest import (
     read_manifest,
 )
 from oneshot.batch.parts import answer_partition, unanswered_in
-from oneshot.batch.questions import check_questions, read_questions
+from oneshot.batch.queries import check_queries, read_queries
 from oneshot.batch.source import Source, file_digest, opened
 from oneshot.errors import InputError, OneshotError
 from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions
@@ -125,7 +125,7 @@ def _manifest(job: Job, stored: Manifest | None, is_here: bool) -> Manifest:
         # a local worker needs the reasoner again.
         opened.cache_clear()
         reasoner, identity = opened(source, job.device if is_here else "cpu")
-        count = check_questions(reasoner, job.queries) if stored is None else stored.questions
+        count = check_queries(reasoner, job.queries) if stored is None else stored.questions
     usual = default_partition(count) if stored is None else stored.partition
     manifest = Manifest(
         reasoner=identity,
@@ -195,10 +195,10 @@ def _work(job: Job, manifest: Manifest, missing: list[int], crew: Workers) -> in
             unanswered += outcome["unanswered"]
             bar.advance(shown, len(rows))
 
-        for number, questions in _partitions(job.queries, manifest, missing):
+        for number, queries in _partitions(job.queries, manifest, missing):
             while len(in_hand) >= _IN_HAND * crew.slots:
                 collect()
-            crew.submit(number, {**task, "number": number, "questions": questions})
+            crew.submit(number, {**task, "number": number, "questions": queries})
             in_hand.add(number)
         while in_hand:
             collect()
@@ -208,11 +208,11 @@ def _work(job: Job, manifest: Manifest, missing: list[int], crew: Workers) -> in
 def _partitions(path: Path, manifest: Manifest, wanted: list[int]) -> Iterator[tuple[int, Pairs]]:
     """The queries of the given partitions, read on demand."""
     before = _stamp(path)
-    questions = ((question.entity, question.relation) for question in read_questions(path))
+    queries = ((query.entity, query.relation) for query in read_queries(path))
     done = 0
     for number in wanted:
         rows = manifest.rows(number)
-        pairs = list(itertools.islice(questions, rows.start - done, rows.stop - done))
+        pairs = list(itertools.islice(queries, rows.start - done, rows.stop - done))
         done = rows.stop
         if len(pairs) != len(rows) or _stamp(path) != before:
             raise InputError(f"{path}: was changed while its queries were answered")

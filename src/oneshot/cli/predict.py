@@ -310,16 +310,16 @@ def answer_into_file(
     json: bool,
 ) -> None:
     """Answer a file of queries into another file."""
-    from oneshot.batch.answers import answer_questions, check_answers_place
-    from oneshot.batch.questions import check_questions
+    from oneshot.batch.answers import answer_queries, check_answers_path
+    from oneshot.batch.queries import check_queries
 
-    check_answers_place(out)
+    check_answers_path(out)
     started = time.perf_counter()
     with console.status(f"checking {queries}"):
-        count = check_questions(reasoner, queries)
+        count = check_queries(reasoner, queries)
     with console.progress_bar() as progress:
         task = progress.add_task("answering", total=count)
-        unanswered = answer_questions(
+        unanswered = answer_queries(
             reasoner,
             queries,
             out,

@@ -15,28 +15,28 @@ _COLUMNS: Columns = {
 
 
 @dataclass(frozen=True)
-class Question:
-    """A query by names; `place`: its file and line, for messages."""
+class NamedQuery:
+    """A query by names; `location`: its file and line, for messages."""
 
     entity: str
     relation: str
-    place: str
+    location: str
 
 
-def read_questions(path: Path) -> Iterator[Question]:
+def read_queries(path: Path) -> Iterator[NamedQuery]:
     """The queries in a file of two columns, entity and relation, in order."""
-    for place, (entity, relation) in read_rows(path, _COLUMNS, "queries"):
-        yield Question(entity, relation, place)
+    for location, (entity, relation) in read_rows(path, _COLUMNS, "queries"):
+        yield NamedQuery(entity, relation, location)
 
 
-def check_questions(reasoner: Reasoner, path: Path) -> int:
+def check_queries(reasoner: Reasoner, path: Path) -> int:
     """Raise on the first query with an unknown name. Returns the number of queries."""
     count = 0
-    for question in read_questions(path):
+    for query in read_queries(path):
         try:
-            reasoner.query(question.entity, question.relation)
+            reasoner.query(query.entity, query.relation)
         except InputError as error:
-            raise InputError(f"{question.place}: {error}") from error
+            raise InputError(f"{query.location}: {error}") from error
         count += 1
     if not count:
         raise InputError(f"{path}: the file has no queries")
