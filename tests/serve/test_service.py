@@ -307,7 +307,7 @@ def test_pages_need_nothing_from_elsewhere(url: str, path: str) -> None:
 
 
 def test_scripts_load_nothing_from_elsewhere(url: str) -> None:
-    for name in ("page.js", "choosing.js", "drawing.js", "page.css", "reference.css"):
+    for name in ("page.js", "combobox.js", "drawing.js", "page.css", "reference.css"):
         text = request(f"{url}/page/{name}").body.decode()
         assert "http://" not in text.replace("http://www.w3.org", "")
         assert "https://" not in text

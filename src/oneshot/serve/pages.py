@@ -15,7 +15,7 @@ PAGE = {
     "reference.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
     "drawing.js": "text/javascript; charset=utf-8",
-    "choosing.js": "text/javascript; charset=utf-8",
+    "combobox.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
 

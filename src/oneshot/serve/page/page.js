@@ -1,6 +1,6 @@
 // The page: sends questions to the service, shows the answers, and keeps the question in the URL.
 
-import { suggest } from "./choosing.js";
+import { suggest } from "./combobox.js";
 import { draw } from "./drawing.js";
 
 const $ = (id) => document.getElementById(id);
