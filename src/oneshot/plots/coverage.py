@@ -6,17 +6,18 @@ from pathlib import Path
 
 from oneshot.errors import InputError, require
 from oneshot.evaluation.coverage import Coverage, budget_label
+from oneshot.plots.palette import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 from oneshot.system.files import replacing
 
 PICTURE_FORMATS = (".png", ".svg", ".pdf")
 
 # Colours and markers differ, so that the plot is also readable in greyscale.
 _STYLES = {
-    "ppr": ("#0b6e4f", "o", "-"),
-    "bfs": ("#1f77b4", "s", "--"),
-    "random_walk": ("#9467bd", "^", "-."),
-    "pagerank": ("#d95f02", "D", ":"),
-    "random": ("#7f7f7f", "x", (0, (1, 1))),
+    "ppr": (GREEN, "o", "-"),
+    "bfs": (BLUE, "s", "--"),
+    "random_walk": (PURPLE, "^", "-."),
+    "pagerank": (ORANGE, "D", ":"),
+    "random": (NEUTRAL, "x", (0, (1, 1))),
 }
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.plots.coverage import check_plot
+from oneshot.plots.palette import GREEN, ORANGE
 from oneshot.system.files import replacing
 
 _PANELS = (
@@ -20,7 +21,7 @@ _LABELS = {
     "resident_gb": "prediction (resident)",
 }
 # Colours, markers and line styles differ, so that the plot is also readable in greyscale.
-_COLOURS = {"family": "#0b6e4f", "power-law": "#d95f02"}
+_COLOURS = {"family": GREEN, "power-law": ORANGE}
 _STYLES = (("o", "-"), ("s", "--"), ("^", ":"))
 
 

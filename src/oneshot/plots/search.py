@@ -5,12 +5,13 @@ from statistics import fmean, median
 from typing import Any
 
 from oneshot.plots.coverage import check_plot
+from oneshot.plots.palette import GREEN, NEUTRAL, ORANGE
 from oneshot.ranking import METRICS
 from oneshot.search.store import Trial
 from oneshot.search.summary import Summary
 from oneshot.system.files import replacing
 
-_OURS, _RANDOM, _STOPPED = "#0b6e4f", "#7f7f7f", "#d95f02"
+_OURS, _RANDOM, _STOPPED = GREEN, NEUTRAL, ORANGE
 _MOST_BARS = 12
 
 

@@ -18,6 +18,7 @@ from oneshot.experiments.paper import published
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
 from oneshot.experiments.tables.workbench import Workbench, facts_digest, file_name
 from oneshot.plots.coverage import check_plot
+from oneshot.plots.palette import QUERY, SERIES
 from oneshot.samplers import PPRSampler
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.files import replacing
@@ -29,7 +30,7 @@ _FIRST = 3
 Question = tuple[int, int, tuple[int, ...]]
 """Entity, relation (+ R for the inverse) and the answers."""
 
-_INK, _FAINT, _QUERY, _ANSWER = "#0072B2", "#c9d1d9", "#1b3a5c", "#D55E00"
+_ENTITY, _EDGE, _ANSWER = SERIES[0], "#c9d1d9", SERIES[1]
 
 
 def _plan(bench: Workbench) -> Iterator[Row]:
@@ -146,11 +147,11 @@ def draw_case(
         for x, r, o in zip(head, relation, tail, strict=True)
         if x < o and r != max(relation)
     ]
-    axes.add_collection(LineCollection(lines, colors=_FAINT, linewidths=0.5, zorder=1))
+    axes.add_collection(LineCollection(lines, colors=_EDGE, linewidths=0.5, zorder=1))
     size = 30 if batch.num_entities < 200 else 8
-    axes.scatter(*zip(*places, strict=True), s=size, color=_INK, zorder=2)
+    axes.scatter(*zip(*places, strict=True), s=size, color=_ENTITY, zorder=2)
     source = int(batch.source[0])
-    for marked, colour, label in (([source], _QUERY, "query"), (answers, _ANSWER, "answer")):
+    for marked, colour, label in (([source], QUERY, "query"), (answers, _ANSWER, "answer")):
         if marked:
             points = [places[place] for place in marked]
             axes.scatter(*zip(*points, strict=True), s=90, color=colour, zorder=3, label=label)
@@ -169,7 +170,7 @@ def draw_case(
         chart = figure.add_subplot(right[number, 2])
         names = sorted(counts)
         shown = ["no path" if name < 0 else str(name) for name in names]
-        chart.bar(range(len(names)), [counts[name] for name in names], color=_INK)
+        chart.bar(range(len(names)), [counts[name] for name in names], color=_ENTITY)
         chart.set_xticks(range(len(names)), shown, fontsize=7)
         chart.set_xlabel(label, fontsize=8)
         chart.set_ylabel("entities", fontsize=8)

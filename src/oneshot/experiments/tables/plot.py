@@ -7,9 +7,10 @@ from typing import Any
 
 from oneshot.experiments.tables.table import Figures
 from oneshot.plots.coverage import check_plot
+from oneshot.plots.palette import SERIES
 from oneshot.system.files import replacing
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#555555")
+_COLOURS = (*SERIES[:5], SERIES[-1])  # as many as markers
 _MARKERS = "osD^vx"
 
 

@@ -7,15 +7,9 @@ entities and of their distances from the query entity.
 import math
 from pathlib import Path
 
-from oneshot.plots.explanation.graph import (
-    FAINT,
-    GREY,
-    INK,
-    SOFT,
-    draw_neighbourhood,
-    relation_styles,
-)
+from oneshot.plots.explanation.graph import draw_neighbourhood, relation_styles
 from oneshot.plots.explanation.layout import lay_out
+from oneshot.plots.palette import FAINT, GREY, INK, SOFT
 from oneshot.plots.shapes import (
     Box,
     Curve,

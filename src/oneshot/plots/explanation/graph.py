@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from oneshot.plots.explanation.layout import Layout
+from oneshot.plots.palette import ANSWER, FAINT, GREY, INK, QUERY, SERIES, SOFT
 from oneshot.plots.shapes import (
     Box,
     Circle,
@@ -19,11 +20,6 @@ from oneshot.plots.shapes import (
     text_width,
 )
 from oneshot.reasoner.explanation import Explanation
-
-# The colour-blind safe palette of Okabe and Ito, without colours too pale for white.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#B8860B", "#3FA0DB", "#882255", "#555555")
-INK, SOFT, GREY, FAINT = "#1b1f24", "#57606a", "#9aa4af", "#d5dae0"
-_QUERY, _ANSWER = "#1b3a5c", "#8f2d00"
 
 _BENDS = (0.0, 32.0, -32.0, 60.0, -60.0, 90.0, -90.0)  # of parallel edges, in pixels
 
@@ -44,7 +40,7 @@ def relation_styles(explanation: Explanation) -> dict[int, Style]:
     edges = [edge for path in explanation.paths for edge in path.edges]
     relations = dict.fromkeys(int(explanation.batch.edges[1, edge]) % count for edge in edges)
     return {
-        relation: Style(_COLOURS[number % len(_COLOURS)], number >= len(_COLOURS))
+        relation: Style(SERIES[number % len(SERIES)], number >= len(SERIES))
         for number, relation in enumerate(relations)
     }
 
@@ -117,7 +113,7 @@ def _entity(
     if entity in (explanation.source, explanation.target):
         text = shortened(name, 13, gap - 44, True)
         half = text_width(text, 13, True) / 2 + 13
-        colour = _QUERY if entity == explanation.source else _ANSWER
+        colour = QUERY if entity == explanation.source else ANSWER
         role = "query" if entity == explanation.source else "answer"
         return [
             Box((x - half, y - 15), 2 * half, 30, colour, 14, title, entity=name),
