@@ -1,7 +1,8 @@
-"""Take the pictures of the page that the docs show, from a run on the bundled graph.
+"""Make the images of the docs: screenshots of the web page, and the plot of an explanation.
 
-Run `oneshot demo` first; its run is served and asked here. Needs Debian's chromium and the extra
-`browser`.
+    oneshot train world --out runs/world && python scripts/take_screenshots.py runs/world
+
+Needs Chromium (Debian's package) and the extras `browser`, `plot` and `serve`.
 """
 
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+import oneshot
+from oneshot.experiments.demo import QUESTION
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
 
@@ -24,17 +27,23 @@ SHOTS = {
 
 
 def main() -> None:
-    run = Path(sys.argv[1] if len(sys.argv) > 1 else "demo/run")
+    run = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/world")
     with tempfile.TemporaryDirectory() as directory:
-        copy = Path(directory) / "run"  # nothing of the run itself is changed
+        copy = Path(directory) / "run"  # the service must not change the run itself
         shutil.copytree(run, copy)
+        entity, relation = QUESTION
+        found = oneshot.Reasoner.load(copy).predict(
+            entity, relation, top=1, exclude_known=True, explain=1
+        )
+        found.explanations[0].to_png(IMAGES / "explanation.png")
+        print(IMAGES / "explanation.png")
         with serving(Service(copy)) as url, sync_playwright() as playwright:
             browser = playwright.chromium.launch(
                 executable_path=shutil.which("chromium"), args=FLAGS
             )
             for name, (size, scheme) in SHOTS.items():
                 page = browser.new_page(viewport=size, color_scheme=scheme)
-                page.goto(f"{url}/#entity=Bolivia&relation=borders&new=1")
+                page.goto(f"{url}/#entity={entity}&relation={relation}&new=1")
                 page.locator("#charts svg").last.wait_for()
                 page.screenshot(path=IMAGES / f"{name}.png", full_page=True)
                 page.close()
