@@ -1,4 +1,4 @@
-"""Answering on a processor: WN18RR, dim 64, 6 layers, 10 % of the entities.
+"""Answering on a processor: WN18RR, dim 64, 6 layers, 10% of the entities.
 
 The predictor has random parameters: what it costs does not depend on what it has learnt.
 """

@@ -1,6 +1,6 @@
 """The service under load: throughput, overload, kill -9, live facts and search on a large graph.
 
-WN18RR (10 % of the entities, dim 64, 6 layers) and HsGeneKG, with random parameters: what an
+WN18RR (10% of the entities, dim 64, 6 layers) and HsGeneKG, with random parameters: what an
 answer costs does not depend on what was learnt. Parts can be named: load overload kill live search.
 """
 

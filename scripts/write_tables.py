@@ -302,7 +302,7 @@ def recipes() -> str:
         "no gate) and FB15k-237 are outside the paper's design space. *Sum and gate* is a "
         "predictor like that of the official code for WN18RR: sum aggregation, GRU gate, 8 layers, "
         "dimension 256 (`configs/WN18RR-sum.toml`; the paper's space ends at dimension 128). "
-        "YAGO3-10-partial holds 43 % of the training facts of YAGO3-10, so its values are not "
+        "YAGO3-10-partial holds 43% of the training facts of YAGO3-10, so its values are not "
         "comparable with published ones. Values are means over runs. Some runs shared a GPU with "
         "others, and some use the same seed. [The paper's tables](paper.md) list each run."
     )
@@ -592,7 +592,7 @@ def serve() -> str:
     ]
     on_gpu = f" and {device['load']['ratio']:.2f} × on the GPU" if device else ""
     remark = (
-        "WN18RR: 10 % of the entities, dimension 64, 6 layers. Batching raises the throughput by "
+        "WN18RR: 10% of the entities, dimension 64, 6 layers. Batching raises the throughput by "
         f"{loads['ratio']:.2f} × on the CPU{on_gpu}. Times include contention with other jobs."
     )
     return table(["test", "result"], rows) + "\n\n" + remark + "\n\n" + machine(value)
@@ -870,7 +870,7 @@ def compare(name: str) -> str:
     ours = settings["config"]
     remark = (
         f"Embedding models have {settings['dim']} numbers per entity and are trained until five "
-        "validations in a row improve the MRR by less than 0.2 %. "
+        "validations in a row improve the MRR by less than 0.2%. "
         f"{value['finding']} oneshot uses {ours['predictor']['num_layers']} layers, dimension "
         f"{ours['predictor']['dim']}, {ours['sampler']['entity_ratio']:.0%} of the entities and "
         f"{ours['training']['epochs']} epochs."

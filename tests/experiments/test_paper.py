@@ -444,7 +444,7 @@ def test_claims_are_reproduced_or_not_by_figures(number: int) -> None:
 
 
 def _gained(data: str, is_much: bool) -> Figures:
-    """A row that is 8 % better than the best peer of the paper's table, or 1 %."""
+    """A row that is 8% better than the best peer of the paper's table, or 1%."""
     main, ogb = published.MAIN.get(data, {}), published.OGB.get(data, {})
     figures = [one["mrr"] for one in main.values()] + [one["test"] for one in ogb.values()]
     best = sorted(figures)[-2]  # the paper's own system is first everywhere

@@ -34,7 +34,7 @@ class Report:
     """The result of an evaluation; ranks are realistic unless noted otherwise.
 
     `coverage`: share of queries whose answer was sampled. `no_path`: share whose answer cannot be
-    reached by any path. `interval`: bootstrap 95 % interval of the MRR. `queries`: number of
+    reached by any path. `interval`: bootstrap 95% interval of the MRR. `queries`: number of
     evaluated queries, out of `of`. `per_relation`: by name, inverse relations separately (⁻¹).
     `per_case`: by what graph and subgraph know about the answer (see `oneshot.evaluation.cases`).
     """

@@ -27,7 +27,7 @@ from oneshot.reasoner.paths import WeightedPath, heaviest_paths, hops, routes
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 
-# Points of the average. The median error is 1 % of the largest share (4 points: 5 %). Gaussian
+# Points of the average. The median error is 1% of the largest share (4 points: 5%). Gaussian
 # quadrature is less accurate, because the score has kinks and saturates.
 _GRADIENT_POINTS = 8
 

@@ -181,7 +181,7 @@ def _marry(rng: np.random.Generator, family: Ints) -> tuple[Bools, Ints, Ints]:
     """Draw the sexes and the couples of a generation, given the birth families int32 [size].
 
     Returns `female` bool [size] and the positions of husbands and wives, int32 [couples]. Couples
-    are ordered by where they live, and so are their children. Siblings who are paired (about 3 % of
+    are ordered by where they live, and so are their children. Siblings who are paired (about 3% of
     people) and one of an odd number of people stay single.
     """
     size = len(family)

@@ -22,7 +22,7 @@ class Truth(NamedTuple):
     """The senses in which a path is a rule, from the strictest to the widest.
 
     `listed`: one of the generator's rules (reversed for inverse queries). `everywhere`: that, or
-    any other sequence of relations that holds in the world of all facts: at least 95 % of the pairs
+    any other sequence of relations that holds in the world of all facts: at least 95% of the pairs
     that it joins by a path without repeated people are also joined by the query relation. Examples
     are grandmother ← grandfather ∘ wife and uncle ← brother ∘ uncle, but not uncle ← aunt ∘ brother
     (he may be the father). `asked`: the same, counting only paths from people who have an answer.

@@ -72,7 +72,7 @@ def _budget_finding(rows: Sequence[Figures]) -> str:
         return ""
     verdict = "as good or better" if small >= whole - LEAST_DIFFERENCE else "worse"
     return (
-        f"Fewer entities are {verdict}: 10 % of the entities with all facts between them reach "
+        f"Fewer entities are {verdict}: 10% of the entities with all facts between them reach "
         f"{small:.3f}, the whole graph {whole:.3f}."
     )
 
@@ -206,7 +206,7 @@ def _messages_finding(rows: Sequence[Figures]) -> str:
         if {0.1, 1.0} <= mrr.keys():
             saved = 1 - seconds[0.1] / seconds[1.0]
             parts.append(
-                f"{message} on 10 % of the entities saves {saved:.0%} of an epoch's time at MRR "
+                f"{message} on 10% of the entities saves {saved:.0%} of an epoch's time at MRR "
                 f"{mrr[0.1]:.3f} against {mrr[1.0]:.3f}"
             )
     return "; ".join(parts) + "." if parts else ""
@@ -214,7 +214,7 @@ def _messages_finding(rows: Sequence[Figures]) -> str:
 
 MESSAGES = Table(
     "messages",
-    "The messages of RED-GNN and NBFNet on the whole graph and on 10 % of its entities",
+    "The messages of RED-GNN and NBFNet on the whole graph and on 10% of its entities",
     (
         Column("data", "data"),
         Column("message", "message"),

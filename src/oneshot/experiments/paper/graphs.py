@@ -101,7 +101,7 @@ def _coverage_finding(rows: Sequence[Figures]) -> str:
                 f"{data}: PPR {found['ppr']:.3f}, the best other {rest[best]:.3f} "
                 f"({best.replace('_', ' ')})"
             )
-    return "Coverage at 10 % of the entities. " + "; ".join(parts) + "." if parts else ""
+    return "Coverage at 10% of the entities. " + "; ".join(parts) + "." if parts else ""
 
 
 def _draw_coverage(rows: Sequence[Figures], path: Path) -> None:

@@ -166,7 +166,7 @@ BUDGET: Mapping[tuple[str, float, float], Printed] = {
 }
 """Accuracy for (data, share of entities, share of edges).
 
-The paper does not explain them. They are probably of a predictor trained on 10 % of the entities
+The paper does not explain them. They are probably of a predictor trained on 10% of the entities
 and tested with other budgets, because there are values for the whole graph, on which training runs
 out of memory.
 """
@@ -239,7 +239,7 @@ EFFICIENCY: Mapping[tuple[str, float, float], Printed] = {
 }
 """Time and memory of 8 layers for (data, share of entities, share of edges).
 
-Missing values ran out of memory. An epoch of WN18RR on 10 % of the entities takes 432 s here and
+Missing values ran out of memory. An epoch of WN18RR on 10% of the entities takes 432 s here and
 270 s in `MESSAGES`, as printed.
 """
 

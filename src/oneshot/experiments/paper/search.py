@@ -216,7 +216,7 @@ def _finding(rows: Sequence[Figures]) -> str:
 def _compared(method: str, forest: Sequence[float], others: Sequence[float]) -> str:
     """Better or worse only if the mean difference is significant over the seeds.
 
-    Searches with the same seed start equally, so paired differences are used, with the 95 %
+    Searches with the same seed start equally, so paired differences are used, with the 95%
     interval of their mean.
     """
     differences = [mine - other for mine, other in zip(forest, others, strict=True)]

@@ -141,7 +141,7 @@ function showAnswers(question, result) {
     const { entity, score, probability, known } = answer;
     const chance = probability === null ? "" : [
       element("meter", "", { value: probability, "aria-hidden": "true" }),
-      ` ${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)} %`,
+      ` ${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)}%`,
     ];
     const open = element("button", entity, {
       type: "button", class: "link", onclick: () => why(question, entity, ++asking),
