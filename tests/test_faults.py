@@ -17,7 +17,7 @@ from tests.support.official import checkpoint
 from tests.support.samples import settings
 
 from oneshot.errors import InputError
-from oneshot.graph.saved import open_graph, verify_graph
+from oneshot.graph.storage import open_graph, verify_graph
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import train as jobs
 from oneshot.runs.run import Run

@@ -10,7 +10,7 @@ import torch
 
 from oneshot.data.load import family, load
 from oneshot.graph import memory_map as mapping
-from oneshot.graph import saved as storage
+from oneshot.graph import storage
 from oneshot.graph.memory_map import Scattered, map_array
 from oneshot.samplers import PPRSampler
 

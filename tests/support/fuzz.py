@@ -33,7 +33,7 @@ from oneshot.data.formats import FORMATS
 from oneshot.data.load import load
 from oneshot.errors import OneshotError
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.graph.saved import verify_graph, write_marker
+from oneshot.graph.storage import verify_graph, write_marker
 from oneshot.reasoner.build import build_sampler
 from oneshot.runs import train as jobs
 from oneshot.runs.official import import_official

@@ -32,7 +32,7 @@ from oneshot.data import load as load_module
 from oneshot.data.load import load
 from oneshot.experiments import demo
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.graph.saved import verify_graph
+from oneshot.graph.storage import verify_graph
 from oneshot.runs.run import Run
 
 _EVENTS = ("open", "os.", "shutil.", "sqlite3.", "tempfile.", "ctypes.dlsym")

@@ -38,7 +38,7 @@ def data(
     Large text and Parquet files are converted on disk and never loaded as a whole; after an
     interruption, the same command resumes the conversion.
     """
-    from oneshot.graph.saved import MARKER, check_destination
+    from oneshot.graph.storage import MARKER, check_destination
     from oneshot.system.devices import find_device
 
     find_device(device)
@@ -86,7 +86,7 @@ def data(
 def _verify(source: str) -> None:
     """Verify the files of a saved graph, with a progress bar."""
     from oneshot.data.locate import look_for
-    from oneshot.graph.saved import is_saved_graph, verify_graph
+    from oneshot.graph.storage import is_saved_graph, verify_graph
 
     path = look_for(source)
     if path is None or not is_saved_graph(path):

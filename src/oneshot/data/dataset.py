@@ -16,7 +16,7 @@ from oneshot.data.synthetic.family import Rule
 from oneshot.errors import UnknownNameError
 from oneshot.graph.fact_keys import combined_key
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.saved import save_graph
+from oneshot.graph.storage import save_graph
 from oneshot.graph.vocabulary import Vocabulary
 
 Split = Literal["train", "valid", "test"]

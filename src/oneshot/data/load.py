@@ -28,7 +28,7 @@ from oneshot.data.synthetic.generators import family, generated, is_generated, u
 from oneshot.errors import InputError
 from oneshot.graph.fact_keys import first_occurrences
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.saved import is_saved_graph, open_graph
+from oneshot.graph.storage import is_saved_graph, open_graph
 from oneshot.graph.vocabulary import Vocabulary
 
 __all__ = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from oneshot.data.dataset import SPLITS
 from oneshot.data.formats import FORMATS, format_of
 from oneshot.errors import InputError
-from oneshot.graph.saved import CONTENTS as SAVED_GRAPH
+from oneshot.graph.storage import CONTENTS as SAVED_GRAPH
 
 BUNDLED = Path(__file__).with_name("bundled")
 

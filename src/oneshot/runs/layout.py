@@ -12,7 +12,7 @@ from oneshot.data.formats import read_names
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import FILES as STORE_FILES
-from oneshot.graph.saved import CONTENTS as SAVED_GRAPH
+from oneshot.graph.storage import CONTENTS as SAVED_GRAPH
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.answers import Calibration
 from oneshot.system.checksums import read_sealed_json

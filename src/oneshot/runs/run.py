@@ -28,7 +28,7 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph, with_changes
 from oneshot.graph.live.store import STORE, has_changes
-from oneshot.graph.saved import is_saved_graph, open_graph, save_graph
+from oneshot.graph.storage import is_saved_graph, open_graph, save_graph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.build import build_reasoner, sampler_config

@@ -42,7 +42,7 @@ from oneshot.data.split import check_shares, split_notes, split_parts
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.adjacency import integer_type
 from oneshot.graph.graph import check_relations, fingerprint_of
-from oneshot.graph.saved import CONTENTS, MARKER, check_destination, write_marker
+from oneshot.graph.storage import CONTENTS, MARKER, check_destination, write_marker
 from oneshot.graph.vocabulary import Vocabulary, hash_names
 from oneshot.system.files import replacing_directory, sync
 

@@ -18,7 +18,7 @@ from oneshot.data.large.names import NameRun
 from oneshot.data.locate import SourceFiles
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import integer_type
-from oneshot.graph.saved import CONTENTS
+from oneshot.graph.storage import CONTENTS
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.files import held, write_json
 

@@ -19,9 +19,9 @@ from oneshot.data.load import Dataset, load
 from oneshot.data.synthetic.generators import family
 from oneshot.errors import InputError
 from oneshot.graph import memory_map as mapping
-from oneshot.graph import saved as storage
+from oneshot.graph import storage
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.saved import (
+from oneshot.graph.storage import (
     MARKER,
     check_destination,
     is_saved_graph,
