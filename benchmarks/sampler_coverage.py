@@ -9,7 +9,7 @@ from rich.table import Table
 
 from oneshot.data.load import load
 from oneshot.evaluation.coverage import coverage
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.samplers import SAMPLERS
 
 RATIOS = (0.1, 0.2, 0.5)
@@ -25,7 +25,7 @@ def main() -> None:
         queries, answers = data.queries("test")
         results[name] = []
         for sampler in SAMPLERS:
-            paper = published.COVERAGE.get((name, sampler), {})
+            paper = literature.COVERAGE.get((name, sampler), {})
             row = coverage(SAMPLERS[sampler](0.5), data.graph, queries, answers, RATIOS)
             results[name].append(
                 {

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from oneshot.experiments.bench.measure import sources
 from oneshot.experiments.bench.scale import ASSUMPTIONS
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -251,7 +251,7 @@ NBFNET_FB15K = 0.415  # as published by its authors
 
 ELSEWHERE = {
     "WN18RR": Elsewhere(
-        f"{published.MAIN['WN18RR'][published.PAPER_SYSTEM]['mrr']:.3f} (the paper; rerun by "
+        f"{literature.MAIN['WN18RR'][literature.PAPER_SYSTEM]['mrr']:.3f} (the paper; rerun by "
         f"others: {VERIFIED['official code']['WN18RR']:.3f})",
         "0.611 (MoKGR), 0.579 (KnowFormer)",
         "4.5 to 7.2 min per epoch, after 2 h for PageRank",
@@ -283,7 +283,7 @@ def recipes() -> str:
     measured_by: list[dict[str, Any]] = []
     for name, known in ELSEWHERE.items():
         runs = [row for row in measured if row["data"] == name]
-        printed = published.MAIN.get(name, {}).get(published.PAPER_SYSTEM, {})
+        printed = literature.MAIN.get(name, {}).get(literature.PAPER_SYSTEM, {})
         papers = " / ".join(f"{figure:.3f}" for figure in printed.values()) or "–"
         time = _minutes([row["seconds"] for row in runs])
         beside = [papers, known.verified, known.claimed, time, known.time]
@@ -347,13 +347,13 @@ def overview() -> str:
         return float(sum(values) / len(values))
 
     def printed(system: str) -> dict[str, str]:
-        return {name: f"*{published.MAIN[name][system]['mrr']:.3f}*" for name in LARGE[:2]}
+        return {name: f"*{literature.MAIN[name][system]['mrr']:.3f}*" for name in LARGE[:2]}
 
     def verified(system: str) -> dict[str, str]:
         return {name: f"*{mrr:.3f}*" for name, mrr in VERIFIED[system].items()}
 
     def per_epoch(message: str) -> str:
-        seconds = published.MESSAGES["WN18RR", message, 1.0]["seconds_per_epoch"]
+        seconds = literature.MESSAGES["WN18RR", message, 1.0]["seconds_per_epoch"]
         return f"*{seconds / 60:.1f} min per epoch*"
 
     def inductive_mean(system: str) -> str:
@@ -363,7 +363,7 @@ def overview() -> str:
     ours = [
         row["valid_and_test"]["mrr"] for row in small["rows"] if row["name"] in PUBLISHED_INDUCTIVE
     ]
-    papers_memory = published.EFFICIENCY["WN18RR", 0.1, 1.0]["training_gb"]
+    papers_memory = literature.EFFICIENCY["WN18RR", 0.1, 1.0]["training_gb"]
     systems = [
         System(
             "**oneshot**",
@@ -375,9 +375,9 @@ def overview() -> str:
         ),
         System(
             "official code of the paper",
-            printed(published.PAPER_SYSTEM)
+            printed(literature.PAPER_SYSTEM)
             | {
-                "WN18RR": f"{printed(published.PAPER_SYSTEM)['WN18RR']} (rerun: "
+                "WN18RR": f"{printed(literature.PAPER_SYSTEM)['WN18RR']} (rerun: "
                 f"{verified('official code')['WN18RR']})"
             },
             f"*{ELSEWHERE['WN18RR'].time}*",
@@ -442,7 +442,7 @@ def overview() -> str:
     lead = (
         f"On WN18RR, oneshot reaches a test MRR of {systems[0].mrr['WN18RR']} after "
         f"{systems[0].training} of training on an H200 (the paper: "
-        f"{published.MAIN['WN18RR'][published.PAPER_SYSTEM]['mrr']}, with "
+        f"{literature.MAIN['WN18RR'][literature.PAPER_SYSTEM]['mrr']}, with "
         f"{ELSEWHERE['WN18RR'].time}, on an RTX 3090). Test MRR and cost of training:"
     )
     listed = "\n".join(f"- {note}" for note in notes)

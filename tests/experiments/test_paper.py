@@ -16,7 +16,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.experiments.paper import TABLES, Workbench, make_report, published
+from oneshot.experiments.paper import TABLES, Workbench, literature, make_report
 from oneshot.experiments.paper import main as main_table
 from oneshot.experiments.paper.ablations import noisy, thinned
 from oneshot.experiments.paper.cases import choose_questions, hops_from
@@ -445,7 +445,7 @@ def test_claims_are_reproduced_or_not_by_figures(number: int) -> None:
 
 def _gained(data: str, is_much: bool) -> Figures:
     """A row that is 8% better than the best peer of the paper's table, or 1%."""
-    main, ogb = published.MAIN.get(data, {}), published.OGB.get(data, {})
+    main, ogb = literature.MAIN.get(data, {}), literature.OGB.get(data, {})
     figures = [one["mrr"] for one in main.values()] + [one["test"] for one in ogb.values()]
     best = sorted(figures)[-2]  # the paper's own system is first everywhere
     return {"mrr": best * (1.08 if is_much else 1.01), "split": "test", "hardware": {}}
@@ -512,7 +512,7 @@ def test_cases_are_the_papers_where_its_ids_are_those_of_the_data() -> None:
     first = [(head, relation, (tail,)) for head, relation, tail in data.test[:3].tolist()]
     assert choose_questions(data) == first
     assert choose_questions(dataclasses.replace(data, name="WN18RR")) == first
-    known = published.CASES["WN18RR"]
+    known = literature.CASES["WN18RR"]
     test = [
         (entity, relation, answer) if relation < 11 else (answer, relation - 11, entity)
         for entity, relation, answers in known

@@ -12,7 +12,7 @@ from tests.support.commands import Command
 
 from oneshot.errors import DivergedError, InputError
 from oneshot.experiments.bench.measure import sources
-from oneshot.experiments.paper import TABLES, Workbench, make_report, published
+from oneshot.experiments.paper import TABLES, Workbench, literature, make_report
 from oneshot.experiments.tables import workbench
 from oneshot.experiments.tables.report import as_markdown
 from oneshot.experiments.tables.table import Column, Figures, Row, Table
@@ -238,7 +238,7 @@ def test_a_stopped_table_resumes_within_the_training(
     assert not (path / "result.json").exists()
     assert run(*command).code == 0
     rows = json.loads((tmp_path / "heuristics.json").read_text())["rows"]
-    assert [row["sampler"] for row in rows] == list(published.SAMPLERS)
+    assert [row["sampler"] for row in rows] == list(literature.SAMPLERS)
     fresh = Workbench(tmp_path / "fresh", torch.device("cpu"), quick=True, changes=command[4:5])
     assert rows[0]["mrr"] == make_report(TABLES["heuristics"], fresh)["rows"][0]["mrr"]
 

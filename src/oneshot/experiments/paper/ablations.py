@@ -9,7 +9,7 @@ import torch
 
 from oneshot.data.dataset import Dataset
 from oneshot.experiments.baselines.peers import WHOLE_GRAPH
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.experiments.tables.plot import draw_lines
 from oneshot.experiments.tables.table import (
     LEAST_DIFFERENCE,
@@ -104,7 +104,7 @@ def _layers(bench: Workbench) -> Iterator[Row]:
                     "predictor.num_layers": layers,
                     "training.epochs": bench.epochs(data, 0.375),
                 }
-                papers = published.LAYERS.get((data, entities, layers))
+                papers = literature.LAYERS.get((data, entities, layers))
                 yield _row(bench, data, {"entities": entities, "layers": layers}, changes, papers)
 
 
@@ -141,8 +141,8 @@ LAYERS = Table(
 
 def _heuristics(bench: Workbench) -> Iterator[Row]:
     for data in bench.data_names("WN18RR"):
-        for name in published.SAMPLERS:
-            papers = published.HEURISTICS.get((data, name))
+        for name in literature.SAMPLERS:
+            papers = literature.HEURISTICS.get((data, name))
             yield _row(bench, data, {"sampler": name}, {"sampler.name": name}, papers)
 
 
@@ -194,7 +194,7 @@ def _messages(bench: Workbench) -> Iterator[Row]:
                     "training.epochs": bench.epochs(data, 0.375),
                 }
                 key = {"message": message, "entities": entities}
-                papers = published.MESSAGES.get((data, message, entities))
+                papers = literature.MESSAGES.get((data, message, entities))
                 yield _row(bench, data, key, changes, papers)
 
 
@@ -224,7 +224,7 @@ MESSAGES = Table(
     ),
     _messages,
     by_data(_messages_finding),
-    note=published.TIMES_NOTE,
+    note=literature.TIMES_NOTE,
 )
 
 
@@ -247,7 +247,7 @@ def _split(bench: Workbench) -> Iterator[Row]:
                 "training.epochs": round(training.epochs * max(more, 1.0)),
                 "training.valid_every": round(training.valid_every * max(more, 1.0)),
             }
-            papers = published.SPLIT.get((data, ratio))
+            papers = literature.SPLIT.get((data, ratio))
             yield _row(bench, data, {"fact_ratio": ratio}, changes, papers)
 
 
@@ -326,7 +326,7 @@ NOISE = Table(
     "noise",
     "Accuracy with random facts added to the training facts",
     _CHANGED_COLUMNS,
-    partial(_changed, change=noisy, papers=published.NOISE),
+    partial(_changed, change=noisy, papers=literature.NOISE),
     by_data(partial(_changed_finding, what="random facts added")),
     partial(draw_lines, x="share", lines="data", label="random facts added"),
 )
@@ -334,7 +334,7 @@ DELETION = Table(
     "deletion",
     "Accuracy with training facts removed",
     _CHANGED_COLUMNS,
-    partial(_changed, change=thinned, papers=published.DELETION),
+    partial(_changed, change=thinned, papers=literature.DELETION),
     by_data(partial(_changed_finding, what="of the training facts removed")),
     partial(draw_lines, x="share", lines="data", label="training facts removed"),
 )

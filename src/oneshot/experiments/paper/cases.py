@@ -14,7 +14,7 @@ import torch
 
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
 from oneshot.experiments.tables.workbench import Workbench, facts_digest, file_name
 from oneshot.plots.coverage import check_plot
@@ -47,7 +47,7 @@ def choose_questions(data: Dataset) -> Sequence[Question]:
     if not len(data.test):
         raise InputError(f"{data.name}: has no test facts; the subgraphs of test queries are drawn")
     known, relations = {tuple(fact) for fact in data.test.tolist()}, data.graph.num_relations
-    papers = published.CASES.get(data.name, ())
+    papers = literature.CASES.get(data.name, ())
     # Other copies of a data set have different ids.
     if papers and all(
         (

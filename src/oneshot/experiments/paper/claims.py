@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import fmean, mean, stdev
 from typing import NamedTuple
 
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.experiments.tables.report import read_report
 from oneshot.experiments.tables.table import (
     LEAST_DIFFERENCE,
@@ -112,7 +112,7 @@ def _all_worse(data: str, rows: Rows) -> Evidence | None:
     small, whole = (figures_by(rows, "layers", entities=share).get(6, None) for share in (0.1, 1.0))
     if small is None or whole is None:
         return None
-    papers = [published.LAYERS[data, share, 6]["mrr"] for share in (0.1, 1.0)]
+    papers = [literature.LAYERS[data, share, 6]["mrr"] for share in (0.1, 1.0)]
     text = f"6 layers: {small:.3f} on 10 % of the entities, {whole:.3f} on all"
     return Evidence(text, [Comparison(data, small, whole, claimed=papers[0] - papers[1])])
 
@@ -123,7 +123,7 @@ def _deeper(data: str, rows: Rows) -> Evidence | None:
     for share in (0.1, 1.0):
         found = sorted(figures_by(rows, "layers", entities=share).items())
         for (fewer, low), (more, high) in pairwise(found):
-            papers = [published.LAYERS.get((data, share, layers)) for layers in (more, fewer)]
+            papers = [literature.LAYERS.get((data, share, layers)) for layers in (more, fewer)]
             claimed = papers[0]["mrr"] - papers[1]["mrr"] if papers[0] and papers[1] else None
             step = Comparison(data, high, low, claimed=claimed)
             steps.append((step, f"{fewer} to {more} layers on {share:.0%} of the entities"))
@@ -149,7 +149,7 @@ def _grown(data: str, rows: Rows, claims_loss: bool) -> Evidence | None:
         return None
     same, whole = found[share, 1.0], found[1.0, 1.0]
     text = f"trained on {share:.0%} of the entities: {same:.3f} there, {whole:.3f} on all (valid)"
-    papers = [published.BUDGET[data, size, size]["mrr"] for size in (0.1, 1.0)]
+    papers = [literature.BUDGET[data, size, size]["mrr"] for size in (0.1, 1.0)]
     claimed = papers[0] - papers[1] if claims_loss else 0.0
     return Evidence(text, [Comparison(data, same, whole, claimed=claimed)])
 
@@ -175,12 +175,12 @@ def _own_and_best(data: str, rows: Rows) -> tuple[list[float], float, float] | N
     """Our test MRRs, the paper's own, and that of the best peer in its table."""
     ours = [row["mrr"] for row in rows if "mrr" in row and row.get("split", "test") == "test"]
     known = {
-        **{name: figures["mrr"] for name, figures in published.MAIN.get(data, {}).items()},
-        **{name: figures["test"] for name, figures in published.OGB.get(data, {}).items()},
+        **{name: figures["mrr"] for name, figures in literature.MAIN.get(data, {}).items()},
+        **{name: figures["test"] for name, figures in literature.OGB.get(data, {}).items()},
     }
     if not ours or not known:
         return None
-    own = known.pop(published.PAPER_SYSTEM)
+    own = known.pop(literature.PAPER_SYSTEM)
     return ours, own, max(known.values())
 
 
@@ -214,7 +214,7 @@ def _best_heuristic(data: str, rows: Rows, figure: str, name: str) -> Evidence |
     if "ppr" not in found or not others:
         return None
     best = max(others, key=lambda sampler: others[sampler])
-    printed = published.COVERAGE if figure == "0.1" else published.HEURISTICS
+    printed = literature.COVERAGE if figure == "0.1" else literature.HEURISTICS
     papers = {sampler: printed[data, sampler][figure] for sampler in ("ppr", *_HEURISTICS)}
     claimed = papers.pop("ppr") - max(papers.values())
     spread = LEAST_DIFFERENCE
@@ -258,7 +258,7 @@ def _epoch_saved(data: str, rows: Rows) -> Evidence | None:
     for message, name in (("nbfnet", "NBFNet"), ("redgnn", "RED-GNN")):
         seconds = figures_by(rows, "entities", "seconds_per_epoch", message=message)
         if {0.1, 1.0} <= seconds.keys():
-            times = [published.MESSAGES[data, message, s]["seconds_per_epoch"] for s in (0.1, 1.0)]
+            times = [literature.MESSAGES[data, message, s]["seconds_per_epoch"] for s in (0.1, 1.0)]
             papers = 1 - times[0] / times[1]
             found = _saving(f"{data}, {name}", seconds[0.1], seconds[1.0], papers)
             comparisons.append(found)
@@ -273,7 +273,7 @@ def _inference_saved(data: str, rows: Rows) -> Evidence | None:
     small, whole = found.get((0.1, 0.1)), found.get((1.0, 1.0))
     if small is None or whole is None:
         return None
-    times = [published.EFFICIENCY[data, size, size]["inference_seconds"] for size in (0.1, 1.0)]
+    times = [literature.EFFICIENCY[data, size, size]["inference_seconds"] for size in (0.1, 1.0)]
     compared = _saving(data, small, whole, 1 - times[0] / times[1])
     text = f"{compared.a:.1%} of the time saved (the paper: {compared.b:.1%})"
     return Evidence(text, [compared])
@@ -284,7 +284,7 @@ def _inference_saved(data: str, rows: Rows) -> Evidence | None:
 
 def _cases(data: str, rows: Rows) -> Evidence | None:
     """The answers in small subgraphs, against all answers."""
-    wanted = {(entity, relation) for entity, relation, _ in published.CASES.get(data, ())}
+    wanted = {(entity, relation) for entity, relation, _ in literature.CASES.get(data, ())}
     mine = [row for row in rows if (row.get("entity"), row.get("relation")) in wanted]
     ratios = sorted({row["ratio"] for row in mine})
     if not ratios:
@@ -311,7 +311,7 @@ def _nodepiece(data: str, rows: Rows) -> Evidence | None:
         return None
     if "nodepiece" not in found:
         return Evidence(f"RotatE {found['rotate']:.3f}; NodePiece is not measured yet")
-    papers = [published.NODEPIECE[data, model]["mrr"] for model in ("rotate", "nodepiece")]
+    papers = [literature.NODEPIECE[data, model]["mrr"] for model in ("rotate", "nodepiece")]
     text = f"RotatE {found['rotate']:.3f}, with NodePiece {found['nodepiece']:.3f}"
     compared = Comparison(data, found["rotate"], found["nodepiece"], claimed=papers[0] - papers[1])
     return Evidence(text, [compared])
@@ -339,7 +339,7 @@ def _changed(data: str, rows: Rows, hurts: bool) -> Evidence | None:
     text = f"{before:.3f} without, {after:.3f} with"
     if not hurts:
         return Evidence(text, [Comparison(data, after, before)])
-    papers = [published.DELETION[data, share]["mrr"] for share in (0.0, 0.5)]
+    papers = [literature.DELETION[data, share]["mrr"] for share in (0.0, 0.5)]
     return Evidence(text, [Comparison(data, before, after, claimed=papers[0] - papers[1])])
 
 

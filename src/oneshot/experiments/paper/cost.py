@@ -12,7 +12,7 @@ from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.experiments.bench.measure import measure
 from oneshot.experiments.bench.predictor import training_rate
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.experiments.tables.plot import draw_heat_map
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
 from oneshot.experiments.tables.workbench import Workbench
@@ -248,7 +248,7 @@ def _efficiency_finding(rows: Sequence[Figures]) -> str:
 
 def _saved_in_the_paper(data: str, small: tuple[float, float], whole: tuple[float, float]) -> str:
     """The savings of the same budgets in the paper, if printed."""
-    pair = [published.EFFICIENCY.get((data, *budget), {}) for budget in (small, whole)]
+    pair = [literature.EFFICIENCY.get((data, *budget), {}) for budget in (small, whole)]
     saved = [
         f"{1 - pair[0][seconds] / pair[1][seconds]:.0%} in {phase}"
         for phase in ("training", "inference")

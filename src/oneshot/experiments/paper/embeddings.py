@@ -8,7 +8,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.experiments.baselines.embedding import count_parameters
 from oneshot.experiments.baselines.peers import OURS, TITLES, has_pykeen
 from oneshot.experiments.baselines.pykeen_models import RECIPES
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.experiments.paper.ablations import ACCURACY
 from oneshot.experiments.paper.main import config_digest, full_config, has_full_config
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
@@ -99,7 +99,7 @@ PARAMETERS = Table(
 def _nodepiece(bench: Workbench) -> Iterator[Row]:
     for data in bench.data_names("WN18RR"):
         for model in _models():
-            paper = published.NODEPIECE.get((data, model), {})
+            paper = literature.NODEPIECE.get((data, model), {})
             key = {"data": data, "model": model}
             if model == OURS:
                 yield Row(key, partial(_short, bench, data), paper)

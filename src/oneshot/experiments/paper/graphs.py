@@ -10,7 +10,7 @@ from torch import Tensor
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.experiments.tables.plot import draw_lines
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, figures_by
 from oneshot.experiments.tables.workbench import LARGE, Workbench
@@ -22,7 +22,7 @@ from oneshot.samplers import SAMPLERS
 
 def _datasets(bench: Workbench) -> Iterator[Row]:
     for name in bench.data_names(*LARGE):
-        yield Row({"data": name}, partial(_counts, bench, name), published.DATASETS.get(name, {}))
+        yield Row({"data": name}, partial(_counts, bench, name), literature.DATASETS.get(name, {}))
 
 
 def _counts(bench: Workbench, name: str) -> Figures:
@@ -64,11 +64,11 @@ _RATIOS = (0.1, 0.2, 0.5)
 
 def _coverage(bench: Workbench) -> Iterator[Row]:
     for name in bench.data_names(*LARGE):
-        for sampler in published.SAMPLERS:
+        for sampler in literature.SAMPLERS:
             yield Row(
                 {"data": name, "sampler": sampler},
                 partial(_covered, bench, name, sampler),
-                published.COVERAGE.get((name, sampler), {}),
+                literature.COVERAGE.get((name, sampler), {}),
             )
 
 
@@ -152,7 +152,7 @@ def _hops(bench: Workbench) -> Iterator[Row]:
             yield Row(
                 {"data": name, "hops": hops},
                 partial(_within, bench, name, hops),
-                published.HOPS.get((name, hops), {}),
+                literature.HOPS.get((name, hops), {}),
             )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from oneshot.config import Config, read_config, to_toml
 from oneshot.errors import InputError
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.experiments.paper.ablations import ACCURACY
 from oneshot.experiments.tables.report import read_report
 from oneshot.experiments.tables.table import Column, Figures, Row, Table
@@ -47,8 +47,8 @@ def _plan(bench: Workbench) -> Iterator[Row]:
             yield Row(key, measure, _published(name), config=config_digest(configs[name]))
 
 
-def _published(name: str) -> published.Printed:
-    return published.MAIN.get(name, {}).get(published.PAPER_SYSTEM, {})
+def _published(name: str) -> literature.Printed:
+    return literature.MAIN.get(name, {}).get(literature.PAPER_SYSTEM, {})
 
 
 def _recorded(bench: Workbench, name: str) -> Iterator[Figures]:

@@ -17,7 +17,7 @@ from oneshot.data.load import load
 from oneshot.data.public.archives import unpack_ogb
 from oneshot.data.public.ogb_negatives import read_candidates
 from oneshot.evaluation.evaluate import candidate_metrics, evaluate_candidates
-from oneshot.experiments.paper import published
+from oneshot.experiments.paper import literature
 from oneshot.experiments.tables.table import Column, Figures, Row, Table
 from oneshot.experiments.tables.workbench import QUICK_DATA, Workbench
 
@@ -27,7 +27,7 @@ NAMES = ("ogbl-biokg", "ogbl-wikikg2")
 def _plan(bench: Workbench) -> Iterator[Row]:
     for name in bench.data_names(*NAMES):
         for split in ("valid", "test"):
-            known = published.OGB.get(name, {}).get(published.PAPER_SYSTEM)
+            known = literature.OGB.get(name, {}).get(literature.PAPER_SYSTEM)
             paper = {"mrr": known[split], "parameters": known["parameters"]} if known else {}
             yield Row({"data": name, "split": split}, partial(_ranked, bench, name, split), paper)
 
