@@ -415,7 +415,7 @@ def overview() -> str:
         System("TRIX, zero-shot", {"inductive": inductive_mean("TRIX")}),
     ]
     columns = (*LARGE, "`umls`", "inductive")
-    head = ["system", *columns, "training time", "GPU memory", "CPU"]
+    head = ["system", *columns, "training time", "GPU memory", "queries/s, CPU"]
     rows = [
         [one.name, *(one.mrr.get(name, "–") for name in columns), one.training, one.memory, one.cpu]
         for one in systems
@@ -435,7 +435,7 @@ def overview() -> str:
         f"{step['precision']}. {baseline:.1f} GB is what we measured for the same network, "
         "computed edge by edge in float32 as in the official code. A whole training with our own "
         f"configuration needs {peak:.1f} GB.",
-        "*CPU*: training queries per second on WN18RR with two cores. NBFNet is our "
+        "*queries/s, CPU*: training on WN18RR with two cores. NBFNet is our "
         "implementation in PyTorch Geometric, which uses the whole graph.",
     ]
     more = "[Accuracy](docs/accuracy.md) has all metrics, and higher MRRs that nobody has rerun."
