@@ -75,6 +75,10 @@ class PredictorConfig:
     # how a message combines entity and relation; "rotate" for nbfnet only
     compose: Literal["multiply", "add", "rotate"] = "multiply"
     aggregate: Literal["sum", "mean", "max", "pna"] = "sum"
+    # edges that mean, max and pna aggregate: those in the "subgraph", or all edges of the entity in
+    # the "graph", where entities outside the subgraph send zeros; then the aggregates change less
+    # with the size of the subgraph
+    aggregate_over: Literal["subgraph", "graph"] = "subgraph"
     activation: Literal["identity", "relu", "tanh"] = "relu"
     # number of layers, at most 1,000
     num_layers: int = 6
@@ -87,6 +91,8 @@ class PredictorConfig:
     initial: Literal["binary", "relational"] = "relational"
     # residual connection: add the input of a layer to its output
     shortcut: bool = False
+    # add the initial state of the query entity to its state after every layer
+    reinject: bool = False
     # GRU over the layers, shared by all layers
     gate: bool = True
     # entities that the gate keeps at zero: "nonzero" those whose state sums to zero, "reached"
@@ -94,7 +100,9 @@ class PredictorConfig:
     gate_mask: Literal["nonzero", "reached"] = "nonzero"
     # compute the scores from the states of all layers instead of the last one
     concat: bool = False
-    readout: Literal["linear", "dot"] = "linear"
+    # how a score is computed from a state: a linear function, the dot product with the state of the
+    # query entity, or a network of two layers that depends on the query relation
+    readout: Literal["linear", "dot", "mlp"] = "linear"
     # divide the aggregated messages of each entity by their root mean square
     norm: bool = False
     # add terms for the sampler's score and the degree of each entity, with weights per relation

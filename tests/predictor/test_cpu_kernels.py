@@ -28,6 +28,8 @@ SHAPES: list[dict[str, Any]] = [
     {"gate": False, "norm": True, "shortcut": True, "activation": "relu", "priors": True},
     {"gate": True, "gate_mask": "reached", "shortcut": True, "activation": "tanh", "concat": True},
     {"gate": False, "initial": "binary", "readout": "dot", "activation": "identity"},
+    {"gate": False, "norm": True, "shortcut": True, "aggregate_over": "graph", "readout": "mlp"},
+    {"gate": True, "reinject": True, "readout": "mlp", "concat": True, "initial": "binary"},
 ]
 
 

@@ -69,7 +69,7 @@ def batch() -> SubgraphBatch:
     graph = graph_with_hub()
     # The hub, another entity and an isolated one.
     queries = torch.tensor([[0, 0], [17, 4], [22, 1]], device=DEVICE)
-    return PPRSampler(0.99).sample(graph, queries)
+    return PPRSampler(0.8).sample(graph, queries)
 
 
 SHAPES = [
@@ -82,6 +82,11 @@ SHAPES = [
     {"message": "nbfnet", "aggregate": "mean", "concat": True, "readout": "dot"},
     {"message": "nbfnet", "aggregate": "max", "compose": "add", "initial": "binary"},
     {"message": "nbfnet", "aggregate": "pna", "gate": False, "readout": "dot"},
+    {"message": "redgnn", "aggregate": "pna", "gate": False, "aggregate_over": "graph"},
+    {"message": "redgnn", "aggregate": "max", "compose": "add", "aggregate_over": "graph"},
+    {"message": "nbfnet", "aggregate": "mean", "aggregate_over": "graph"},
+    {"message": "redgnn", "gate": False, "shortcut": True, "reinject": True, "readout": "mlp"},
+    {"message": "redgnn", "reinject": True, "readout": "mlp", "concat": True},
 ]
 
 

@@ -287,3 +287,20 @@ def test_aggregates_with_kernels_are_those_that_the_kernels_know() -> None:
     assert {name for name, one in AGGREGATES.items() if one.has_triton_kernels} == set(
         messages._MODES
     )
+
+
+@pytest.mark.parametrize("aggregate", ["mean", "max", "pna"])
+def test_neighbours_outside_the_subgraph_send_zeros(aggregate: str) -> None:
+    """After one layer only the query entity has sent anything, whatever was sampled beside it."""
+    graph = random_graph(5, 40, 160, 3)
+    queries = random_queries(graph, 4, 1)
+    small, whole = (PPRSampler(ratio).sample(graph, queries) for ratio in (0.2, 1.0))
+    place = whole.find_pairs(small.entity_query, small.entities)
+    scores = {}
+    for over in ("graph", "subgraph"):
+        shape = {"num_layers": 1, "dim": 8, "gate": False, "activation": "identity"}
+        predictor = tiny_predictor(aggregate=aggregate, aggregate_over=over, **shape)
+        scores[over] = predictor(small), predictor(whole)[place]
+    torch.testing.assert_close(*scores["graph"])
+    if aggregate != "max":  # the highest message may be the same
+        assert not torch.allclose(*scores["subgraph"])

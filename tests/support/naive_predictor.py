@@ -32,8 +32,11 @@ def naive_scores(predictor: Predictor, batch: SubgraphBatch) -> Array:
         ):
             message = _message(config, table, layer, state[source], label, relation[query], kinds)
             arriving[target].append(message)
+        if config.aggregate_over == "graph" and config.aggregate != "sum":
+            for messages, degree in zip(arriving, batch.degree.tolist(), strict=True):
+                messages += [np.zeros(config.dim)] * (degree + 1 - len(messages))
         rows = [
-            _aggregate(config.aggregate, np.stack(messages), int(degree))
+            _aggregate(config.aggregate, np.stack(messages), degree)
             for messages, degree in zip(arriving, batch.degree.tolist(), strict=True)
         ]
         product = np.stack(rows) @ table[f"layers.{layer}.linear.weight"].T
@@ -45,10 +48,18 @@ def naive_scores(predictor: Predictor, batch: SubgraphBatch) -> Array:
             live = new.sum(1) != 0 if config.gate_mask == "nonzero" else distance <= layer + 1
             new = gated = _gru(table, new, gated) * live[:, None]
         state = new
+        if config.reinject:
+            state = state + states[0]  # zero but at the query entities
         states.append(state)
     final = np.concatenate(states, axis=1) if config.concat else state
     if config.readout == "linear":
         scores = final @ table["readout.weight"][0]
+    elif config.readout == "mlp":
+        asked = table["query_embedding.weight"][relation[batch.entity_query.numpy()]]
+        asked = asked @ table["readout.from_query.weight"].T + table["readout.from_query.bias"]
+        hidden = final @ table["readout.from_state.weight"].T + asked
+        hidden = hidden * _sigmoid(hidden) - asked * _sigmoid(asked)
+        scores = hidden @ table["readout.weight.weight"][0]
     else:
         scores = (final * final[batch.source.numpy()][batch.entity_query.numpy()]).sum(1)
     if config.priors:

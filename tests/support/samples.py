@@ -45,6 +45,10 @@ VARIANTS: list[dict[str, object]] = [
     {"norm": True},
     {"norm": True, "gate": False, "activation": "relu", "priors": True},
     {"priors": True, "readout": "dot"},
+    {"readout": "mlp", "reinject": True, "aggregate": "pna", "aggregate_over": "graph"},
+    {"readout": "mlp", "concat": True, "initial": "binary", "gate": False, "reinject": True},
+    {"aggregate": "mean", "aggregate_over": "graph"},
+    {"aggregate": "max", "aggregate_over": "graph"},
 ]
 
 

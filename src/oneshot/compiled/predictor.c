@@ -61,6 +61,7 @@ typedef struct {
     int64_t num_rows, num_sources, num_queries, num_groups, num_kinds, num_levels;
     int64_t dim, attention, stride, aggregate, is_sum, counts;
     const int32_t *indptr, *source, *relation, *row_query, *level_row;
+    const int32_t *missing; /* [rows]: edges that count as messages of zero, or null */
     const float *state, *table, *from_source, *from_relation, *from_query, *weight, *bias;
     float *edge_weight;
     float *out;   /* [rows, D], with PNA [rows, 4 D]: mean, max, min, deviation */
@@ -168,6 +169,11 @@ INLINE Block sigmoid(Block x) {
 /* One block of a message; the same expression everywhere, as its bits are compared. */
 INLINE Block composed(Block h, Block v, int is_sum) { return is_sum ? h + v : h * v; }
 
+/* Edges that the aggregates of a row count. */
+INLINE int64_t edges_of(const Layer *l, int64_t row) {
+    return l->indptr[row + 1] - l->indptr[row] + (l->missing ? l->missing[row] : 0);
+}
+
 INLINE void collect_row(const Layer *l, int64_t row, const int is_sum, const int aggregate) {
     const int64_t D = l->dim, A = l->attention;
     const int64_t begin = l->indptr[row], end = l->indptr[row + 1], query = l->row_query[row];
@@ -192,7 +198,8 @@ INLINE void collect_row(const Layer *l, int64_t row, const int is_sum, const int
             memcpy(l->edge_weight + edge, &rest, (size_t)(live - edge) * sizeof(float));
         }
     }
-    const float rest = (float)(end - live), scale = 1 / (float)(end > begin ? end - begin : 1);
+    const int64_t counted = edges_of(l, row);
+    const float rest = (float)(counted - (live - begin)), scale = 1 / (float)(counted ? counted : 1);
     float *out = l->out + row * (aggregate == PNA ? 4 * D : D);
     float *count = aggregate >= MAX ? l->count + row * (aggregate == PNA ? 2 * D : D) : 0;
     for (int64_t d = 0; d < D; d += LANES) {
@@ -224,7 +231,7 @@ INLINE void collect_row(const Layer *l, int64_t row, const int is_sum, const int
             store(out + d, aggregate == MEAN ? total * scale : total);
             continue;
         }
-        if (rest > 0) { /* sources without a state send zeros, which count */
+        if (rest > 0) { /* sources without a state, and those outside, send zeros */
             const Block zero = {0};
             high_count = (Block)((Mask)high_count & ~(zero > highest)) +
                          (Block)((Mask)all(rest) & (zero >= highest));
@@ -233,7 +240,7 @@ INLINE void collect_row(const Layer *l, int64_t row, const int is_sum, const int
                         (Block)((Mask)all(rest) & (zero <= lowest));
             lowest = smallest(zero, lowest);
         }
-        if (begin == end) highest = lowest = (Block){0};
+        if (!counted) highest = lowest = (Block){0};
         if (l->counts) store(count + d, high_count);
         if (aggregate == MAX) {
             store(out + d, highest);
@@ -277,7 +284,7 @@ FOR_EVERY_CPU void collect(int64_t *next, const Layer *l) {
  * `flat + steep · m`, and `high` (`low`) more where `m` is the highest (lowest) of them. */
 INLINE void find_slopes(const Layer *l, int64_t row, const int aggregate, float *flat,
                         float *steep, float *high, float *low) {
-    const int64_t D = l->dim, edges = l->indptr[row + 1] - l->indptr[row];
+    const int64_t D = l->dim, edges = edges_of(l, row);
     const float scale = 1 / (float)(edges > 0 ? edges : 1);
     const float *g = l->gradient + row * (aggregate == PNA ? 4 * D : D);
     const float *count = l->count + row * (aggregate == PNA ? 2 * D : D);

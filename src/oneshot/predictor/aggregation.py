@@ -19,11 +19,14 @@ def add(messages: Tensor, plan: EdgePlan) -> Tensor:
 
 def mean(messages: Tensor, plan: EdgePlan) -> Tensor:
     # Every entity has at least its identity edge.
-    return plan.target.add(messages) / plan.target.count[:, None].to(messages.dtype)
+    return plan.target.add(messages) / plan.edge_count[:, None].to(messages.dtype)
 
 
 def largest(messages: Tensor, plan: EdgePlan) -> Tensor:
-    return plan.target.largest(messages)
+    found = plan.target.largest(messages)
+    if plan.missing is None:
+        return found
+    return torch.where(plan.missing[:, None] > 0, found.clamp(min=0), found)
 
 
 def pna(messages: Tensor, plan: EdgePlan) -> Tensor:

@@ -16,6 +16,7 @@ from oneshot.predictor.aggregation import AGGREGATES
 from oneshot.predictor.layer import Layer
 from oneshot.predictor.messages import MESSAGES
 from oneshot.predictor.priors import prior_features
+from oneshot.predictor.readout import QueryReadout
 from oneshot.system.devices import kernels_work
 
 if TYPE_CHECKING:
@@ -78,15 +79,15 @@ def fused_plan(
     `backward`: also for gradients. `reach`: see `make_plan` of the GPU.
     """
     config = predictor.config
+    over_graph = config.aggregate_over == "graph"
+    shape = (predictor.num_relations, config.num_layers, can_prune(config), over_graph)
     if _takes_compiled(batch.device):
         from oneshot.predictor.cpu.plan import make_plan as make_cpu_plan
 
-        return make_cpu_plan(batch, predictor.num_relations, config.num_layers, can_prune(config))
+        return make_cpu_plan(batch, *shape)
     from oneshot.predictor.kernels.plan import make_plan
 
-    return make_plan(
-        batch, predictor.num_relations, config.num_layers, can_prune(config), backward, reach
-    )
+    return make_plan(batch, *shape, backward, reach)
 
 
 def fused_scores(
@@ -96,12 +97,13 @@ def fused_scores(
     # The functions of the two families differ only in the type of the plan.
     collect: Any
     dots: Any
+    spread: Any
     if _takes_compiled(batch.device):
         from oneshot.predictor.cpu.messages import collect
-        from oneshot.predictor.cpu.ops import dots, gated, settled
+        from oneshot.predictor.cpu.ops import dots, gated, settled, spread
     else:
         from oneshot.predictor.kernels.activation import settled
-        from oneshot.predictor.kernels.dot import dots
+        from oneshot.predictor.kernels.dot import dots, spread
         from oneshot.predictor.kernels.gru import gated
         from oneshot.predictor.kernels.messages import collect
 
@@ -110,7 +112,8 @@ def fused_scores(
     kind = next(predictor.parameters()).dtype
     if torch.is_autocast_enabled(batch.device.type):
         kind = torch.get_autocast_dtype(batch.device.type)
-    state = _initial(predictor.start(query).to(kind), plan)
+    start = predictor.start(query).to(kind)
+    state = _initial(start, plan)
     states = [state]
     old = state[:0]
     for number, module in enumerate(predictor.layers):
@@ -128,10 +131,17 @@ def fused_scores(
                 live = torch.ones_like(live)
             new = nn.functional.dropout(new, config.dropout, predictor.training)
             state = old = gated(predictor.gate.cell, new, old, live)
+        if config.reinject:
+            state = state.index_add(0, plan.start, start.to(state.dtype))
         states.append(state)
     if not config.concat:
         states = states[-1:]
-    reached = _read(predictor, states, plan, dots)
+    if isinstance(predictor.readout, QueryReadout):
+        asked = predictor.readout.from_query(query.embedding)
+        asked = spread(asked, plan.by_row, plan.reach[-1])
+        reached = _read_with_query(predictor.readout, states, asked)
+    else:
+        reached = _read(predictor, states, plan, dots)
     scores = torch.zeros(batch.num_entities, dtype=reached.dtype, device=batch.device)
     scores = scores.index_copy(0, plan.order[: len(reached)], reached)
     if predictor.priors is not None:
@@ -155,7 +165,7 @@ def _read(
     total: Tensor | None = None
     width = predictor.config.dim
     for number, state in enumerate(states):
-        if predictor.readout is None:
+        if not isinstance(predictor.readout, nn.Linear):
             part = dots(state, state.index_select(0, plan.start), plan.by_row)
         else:
             weight = predictor.readout.weight[:, number * width : (number + 1) * width]
@@ -166,3 +176,14 @@ def _read(
         total = part if total is None else total + part
     assert total is not None
     return total
+
+
+def _read_with_query(readout: QueryReadout, states: list[Tensor], asked: Tensor) -> Tensor:
+    """The scores of the rows with a final state, [reach]; `asked` [reach, d]: the term of their
+    query."""
+    weights = readout.from_state.weight.split(states[0].shape[1], dim=1)
+    parts = [nn.functional.linear(state, w) for state, w in zip(states, weights, strict=True)]
+    rows = len(asked)
+    hidden = sum(nn.functional.pad(part, (0, 0, 0, rows - len(part))) for part in parts)
+    scores: Tensor = readout(hidden, asked)
+    return scores

@@ -16,6 +16,7 @@ from oneshot.predictor.fused import fused_plan, fused_scores, why_not_fused
 from oneshot.predictor.layer import Gate, Layer, reached_next
 from oneshot.predictor.messages import MESSAGES, Query
 from oneshot.predictor.priors import NUM_PRIORS, SCALE, prior_features
+from oneshot.predictor.readout import QueryReadout
 from oneshot.predictor.segments import EdgePlan, Rows
 from oneshot.subgraph import SubgraphBatch
 
@@ -46,7 +47,9 @@ class Predictor(nn.Module):
         message = MESSAGES[config.message]
         self.query_embedding = (
             nn.Embedding(kinds, config.dim)
-            if message.needs_query_embedding or config.initial == "relational"
+            if message.needs_query_embedding
+            or config.initial == "relational"
+            or config.readout == "mlp"
             else None
         )
         # Named as in saved runs, after the only message with such weights.
@@ -57,7 +60,11 @@ class Predictor(nn.Module):
         self.gate = Gate(config) if config.gate else None
         self.dropout = nn.Dropout(config.dropout)
         width = config.dim * (config.num_layers + 1 if config.concat else 1)
-        self.readout = nn.Linear(width, 1, bias=False) if config.readout == "linear" else None
+        self.readout: nn.Linear | QueryReadout | None = None
+        if config.readout == "linear":
+            self.readout = nn.Linear(width, 1, bias=False)
+        elif config.readout == "mlp":
+            self.readout = QueryReadout(width, config.dim)
         self.priors = nn.Embedding(kinds, NUM_PRIORS) if config.priors else None
         if self.priors is not None:
             nn.init.zeros_(self.priors.weight)
@@ -85,9 +92,10 @@ class Predictor(nn.Module):
         return self._plain(batch, edge_weights)
 
     def _plain(self, batch: SubgraphBatch, edge_weights: Sequence[Tensor] | None) -> Tensor:
-        plan = EdgePlan(batch, self.num_relations)
+        plan = EdgePlan(batch, self.num_relations, self.config.aggregate_over == "graph")
         query = self.query(batch.queries[:, 1])
-        state = self._initial(batch, query)
+        start = self.start(query)
+        state = self._initial(batch, start)
         states = [state]
         reached = torch.zeros(batch.num_entities, dtype=torch.bool, device=batch.device)
         reached[batch.source] = True
@@ -103,12 +111,14 @@ class Predictor(nn.Module):
                     state = gated = self.gate(state, gated, reached)
                 else:
                     state = gated = self.gate(state, gated, None)
+            if self.config.reinject:
+                state = state.index_add(0, batch.source, start)
             states.append(state)
         final = torch.cat(states, dim=-1) if self.config.concat else state
-        scores = self._read(final, batch)
+        rows = Rows(batch.entity_query, batch.num_queries, is_sorted=True)
+        scores = self._read(final, batch, query, rows)
         if self.priors is not None:
-            asked = self.priors.weight.index_select(0, query.relation)
-            weight = Rows(batch.entity_query, batch.num_queries, is_sorted=True).pick(asked)
+            weight = rows.pick(self.priors.weight.index_select(0, query.relation))
             scores = scores + (prior_features(batch, weight.dtype) * weight).sum(dim=-1)
         return scores
 
@@ -145,13 +155,16 @@ class Predictor(nn.Module):
             raise InputError(f'the engine "fused" cannot be used: {reason}')
         return reason is None
 
-    def _initial(self, batch: SubgraphBatch, query: Query) -> Tensor:
-        """`h⁰` [N, d]: zero except on each query entity."""
-        start = self.start(query)
+    def _initial(self, batch: SubgraphBatch, start: Tensor) -> Tensor:
+        """`h⁰` [N, d]: zero except on each query entity, `start` [n, d]."""
         state = start.new_zeros(batch.num_entities, self.config.dim)
         return state.index_copy(0, batch.source, start)
 
-    def _read(self, final: Tensor, batch: SubgraphBatch) -> Tensor:
+    def _read(self, final: Tensor, batch: SubgraphBatch, query: Query, rows: Rows) -> Tensor:
+        if isinstance(self.readout, QueryReadout):
+            asked = self.readout.from_query(query.embedding)
+            read: Tensor = self.readout(self.readout.from_state(final), rows.pick(asked))
+            return read
         if self.readout is not None:
             # Scores are compared with each other, so they are float32 even if states are not.
             with torch.autocast(final.device.type, enabled=False):

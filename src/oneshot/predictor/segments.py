@@ -114,9 +114,11 @@ class EdgePlan:
 
     `source`, `target`: the entities of each edge; `relation`: its relation; `query`: its query;
     `query_relation`: row of a table [n · (2R + 1), …] with a row for each query and relation.
+    `missing` int64 [N]: edges into each entity that are not in the subgraph but count in its
+    aggregates, as messages of zero; None if there are none (`over_graph` false).
     """
 
-    def __init__(self, batch: SubgraphBatch, num_relations: int) -> None:
+    def __init__(self, batch: SubgraphBatch, num_relations: int, over_graph: bool = False) -> None:
         source, relation, target = batch.edges
         kinds = 2 * num_relations + 1
         self.batch = batch
@@ -125,3 +127,18 @@ class EdgePlan:
         self.relation = Rows(relation, kinds)
         self.query = Rows(batch.edge_query, batch.num_queries, is_sorted=True)
         self.query_relation = Rows(batch.edge_query * kinds + relation, batch.num_queries * kinds)
+        self.missing = missing_edges(batch.degree, self.target.count) if over_graph else None
+
+    @property
+    def edge_count(self) -> Tensor:
+        """Number of edges that the aggregates of each entity count, int64 [N]."""
+        count = self.target.count
+        return count if self.missing is None else count + self.missing
+
+
+def missing_edges(degree: Tensor, sampled: Tensor) -> Tensor:
+    """Edges of entities that are not among their `sampled` ones, with the identity edge: [N].
+
+    `degree` [N]: edges in the whole graph, without the identity edge.
+    """
+    return (degree + 1 - sampled).clamp(min=0)

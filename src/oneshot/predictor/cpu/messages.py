@@ -111,7 +111,7 @@ class _Layer(ctypes.Structure):
             "dim", "attention", "stride", "aggregate", "is_sum", "counts",
         )),
         *((name, ctypes.c_void_p) for name in (
-            "indptr", "source", "relation", "row_query", "level_row",
+            "indptr", "source", "relation", "row_query", "level_row", "missing",
             "state", "table", "from_source", "from_relation", "from_query", "weight", "bias",
             "edge_weight", "out", "count", "gradient",
             "to_state", "to_table", "to_source", "to_relation", "to_query", "to_weight", "to_bias",
@@ -138,7 +138,7 @@ def _layer(
         aggregate=_NUMBERS[aggregate],
         is_sum=is_sum,
     )
-    for name in ("indptr", "source", "relation", "row_query", "level_row"):
+    for name in ("indptr", "source", "relation", "row_query", "level_row", "missing"):
         setattr(call, name, pointer(getattr(plan, name)))
     call.state, call.table = pointer(state), pointer(table)
     names = ("from_source", "from_relation", "from_query", "weight", "bias")

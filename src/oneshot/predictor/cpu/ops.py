@@ -21,6 +21,11 @@ def dots(state: Tensor, asked: Tensor, rows: Rows) -> Tensor:
     return (state * rows.pick(asked)).sum(dim=1)
 
 
+def spread(asked: Tensor, rows: Rows, count: int) -> Tensor:
+    """The row of `asked` [n, d] of the query of each of the first `count` rows: [count, d]."""
+    return Rows(rows.index[:count], rows.size).pick(asked)
+
+
 def gated(cell: nn.GRUCell, new: Tensor, old: Tensor, live: Tensor) -> Tensor:
     """The GRU `cell` on `new` [rows, d] and `old` [≤ rows, d]; zero where `live` [rows] is zero."""
     longer = nn.functional.pad(old, (0, 0, 0, len(new) - len(old)))

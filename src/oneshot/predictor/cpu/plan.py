@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oneshot.compiled import pointer, run
-from oneshot.predictor.segments import Rows
+from oneshot.predictor.segments import Rows, missing_edges
 from oneshot.subgraph import SubgraphBatch
 
 
@@ -22,7 +22,8 @@ class CPUPlan:
     rows of a query at each distance begin there, and end where those of the next query begin.
 
     `indptr` int32 [rows + 1], `source` and `relation` int32 [E]: the edges into each row, those
-    from nearer sources first.
+    from nearer sources first. `missing` int32 [rows]: edges into each row that are not in the
+    subgraph but count in its aggregates; None if there are none.
     """
 
     batch: SubgraphBatch
@@ -38,10 +39,20 @@ class CPUPlan:
     indptr: Tensor
     source: Tensor
     relation: Tensor
+    missing: Tensor | None
 
 
-def make_plan(batch: SubgraphBatch, num_relations: int, num_layers: int, prune: bool) -> CPUPlan:
-    """The plan of a batch. `prune`: by distance; otherwise all rows have a state from the start."""
+def make_plan(
+    batch: SubgraphBatch,
+    num_relations: int,
+    num_layers: int,
+    prune: bool,
+    over_graph: bool = False,
+) -> CPUPlan:
+    """The plan of a batch. `prune`: by distance; otherwise all rows have a state from the start.
+
+    `over_graph`: the aggregates count all edges of the graph.
+    """
     source, relation, target = batch.edges.contiguous()
     count, queries, edges = batch.num_entities, batch.num_queries, batch.num_edges
     levels = num_layers + 2  # 0 to L edges, and more
@@ -93,7 +104,9 @@ def make_plan(batch: SubgraphBatch, num_relations: int, num_layers: int, prune: 
         pointer(new_source),
         pointer(new_relation),
     )
-    row_query = batch.entity_query[order]
+    row_query, degree, missing = batch.entity_query[order], batch.degree[order], None
+    if over_graph:
+        missing = missing_edges(degree, new_indptr.diff()).to(torch.int32)
     return CPUPlan(
         batch,
         2 * num_relations + 1,
@@ -102,10 +115,11 @@ def make_plan(batch: SubgraphBatch, num_relations: int, num_layers: int, prune: 
         row_query.to(torch.int32),
         Rows(row_query, queries),
         Rows(batch.entity_query, queries, is_sorted=True),
-        batch.degree[order],
+        degree,
         place[batch.source].long(),
         first[starts].contiguous(),
         new_indptr,
         new_source,
         new_relation,
+        missing,
     )

@@ -1,4 +1,4 @@
-"""Dot products of each entity's row with its query's, as in the readout `h_o · h_u`.
+"""Rows of queries for their entities, and dot products with them, as in the readout `h_o · h_u`.
 
 The gradient of a query's row is a sum over its entities, in a fixed order.
 """
@@ -18,6 +18,25 @@ def dots(state: Tensor, asked: Tensor, rows: QueryRows) -> Tensor:
     """Each row of `state` [rows, d] times that of its query in `asked` [n, d] → float [rows]."""
     out: Tensor = _Dots.apply(state.contiguous(), asked.contiguous(), rows)
     return out
+
+
+def spread(asked: Tensor, rows: QueryRows, count: int) -> Tensor:
+    """The row of `asked` [n, d] of the query of each of the first `count` rows: [count, d]."""
+    out: Tensor = _Spread.apply(asked.contiguous(), rows, count)
+    return out
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, asked: Tensor, of_query: QueryRows, count: int) -> Tensor:
+        ctx.of_query = of_query
+        return asked.index_select(0, of_query.query[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        gradient = gradients[0].contiguous()
+        ones = torch.ones(len(gradient), dtype=torch.float32, device=gradient.device)
+        return _query_sums(ones, gradient, ctx.of_query).to(gradient.dtype), None, None
 
 
 class _Dots(torch.autograd.Function):
@@ -41,21 +60,27 @@ class _Dots(torch.autograd.Function):
         rows, dim = state.shape
         gradient = gradients[0].contiguous()
         to_state = torch.empty_like(state)
-        to_asked = torch.empty(asked.shape, dtype=torch.float32, device=state.device)
         if rows:
             _to_state[(rows,)](
                 gradient, asked, of_query.query, to_state, D=dim, BD=triton.next_power_of_2(dim),
                 num_warps=1,
             )  # fmt: skip
-        pieces = of_query.pieces
-        parts = torch.empty(pieces.num_slots, dim, dtype=torch.float32, device=state.device)
-        _to_asked[(len(pieces.row),)](
-            gradient, state, of_query.place,
-            pieces.row, pieces.first, pieces.indptr, pieces.slot, to_asked, parts,
-            pieces.num_rows, rows, D=dim, BD=triton.next_power_of_2(dim), BE=16, SIZE=PIECE,
-        )  # fmt: skip
-        join_sums(parts, pieces, pieces.num_rows, to_asked, None)
-        return to_state, to_asked.to(asked.dtype), None
+        return to_state, _query_sums(gradient, state, of_query).to(asked.dtype), None
+
+
+def _query_sums(weight: Tensor, state: Tensor, of_query: QueryRows) -> Tensor:
+    """The sum of `weight` [rows] times `state` [rows, d] over the rows of each query: [n, d]."""
+    rows, dim = state.shape
+    pieces = of_query.pieces
+    sums = torch.empty(pieces.num_rows, dim, dtype=torch.float32, device=state.device)
+    parts = torch.empty(pieces.num_slots, dim, dtype=torch.float32, device=state.device)
+    _to_asked[(len(pieces.row),)](
+        weight, state, of_query.place,
+        pieces.row, pieces.first, pieces.indptr, pieces.slot, sums, parts,
+        pieces.num_rows, rows, D=dim, BD=triton.next_power_of_2(dim), BE=16, SIZE=PIECE,
+    )  # fmt: skip
+    join_sums(parts, pieces, pieces.num_rows, sums, None)
+    return sums
 
 
 @triton.jit

@@ -138,16 +138,19 @@ class _Call:
         parts = self._floats(plan.rows.num_slots, kinds, self.dim)
         weights = self.attention()
         constants = {name: self.constants[name] for name in self.constants if name not in "ABA"}
+        missing = plan.source if plan.missing is None else plan.missing
+        constants |= {"ALL": kinds == 6, "MISSING": plan.missing is not None}
         if self.num_rows:
             collect_extremes[(plan.rows.bound(self.num_rows),)](
                 self.state, self.table, plan.source, plan.relation, plan.row_query,
-                *_pointers(plan.rows), raw, parts, raw if weights is None else weights,
-                self.num_rows, self.num_sources, self.stride, ALL=kinds == 6, **constants,
+                *_pointers(plan.rows), missing, raw, parts, raw if weights is None else weights,
+                self.num_rows, self.num_sources, self.stride, **constants,
             )  # fmt: skip
             if len(plan.rows.split):
                 join_extremes[(len(plan.rows.split),)](
-                    parts, raw, plan.rows.split, plan.rows.first, plan.rows.slot, self.num_rows,
-                    D=self.dim, BD=self.constants["BD"], ALL=kinds == 6,
+                    parts, raw, plan.rows.split, plan.rows.first, plan.rows.slot, missing,
+                    self.num_rows, D=self.dim,
+                    **{name: constants[name] for name in ("BD", "ALL", "MISSING")},
                 )  # fmt: skip
         return raw, weights
 
@@ -371,10 +374,10 @@ def collect_sums(
 def collect_extremes(
     state_at, table_at,
     source_at, relation_at, query_at,
-    row_at, first_at, indptr_at, slot_at,
+    row_at, first_at, indptr_at, slot_at, missing_at,
     out_at, part_at, weight_at,
     num_rows, num_sources, stride,
-    ALL: tl.constexpr,
+    ALL: tl.constexpr, MISSING: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
     SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr,
 ):  # fmt: skip
@@ -432,6 +435,12 @@ def collect_extremes(
             to = part_at + slot * (6 * D if ALL else 2 * D) + d
         else:
             to = out_at + row.to(tl.int64) * (6 * D if ALL else 2 * D) + d
+            if MISSING:
+                missing = tl.load(missing_at + row).to(tl.float32)
+                highest, count = _with_zeros(highest, count, missing)
+                if ALL:
+                    negative, low_count = _with_zeros(-lowest, low_count, missing)
+                    lowest = -negative
         if ALL:
             tl.store(to, total, mask=in_d)
             tl.store(to + D, squares, mask=in_d)
@@ -445,9 +454,17 @@ def collect_extremes(
 
 
 @triton.jit
+def _with_zeros(highest, count, missing):
+    """The highest of some messages and of `missing` zeros, and how often it occurs."""
+    new = tl.where(missing > 0, tl.maximum(highest, 0.0), highest)
+    count = tl.where(highest == new, count, 0.0) + tl.where(new == 0.0, missing, 0.0)
+    return new, count
+
+
+@triton.jit
 def join_extremes(
-    part_at, out_at, split_at, first_at, slot_at, num_rows,
-    D: tl.constexpr, BD: tl.constexpr, ALL: tl.constexpr,
+    part_at, out_at, split_at, first_at, slot_at, missing_at, num_rows,
+    D: tl.constexpr, BD: tl.constexpr, ALL: tl.constexpr, MISSING: tl.constexpr,
 ):  # fmt: skip
     row = tl.load(split_at + tl.program_id(0))
     if row < num_rows:
@@ -480,6 +497,12 @@ def join_extremes(
             new = tl.maximum(highest, other)
             count = tl.where(highest == new, count, 0.0) + tl.where(other == new, other_count, 0.0)
             highest = new
+        if MISSING:
+            missing = tl.load(missing_at + row).to(tl.float32)
+            highest, count = _with_zeros(highest, count, missing)
+            if ALL:
+                negative, low_count = _with_zeros(-lowest, low_count, missing)
+                lowest = -negative
         to = out_at + row.to(tl.int64) * (6 * D if ALL else 2 * D) + d
         if ALL:
             tl.store(to, total, mask=in_d)

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from oneshot.predictor.kernels.segments import Pieces, cut
+from oneshot.predictor.segments import missing_edges
 from oneshot.subgraph import SubgraphBatch
 
 _SPREAD_BLOCK = 1024
@@ -39,8 +40,9 @@ class FusedPlan:
     `order` int64 [N]: the index in `batch.entities` of each row. `by_row`, `by_place`: the rows of
     each query, numbered by distance or as in the batch. `reach` [L + 1]: number of rows with a
     state after each number of layers. `row_query` [N]; `scale` float [N]: one over the number of
-    edges into each row; `degree` [N]: of each row in the whole graph; `start` int64 [n]: the row of
-    each query's entity.
+    edges into each row that its aggregates count; `missing` int32 [N]: how many of them are not in
+    the subgraph, None if there are none; `degree` [N]: of each row in the whole graph; `start`
+    int64 [n]: the row of each query's entity.
 
     By target: `rows`, and for each edge `source`, `relation`, `query` [E].
     By source: `out_rows`, `out_target`, `out_relation`, `out_edge` [E] (its index by target).
@@ -56,6 +58,7 @@ class FusedPlan:
     reach: Sequence[int]
     row_query: Tensor
     scale: Tensor
+    missing: Tensor | None
     degree: Tensor
     start: Tensor
     rows: Pieces
@@ -78,14 +81,16 @@ def make_plan(
     num_relations: int,
     num_layers: int,
     prune: bool,
+    over_graph: bool = False,
     backward: bool = True,
     reach: Sequence[int] | None = None,
 ) -> FusedPlan:
     """The plan of a batch; synchronizes with the GPU once, or not at all if `reach` is given.
 
-    `prune`: number by distance (otherwise all layers process all rows). `backward`: also the orders
-    that only gradients need. `reach`: upper bounds to use instead of the exact numbers. The
-    batch may be padded (see `oneshot.training.padding`).
+    `prune`: number by distance (otherwise all layers process all rows). `over_graph`: the
+    aggregates count all edges of the graph. `backward`: also the orders that only gradients need.
+    `reach`: upper bounds to use instead of the exact numbers. The batch may be padded (see
+    `oneshot.training.padding`).
     """
     source, relation, target = batch.edges
     device, count, num_edges = batch.device, batch.num_entities, batch.num_edges
@@ -145,6 +150,10 @@ def make_plan(
         ).reshape(num_layers, -1)
         chosen = by_kind.indices
         kind = (new_source[chosen], row[chosen], chosen.to(torch.int32))
+    counted, degree, missing = length, batch.degree[order], None
+    if over_graph:
+        missing = missing_edges(degree, length)
+        counted, missing = length + missing, missing.to(torch.int32)
     queries = torch.arange(num_queries + 1, device=device)
     query_ends = torch.searchsorted(batch.entity_query, queries, out_int32=True)
     of_query = cut(query_ends, count)
@@ -156,8 +165,9 @@ def make_plan(
         QueryRows(own_query, of_query, own_place),
         reach,
         row_query,
-        1.0 / length.clamp(min=1).float(),
-        batch.degree[order],
+        1.0 / counted.clamp(min=1).float(),
+        missing,
+        degree,
         place[batch.source].long(),
         cut(indptr, num_edges),
         new_source,
