@@ -133,6 +133,10 @@ class TrainingConfig:
     # options of Adam, each at most 1,000
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
+    # which training facts are queries: a random part of them in each "epoch", the others being
+    # observation facts (see fact_ratio); or all of them, a few at a time, which alone are left out
+    # of the observation facts ("leave_out"; fact_ratio has no effect)
+    split: Literal["epoch", "leave_out"] = "epoch"
     # share of the training facts that are observation facts in an epoch; the others are queries
     fact_ratio: float = 0.9
     # share of the entities in training, if different from that in evaluation
@@ -156,6 +160,9 @@ class TrainingConfig:
     plateau_patience: int = 3
     # maximum norm of the gradient; 0 for no limit
     clip: float = 0.0
+    # decay per step of a moving average of the parameters, for example 0.999; the average is then
+    # validated and saved instead of the parameters themselves; 0 for none
+    average: float = 0.0
     # validations without a better MRR before training stops early; 0 for never
     patience: int = 0
     # "auto" uses bfloat16 on a GPU that supports it
@@ -176,6 +183,9 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _at_least(self, epochs=1, batch_size=1, accumulate=1, plateau_patience=1, valid_every=1)
         _at_least(self, weight_decay=0, warmup_epochs=0, clip=0, patience=0, valid_limit=0)
+        _at_least(self, average=0)
+        if self.average >= 1:
+            raise InputError(f"average must be below 1, not {self.average}")
         _at_least(self, valid_batch_size=0, seed=0, minutes=0)
         _at_most(self, epochs=10**9, patience=10**9, valid_every=10**9, warmup_epochs=10**9)
         _at_most(self, batch_size=10**6, valid_batch_size=10**6, accumulate=10**6)

@@ -95,10 +95,17 @@ def assert_same(one: Path, other: Path) -> None:
     assert listing(one) == listing(other) == FILES
 
 
-def test_a_training_stopped_after_any_epoch_ends_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [(), ("training.average=0.8", "training.split='leave_out'")],
+    ids=["plain", "average"],
+)
+def test_a_training_stopped_after_any_epoch_ends_the_same(
+    tmp_path: Path, changes: tuple[str, ...]
+) -> None:
     data = chain_world(30)
     data.graph.origin = {"source": "nowhere", "options": {}}
-    config = small_config(*CHANGES)
+    config = small_config(*CHANGES, *changes)
     jobs.train_run(data, tmp_path / "whole", config, CPU)
     for epoch in range(1, 6):
         run = tmp_path / f"stopped-{epoch}"

@@ -22,6 +22,7 @@ from oneshot.subgraph import SubgraphBatch
 from oneshot.system import devices
 from oneshot.system.process import ONEDNN_LIMIT, WITHOUT_AMX
 from oneshot.training.epoch import draw_epoch, mixed_seed, queries_per_epoch, without_direct
+from oneshot.training.observer import Observer
 from oneshot.training.trainer import Trainer, fit
 
 SMALL = TrainingConfig(epochs=3, batch_size=16, learning_rate=0.01, fact_ratio=0.7)
@@ -383,3 +384,87 @@ def test_a_training_may_use_smaller_subgraphs_than_testing() -> None:
     trainer.run_epoch()
     with pytest.raises(InputError, match="entity_ratio"):
         TrainingConfig(entity_ratio=1.5)
+
+
+def test_leaving_out_asks_every_fact_and_hides_the_facts_of_a_part() -> None:
+    data = chain_world(30)
+    whole = as_set(data.train)
+    config = dataclasses.replace(SMALL, split="leave_out", batch_size=10)
+    epoch = draw_epoch(data.graph, config, 1)
+    assert len(epoch.queries) == queries_per_epoch(config, 80) == 160
+    asked_before: set[tuple[int, ...]] = set()
+    parts = list(epoch.parts())
+    assert [part.begin for part in parts] == list(range(0, 160, 10))
+    for part in parts:
+        forward = part.queries[:, 1] < 3
+        columns = [part.queries[:, 0], part.queries[:, 1], part.answers]
+        asked = as_set(torch.stack(columns, 1)[forward])
+        turned = torch.stack([columns[2], columns[1] - 3, columns[0]], 1)[~forward]
+        assert as_set(turned) == asked
+        assert as_set(part.observed.facts) == whole - asked
+        assert not asked & asked_before
+        asked_before |= asked
+    assert asked_before == whole
+    rest = list(epoch.parts(25))
+    assert [(part.begin, len(part.queries)) for part in rest][:2] == [(25, 5), (30, 10)]
+    assert as_set(rest[0].observed.facts) == as_set(parts[2].observed.facts)
+    batches = list(epoch.batches(10, 20))
+    assert [batch.step for batch in batches] == list(range(2, 16))
+    assert as_set(batches[0].observed.facts) == as_set(parts[2].observed.facts)
+    some = draw_epoch(data.graph, dataclasses.replace(config, query_share=0.5), 1)
+    assert len(some.queries) == 80
+
+
+def test_leaving_out_trains_and_shows_the_sampler_no_fact_that_is_asked() -> None:
+    data = chain_world(30)
+    config = dataclasses.replace(SMALL, epochs=1, split="leave_out")
+    spy = SpySampler()
+    fit(Reasoner(data.graph, spy, make(data).predictor), data, config)
+    training = [call for call in spy.calls if call[1] is not None]
+    assert sum(len(batch.queries) for _, _, batch in training) == 160
+    for graph, _, batch in training:
+        seen = as_set(graph.facts)
+        assert len(seen) < 80
+        for entity, relation in batch.queries.tolist():
+            answers = {
+                fact for fact in as_set(data.train) - seen
+                if (entity, relation) in ((fact[0], fact[1]), (fact[2], fact[1] + 3))
+            }  # fmt: skip
+            assert answers
+
+
+def test_the_average_of_the_parameters_is_what_is_kept() -> None:
+    data = chain_world(30)
+    config = dataclasses.replace(SMALL, epochs=2, average=0.9, learning_rate=0.01)
+    reasoner = make(data)
+    trainer = Trainer(reasoner, data, config)
+    average = trainer.stepper.average
+    assert average is not None
+    expected = parameters(reasoner)
+    steps = 0
+    for number in (1, 2):
+        for _ in trainer.stepper.steps(trainer.stepper.draw_epoch(number)):
+            steps += 1
+            decay = min(0.9, steps / (steps + 10))
+            expected = decay * expected + (1 - decay) * parameters(reasoner)
+    torch.testing.assert_close(torch.cat([v.flatten() for v in average.values]), expected)
+    raw = parameters(reasoner)
+    with average.applied():
+        torch.testing.assert_close(parameters(reasoner), expected)
+    assert torch.equal(parameters(reasoner), raw)
+    assert not torch.allclose(raw, expected)
+
+    class Averages(Observer):
+        """The averages after each epoch."""
+
+        def __init__(self) -> None:
+            self.found: list[Tensor] = []
+
+        def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
+            assert trainer.stepper.average is not None
+            values = trainer.stepper.average.values
+            self.found.append(torch.cat([value.flatten() for value in values]))
+
+    again, averages = make(data), Averages()
+    state = fit(again, data, config, [averages])
+    assert torch.equal(parameters(again), averages.found[state.best_epoch - 1])

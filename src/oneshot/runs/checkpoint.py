@@ -16,7 +16,7 @@ from oneshot.runs.writer import metrics_lines
 from oneshot.system.files import write_text
 from oneshot.training.trainer import Trainer, TrainingState
 
-_PREFIXES = ("predictor.", "best.", "optimizer.")
+_PREFIXES = ("predictor.", "best.", "optimizer.", "average.")
 _LATER = {"asked": 0, "loss": 0.0, "covered": 0.0, "out_of_time": 0.0, "valid_limit": 0}
 """Defaults of fields that earlier versions did not write: they had no time budget, and wrote
 checkpoints only between epochs."""
@@ -24,7 +24,11 @@ checkpoints only between epochs."""
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The progress of a training: its state, and the named tensors of each part."""
+    """The progress of a training: its state, and the named tensors of each part.
+
+    `average`: the moving average of the parameters over `averaged_steps` steps; empty if there is
+    none.
+    """
 
     file: Path
     state: TrainingState
@@ -34,6 +38,8 @@ class Checkpoint:
     predictor: dict[str, Tensor]
     best: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+    average: dict[str, Tensor]
+    averaged_steps: int
 
 
 def read_checkpoint(run: Run) -> Checkpoint | None:
@@ -45,7 +51,7 @@ def read_checkpoint(run: Run) -> Checkpoint | None:
     strange = [name for name in tensors if not name.startswith(_PREFIXES)]
     if strange:
         raise _damaged(file, f"the tensor {strange[0]}")
-    predictor, best, optimizer = (
+    predictor, best, optimizer, average = (
         {k.removeprefix(p): v for k, v in tensors.items() if k.startswith(p)} for p in _PREFIXES
     )
     schedule = about.get("schedule")
@@ -55,6 +61,10 @@ def read_checkpoint(run: Run) -> Checkpoint | None:
     if micro_batch < 1:
         raise _damaged(file, "micro_batch")
     check_shapes(file, best, predictor)
+    if average:
+        check_shapes(file, average, predictor)
+    # Earlier versions had no moving average.
+    averaged = _value(file, int, about.get("averaged_steps", 0), "averaged_steps")
     return Checkpoint(
         file,
         state,
@@ -64,6 +74,8 @@ def read_checkpoint(run: Run) -> Checkpoint | None:
         predictor,
         best,
         optimizer,
+        average,
+        averaged,
     )
 
 
@@ -72,6 +84,9 @@ def restore(checkpoint: Checkpoint, trainer: Trainer) -> None:
     check_shapes(checkpoint.file, checkpoint.predictor, trainer.predictor.state_dict())
     restore_optimizer(checkpoint.file, trainer.stepper.optimizer, checkpoint.optimizer)
     trainer.predictor.load_state_dict(checkpoint.predictor)
+    if trainer.stepper.average is not None:
+        values = checkpoint.average or checkpoint.predictor
+        trainer.stepper.average.load(values, checkpoint.averaged_steps)
     trainer.best = {k: v.to(trainer.reasoner.device) for k, v in checkpoint.best.items()}
     trainer.schedule.plateau_factor = checkpoint.plateau_factor
     trainer.schedule.bad_epochs = checkpoint.bad_epochs
@@ -111,7 +126,8 @@ def mend_run(run: Run, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[st
     mended = []
     path, state = run.path, checkpoint.state
     is_validated = state.best_epoch > 0
-    wanted = checkpoint.best if is_validated else checkpoint.predictor
+    newest = checkpoint.average or checkpoint.predictor
+    wanted = checkpoint.best if is_validated else newest
     if not _is_whole(path / PREDICTOR, wanted):
         about = {"epoch": state.best_epoch if is_validated else state.epoch + (state.asked > 0)}
         save_tensors(path / PREDICTOR, wanted, about)

@@ -88,7 +88,7 @@ class RunWriter(Observer):
         path, state = self._target.path, trainer.state
         if not state.best_epoch:  # before the first validation, the newest parameters are saved
             about = {"epoch": state.epoch + (state.asked > 0)}
-            save_tensors(path / PREDICTOR, trainer.predictor.state_dict(), about)
+            save_tensors(path / PREDICTOR, trainer.current(), about)
         _save_checkpoint(self._target, trainer)
         self.has_saved = True
         if self._staged is not None:
@@ -106,6 +106,9 @@ def _save_checkpoint(run: Run, trainer: Trainer) -> None:
     tensors = {f"predictor.{k}": v for k, v in trainer.predictor.state_dict().items()}
     tensors |= {f"best.{k}": v for k, v in trainer.best.items()}
     tensors |= optimizer_tensors(trainer.stepper.optimizer)
+    average = trainer.stepper.average
+    if average is not None:
+        tensors |= {f"average.{k}": v for k, v in average.named().items()}
     schedule = {
         "plateau_factor": trainer.schedule.plateau_factor,
         "bad_epochs": trainer.schedule.bad_epochs,
@@ -114,6 +117,7 @@ def _save_checkpoint(run: Run, trainer: Trainer) -> None:
         "state": asdict(trainer.state),
         "schedule": schedule,
         "micro_batch": trainer.stepper.micro_batch,
+        "averaged_steps": 0 if average is None else average.steps,
     }
     save_tensors(run.path / CHECKPOINT, tensors, about)
 

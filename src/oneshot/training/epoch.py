@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -13,58 +13,128 @@ from oneshot.data.dataset import both_directions
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
 
+# With "leave_out": facts that are left out together, at most this number and share of all facts.
+_LEFT_OUT, _LEFT_OUT_SHARE = 512, 0.01
+
 
 class QueryBatch(NamedTuple):
     """The queries of one step, the `step`-th of its epoch, counted from 0.
 
-    `queries` int64 [n, 2]; `answers` int64 [n].
+    `observed`: the graph of the observation facts; `queries` int64 [n, 2]; `answers` int64 [n].
     """
 
     step: int
+    observed: KnowledgeGraph
     queries: Tensor
     answers: Tensor
 
     def share(self, rank: int, size: int) -> "QueryBatch":
         """The share of process `rank` of `size` processes."""
-        return QueryBatch(self.step, self.queries[rank::size], self.answers[rank::size])
+        return self._replace(queries=self.queries[rank::size], answers=self.answers[rank::size])
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """The observation facts as a graph, and the query facts as queries in both directions.
+class Part(NamedTuple):
+    """Queries of an epoch with the same observation facts.
 
-    `number`: counted from 1; `observed`: the graph of the observation facts, with all entities;
-    `queries` int64 [m, 2]; `answers` int64 [m], in random order.
+    `begin`: number of the first query in the epoch; `observed`: the graph of the observation facts,
+    with all entities; `queries` int64 [m, 2]; `answers` int64 [m].
     """
 
-    number: int
+    begin: int
     observed: KnowledgeGraph
     queries: Tensor
     answers: Tensor
 
+
+@dataclass(frozen=True)
+class Epoch:
+    """The query facts of an epoch as queries in both directions, and what each may see.
+
+    `number`: counted from 1; `queries` int64 [m, 2]; `answers` int64 [m], in random order. The
+    queries come in parts of `part_size`. A part sees the facts of `graph` where `mask` bool [F] is
+    true, except its own: `hidden` int64 [m] is the fact that each query asks about.
+    """
+
+    number: int
+    graph: KnowledgeGraph
+    mask: Tensor
+    queries: Tensor
+    answers: Tensor
+    hidden: Tensor
+    part_size: int
+    # The graph of the latest part, by its first query.
+    _graphs: dict[int, KnowledgeGraph] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def observed(self) -> KnowledgeGraph:
+        """The observation facts of the first part."""
+        return self._observed(0)
+
+    def parts(self, start: int = 0) -> Iterator[Part]:
+        """The queries from `start` on, part by part."""
+        while start < len(self.queries):
+            first = start - start % self.part_size
+            rows = slice(start, first + self.part_size)
+            yield Part(start, self._observed(first), self.queries[rows], self.answers[rows])
+            start = first + self.part_size
+
     def batches(self, size: int, start: int = 0) -> Iterator[QueryBatch]:
         """The queries from `start` on, `size` at a time; the last batch may be smaller."""
-        for begin in range(start, len(self.queries), size):
-            part = slice(begin, begin + size)
-            yield QueryBatch(begin // size, self.queries[part], self.answers[part])
+        for part in self.parts(start):
+            for begin in range(0, len(part.queries), size):
+                step, rows = (part.begin + begin) // size, slice(begin, begin + size)
+                yield QueryBatch(step, part.observed, part.queries[rows], part.answers[rows])
 
     def first(self, count: int) -> "Epoch":
         """The epoch with only its first queries."""
         return dataclasses.replace(self, queries=self.queries[:count], answers=self.answers[:count])
 
+    def _observed(self, first: int) -> KnowledgeGraph:
+        """The graph that the part from query `first` on sees."""
+        if first not in self._graphs:
+            mask = self.mask.clone()
+            mask[self.hidden[first : first + self.part_size]] = False
+            self._graphs.clear()
+            self._graphs[first] = self.graph.subset(mask)
+        return self._graphs[first]
 
-def draw_epoch(graph: KnowledgeGraph, config: TrainingConfig, number: int) -> Epoch:
-    """The split of epoch `number`; the same seed and number give the same split."""
+
+def draw_epoch(
+    graph: KnowledgeGraph, config: TrainingConfig, number: int, step_size: int = 0
+) -> Epoch:
+    """The split of epoch `number`; the same seed and number give the same split.
+
+    `step_size`: queries per step, by default the batch size; no step has queries of two parts.
+    """
     generator = torch.Generator().manual_seed(mixed_seed(config.seed, number))
     order = torch.randperm(graph.num_facts, generator=generator)
-    num_observed = _num_observed(config, graph.num_facts)
-    mask = torch.zeros(graph.num_facts, dtype=torch.bool)
-    mask[order[:num_observed]] = True
-    asked = order[num_observed:][: queries_per_epoch(config, graph.num_facts) // 2]
+    num_asked = queries_per_epoch(config, graph.num_facts) // 2
+    mask = torch.ones(graph.num_facts, dtype=torch.bool)
+    if config.split == "leave_out":
+        asked = order[:num_asked]
+        part_size = _part_size(graph.num_facts, step_size or config.batch_size)
+    else:
+        query_facts = order[_num_observed(config, graph.num_facts) :]
+        mask[query_facts] = False
+        asked = query_facts[:num_asked]
+        part_size = 2 * num_asked
+    parts = []
+    for part in torch.arange(num_asked).split(part_size // 2):
+        places = torch.cat([part, part + num_asked])  # those of `both_directions`
+        parts.append(places[torch.randperm(len(places), generator=generator)])
+    mixed = torch.cat(parts)
     facts = graph.facts[asked.to(graph.device)].long()
     queries, answers = both_directions(facts, graph.num_relations)
-    mixed = torch.randperm(len(queries), generator=generator).to(graph.device)
-    return Epoch(number, graph.subset(mask), queries[mixed], answers[mixed])
+    hidden = asked[mixed % num_asked]
+    mixed = mixed.to(graph.device)
+    return Epoch(number, graph, mask, queries[mixed], answers[mixed], hidden, part_size)
+
+
+def _part_size(num_facts: int, step_size: int) -> int:
+    """Queries per part with "leave_out": even, and a multiple of the queries per step."""
+    unit = step_size if step_size % 2 == 0 else 2 * step_size
+    facts = min(_LEFT_OUT, int(_LEFT_OUT_SHARE * num_facts))
+    return max(2 * facts // unit, 1) * unit
 
 
 def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) -> SubgraphBatch:
@@ -83,7 +153,9 @@ def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) ->
 
 def queries_per_epoch(config: TrainingConfig, num_facts: int) -> int:
     """Number of queries per epoch, in both directions."""
-    facts = num_facts - _num_observed(config, num_facts)
+    facts = num_facts
+    if config.split == "epoch":
+        facts -= _num_observed(config, num_facts)
     return 2 * max(1, int(config.query_share * facts))
 
 

@@ -27,7 +27,7 @@ from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, BFSSampler, FittedSampler, Sampler
 from oneshot.system.devices import find_device
-from oneshot.training.epoch import draw_epoch
+from oneshot.training.epoch import queries_per_epoch
 from oneshot.training.steps import Stepper
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
@@ -416,7 +416,8 @@ class _Planner:
         fit_in = self._asked(pace)
         most = self._most_queries
         asked = max(min(fit_in, most), 2 * _BATCH)
-        per_split = 2 * max(int((1 - config.training.fact_ratio) * facts), 1)
+        training = dataclasses.replace(config.training, query_share=1.0)
+        per_split = queries_per_epoch(training, facts)
         share = min(asked / _VALIDATIONS / per_split, 1.0)
         if "training.epochs" in self.given:  # then they are complete epochs
             share = 1.0
@@ -459,7 +460,7 @@ class _Planner:
         )
         reasoner = build_reasoner(self.data.graph, config, self.device)
         stepper = Stepper(reasoner, self.data, training)
-        epoch = draw_epoch(stepper.graph, training, 1)
+        epoch = stepper.draw_epoch(1)
         steps = stepper.steps(epoch)
         next(steps, None)  # warm-up: compilation, allocation
         self._wait()
@@ -529,7 +530,7 @@ class _Planner:
         """→ (seconds of the whole training, training queries)"""
         training = config.training
         facts = self.data.graph.num_facts
-        per_split = 2 * max(int((1 - training.fact_ratio) * facts), 1)
+        per_split = queries_per_epoch(dataclasses.replace(training, query_share=1.0), facts)
         wanted = training.epochs * max(int(training.query_share * per_split), 2)
         asked = min(wanted, self._asked(pace))
         seconds = asked * pace.training + self._evaluation_seconds(pace)

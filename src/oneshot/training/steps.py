@@ -17,14 +17,23 @@ from torch.nn.parallel import DistributedDataParallel
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import takes_bfloat16
 from oneshot.system.distributed import Team
+from oneshot.training.average import ParameterAverage
 from oneshot.training.cuda_graph import Prepared, RecordedStep, ahead, can_record, sizes_of
 from oneshot.training.diagnosis import diverged
-from oneshot.training.epoch import Epoch, QueryBatch, mixed_seed, queries_per_epoch, without_direct
+from oneshot.training.epoch import (
+    Epoch,
+    QueryBatch,
+    draw_epoch,
+    mixed_seed,
+    queries_per_epoch,
+    without_direct,
+)
 from oneshot.training.losses import Targets, find_targets, query_losses
 from oneshot.training.schedule import Schedule
 
@@ -62,7 +71,8 @@ class Stepper:
 
     `sampler`: that of the reasoner, with the training budget. `recorder`: replays steps on whole
     batches as a CUDA graph; None if that is not possible. `micro_batch`: number of queries
-    computed together in a plain step; halved when memory runs out.
+    computed together in a plain step; halved when memory runs out. `average`: the moving average of
+    the parameters; None if the configuration asks for none.
     """
 
     def __init__(
@@ -103,6 +113,7 @@ class Stepper:
             weight_decay=config.weight_decay,
             fused=self.device.type == "cuda",
         )
+        self.average = ParameterAverage(self.predictor, config.average) if config.average else None
         self.recorder: RecordedStep | None = None
         is_alone = self.team.size == 1 and network is None
         if is_alone and can_record(self.predictor, config, self.device):
@@ -121,6 +132,10 @@ class Stepper:
     @property
     def queries_per_epoch(self) -> int:
         return queries_per_epoch(self.config, self.graph.num_facts)
+
+    def draw_epoch(self, number: int) -> Epoch:
+        """The split of epoch `number`, counted from 1, for the steps of this training."""
+        return draw_epoch(self.graph, self.config, number, self.step_size)
 
     def steps(self, epoch: Epoch, asked: int = 0) -> Iterator[StepResult]:
         """Perform the steps of an epoch after its first `asked` queries, one or more at a time."""
@@ -152,7 +167,7 @@ class Stepper:
         """One step of the optimizer on a batch, which is split among the processes."""
         self.set_learning_rate(epoch.number, batch.step)
         seed = self._seed(epoch, batch.step)
-        _, queries, answers = batch.share(self.team.rank, self.team.size)
+        _, observed, queries, answers = batch.share(self.team.rank, self.team.size)
         scale = self.team.size / len(batch.queries)  # DDP averages over the processes
         loss = covered = 0.0
         start = 0
@@ -161,7 +176,7 @@ class Stepper:
             part = slice(start, start + self.micro_batch)
             more = start + self.micro_batch < len(queries)
             try:
-                one, hits = self._backward(epoch, queries[part], answers[part], scale, more)
+                one, hits = self._backward(observed, queries[part], answers[part], scale, more)
             except RuntimeError as error:
                 self._shrink(error)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -178,13 +193,18 @@ class Stepper:
         return StepResult(len(batch.queries), len(queries), loss, covered)
 
     def _backward(
-        self, epoch: Epoch, queries: Tensor, answers: Tensor, scale: float, more: bool
+        self,
+        observed: KnowledgeGraph,
+        queries: Tensor,
+        answers: Tensor,
+        scale: float,
+        more: bool,
     ) -> tuple[float, float]:
         """Gradients of `scale` times the sum of the losses of some queries.
 
         `more`: further queries of the same step follow. → (sum of the losses, covered queries)
         """
-        batch = self._sample(epoch, queries, answers)
+        batch = self._sample(observed, queries, answers)
         targets = self._targets(batch, answers)
         sync: AbstractContextManager[None] = nullcontext()
         if more and isinstance(self.network, DistributedDataParallel):
@@ -266,32 +286,32 @@ class Stepper:
 
     def _blocks(self, epoch: Epoch, asked: int) -> Iterator[list[Prepared]]:
         """The whole batches of an epoch, several sampled together, as many as fit into memory."""
-        size = self.config.batch_size
-        steps = (len(epoch.queries) - asked) // size
-        at_once, done = 1, 0
-        while done < steps:
-            part = slice(asked + done * size, asked + min(done + at_once, steps) * size)
-            whole = self._sample(epoch, epoch.queries[part], epoch.answers[part])
-            parts = whole.split(size)
-            answers = epoch.answers[part].split(size)
-            yield [
-                Prepared(batch, self._targets(batch, mine), needed)
-                for batch, mine, needed in zip(
-                    parts, answers, sizes_of(self.predictor, whole, parts), strict=True
-                )
-            ]
-            done += len(parts)
-            most = max(_SAMPLED_EDGES * len(parts) // max(whole.num_edges, 1), 1)
-            at_once = min(most, max(_SAMPLED_QUERIES // size, 1))
+        size, at_once = self.config.batch_size, 1
+        for part in epoch.parts(asked):
+            steps, done = len(part.queries) // size, 0
+            while done < steps:
+                rows = slice(done * size, min(done + at_once, steps) * size)
+                whole = self._sample(part.observed, part.queries[rows], part.answers[rows])
+                batches = whole.split(size)
+                answers = part.answers[rows].split(size)
+                yield [
+                    Prepared(batch, self._targets(batch, mine), needed)
+                    for batch, mine, needed in zip(
+                        batches, answers, sizes_of(self.predictor, whole, batches), strict=True
+                    )
+                ]
+                done += len(batches)
+                most = max(_SAMPLED_EDGES * len(batches) // max(whole.num_edges, 1), 1)
+                at_once = min(most, max(_SAMPLED_QUERIES // size, 1))
 
     # Parts of both types of steps --------------------------------------------------------
 
     def _seed(self, epoch: Epoch, step: int) -> int:
         return mixed_seed(self.config.seed, epoch.number, step, self.team.rank)
 
-    def _sample(self, epoch: Epoch, queries: Tensor, answers: Tensor) -> SubgraphBatch:
-        sampled = self.graph if self.config.sample_from == "train" else epoch.observed
-        batch = self.sampler.sample(sampled, queries, edges_from=epoch.observed)
+    def _sample(self, observed: KnowledgeGraph, queries: Tensor, answers: Tensor) -> SubgraphBatch:
+        sampled = self.graph if self.config.sample_from == "train" else observed
+        batch = self.sampler.sample(sampled, queries, edges_from=observed)
         if self.config.hide_direct:
             batch = without_direct(batch, answers, self.graph.num_relations)
         return batch
@@ -303,3 +323,5 @@ class Stepper:
         if self.config.clip:
             torch.nn.utils.clip_grad_norm_(self.predictor.parameters(), self.config.clip)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()

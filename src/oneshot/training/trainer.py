@@ -12,6 +12,7 @@ random numbers, and with a constant learning rate also makes the same steps.
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -29,7 +30,6 @@ from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.distributed import Team
 from oneshot.training.diagnosis import Diagnosis
-from oneshot.training.epoch import draw_epoch
 from oneshot.training.interrupt import StopTraining, check_stop
 from oneshot.training.observer import Observer
 from oneshot.training.schedule import Schedule
@@ -134,7 +134,7 @@ class Trainer:
         self.budget = budget or TimeBudget(config.minutes)
         self.state = TrainingState()
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
-        self.best = self._parameters()
+        self.best = self.current()
         self.observers: Sequence[Observer] = ()
         self._is_over, self._step_seconds = False, 0.0
         # Time of the last checkpoint, and time up to which `state.seconds` counts.
@@ -227,7 +227,7 @@ class Trainer:
             self.schedule.validated(is_best)
             if is_best:
                 state.best_mrr, state.best_epoch = mrr, epoch
-                self.best = self._parameters()
+                self.best = self.current()
             if self.budget.is_limited and not self._is_over:
                 self._look_at_clock()  # there may be no time left for another epoch
         self.stepper.check_parameters(epoch)
@@ -243,7 +243,7 @@ class Trainer:
 
     def _train_epoch(self, number: int) -> tuple[float, float]:
         """→ (mean loss per query, share of queries whose answer was sampled)"""
-        epoch, state = draw_epoch(self.graph, self.config, number), self.state
+        epoch, state = self.stepper.draw_epoch(number), self.state
         self.predictor.train()
         if state.asked:  # the last step's rate, also if no steps are left
             self.stepper.set_learning_rate(number, (state.asked - 1) // self.stepper.step_size)
@@ -339,8 +339,9 @@ class Trainer:
         asked = self.validation_queries
         for observer in self.observers:
             observer.on_validation(asked)
-        begun = self.budget.clock()
-        report = self._evaluate(asked, lambda _: check_stop(self.should_stop, self.team))
+        begun, average = self.budget.clock(), self.stepper.average
+        with nullcontext() if average is None else average.applied():
+            report = self._evaluate(asked, lambda _: check_stop(self.should_stop, self.team))
         self.budget.learn(asked, self.budget.clock() - begun)
         record["valid"] = report.metrics.as_dict() | {"coverage": report.coverage}
         return report.mrr
@@ -364,5 +365,8 @@ class Trainer:
             team=self.team,
         )
 
-    def _parameters(self) -> dict[str, Tensor]:
-        return {name: t.detach().clone() for name, t in self.predictor.state_dict().items()}
+    def current(self) -> dict[str, Tensor]:
+        """The parameters to be validated and saved: the current ones or their moving average."""
+        average = self.stepper.average
+        current = self.predictor.state_dict() if average is None else average.named()
+        return {name: tensor.detach().clone() for name, tensor in current.items()}
