@@ -17,6 +17,7 @@ from oneshot.predictor.layer import Layer
 from oneshot.predictor.messages import MESSAGES
 from oneshot.predictor.priors import prior_features
 from oneshot.predictor.readout import QueryReadout
+from oneshot.predictor.segments import look_up
 from oneshot.system.devices import kernels_work
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def fused_scores(
     scores = torch.zeros(batch.num_entities, dtype=reached.dtype, device=batch.device)
     scores = scores.index_copy(0, plan.order[: len(reached)], reached)
     if predictor.priors is not None:
-        asked = predictor.priors.weight.index_select(0, query.relation)
+        asked = look_up(predictor.priors.weight, query.relation)
         scores = scores + dots(prior_features(batch, asked.dtype), asked, plan.by_place)
     return scores
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from oneshot.config import PredictorConfig
-from oneshot.predictor.segments import EdgePlan
+from oneshot.predictor.segments import EdgePlan, look_up
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class RedGNNMessage(Message):
         return table, Attention(
             self.from_source(state),
             self.from_relation(table),
-            self.from_query(table.index_select(0, query.relation)),
+            self.from_query(look_up(table, query.relation)),
             self.attention.weight.squeeze(0),
             self.attention.bias,
         )

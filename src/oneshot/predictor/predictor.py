@@ -17,7 +17,7 @@ from oneshot.predictor.layer import Gate, Layer, reached_next
 from oneshot.predictor.messages import MESSAGES, Query
 from oneshot.predictor.priors import NUM_PRIORS, SCALE, prior_features
 from oneshot.predictor.readout import QueryReadout
-from oneshot.predictor.segments import EdgePlan, Rows
+from oneshot.predictor.segments import EdgePlan, Rows, look_up
 from oneshot.subgraph import SubgraphBatch
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Predictor(nn.Module):
         rows = Rows(batch.entity_query, batch.num_queries, is_sorted=True)
         scores = self._read(final, batch, query, rows)
         if self.priors is not None:
-            weight = rows.pick(self.priors.weight.index_select(0, query.relation))
+            weight = rows.pick(look_up(self.priors.weight, query.relation))
             scores = scores + (prior_features(batch, weight.dtype) * weight).sum(dim=-1)
         return scores
 
@@ -133,7 +133,7 @@ class Predictor(nn.Module):
         """The query inputs of the messages for these relations, int64 [n]."""
         embedding = None
         if self.query_embedding is not None:
-            embedding = self.query_embedding.weight.index_select(0, relation)
+            embedding = look_up(self.query_embedding.weight, relation)
         weights = None
         if self.drum is not None and embedding is not None:
             weights = self.drum(embedding)

@@ -10,13 +10,22 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oneshot.graph.sparse import SparseMatrix
 from oneshot.subgraph import SubgraphBatch
 
 _LONG_ROWS = 64  # mean edges per row from which rows are summed in pieces
 _PIECE = 256
+
+
+def look_up(table: Tensor, index: Tensor) -> Tensor:
+    """Rows of a small table: `table` [k, d], `index` int64 [n] → [n, d].
+
+    The gradient of `embedding` sums equal rows in a fixed order on every device; that of
+    `index_select` does not on a GPU, so that two trainings with the same seed would differ.
+    """
+    return nn.functional.embedding(index, table)
 
 
 class Rows:
