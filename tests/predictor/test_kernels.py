@@ -133,6 +133,33 @@ def test_fused_and_plain_agree(shape: dict[str, object], batch: SubgraphBatch) -
         assert torch.equal(predictor(batch), ours[0])
 
 
+@needs_kernels
+@pytest.mark.parametrize("aggregate", ["max", "pna"])
+def test_half_precision_is_near_the_plain_formulas(aggregate: str, batch: SubgraphBatch) -> None:
+    """Rounded messages have more equal extremes, which share the gradient: near, not equal."""
+    from oneshot.predictor.kernels.messages import collect
+    from oneshot.predictor.kernels.plan import make_plan
+
+    plan = make_plan(batch, 5, 2, True)
+    rows = plan.reach[1]
+    generator = torch.Generator().manual_seed(2)
+    state, table = (torch.randn(n, 16, generator=generator) for n in (rows, 11))
+    state, table = state.to(DEVICE), table.to(DEVICE)
+    width = 4 * 16 if aggregate == "pna" else 16
+    weight = torch.randn(plan.reach[2], width, generator=generator).to(DEVICE)
+
+    def found(dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+        inputs = [state.bfloat16().to(dtype).requires_grad_(), table.clone().requires_grad_()]
+        out = collect(inputs[0], inputs[1], None, plan, 1, aggregate, False)
+        gradients = torch.autograd.grad((out.float() * weight).sum(), inputs)
+        return out.float(), [gradient.float() for gradient in gradients]
+
+    ours, expected = found(torch.bfloat16), found(torch.float32)
+    assert (ours[0] - expected[0]).norm() <= 0.01 * expected[0].norm()
+    for one, other in zip(ours[1], expected[1], strict=True):
+        assert (one - other).norm() <= 0.05 * other.norm()
+
+
 def padded(batch: SubgraphBatch, layers: int) -> PaddedBatch:
     """The batch in buffers that held another one before."""
     count = batch.num_entities

@@ -9,6 +9,10 @@ relations and queries by query and relation. All sums are in float32 and in a fi
 In all kernels `state` [.., D], `table` [.., D], the parts of the attention `s`, `t`, `q` [.., A],
 `w` [A] and `b`; `D` channels in blocks of `BD`, `A` in `BA`, `BE` edges at a time, `SIZE` edges
 per piece. The pieces of a long row write partial results, which are joined later.
+
+With states in bfloat16 (`ROUND`), messages are rounded to bfloat16 before they are compared, as
+their extremes are when they become states. Extremes and slopes then fit into half of the memory,
+and reading them for every edge is most of what the backward pass does.
 """
 
 from typing import Any
@@ -74,6 +78,7 @@ class _Collect(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         if raw is not None:
             gradient = slopes(raw, gradient, plan.scale[: len(raw), None])
+            gradient = gradient.to(call.slope_type)
         return (None, None, None, None, None, *call.gradients(gradient, weights))
 
 
@@ -105,8 +110,10 @@ class _Call:
             "SIZE": PIECE,
             "ATTENTION": bool(rest),
             "IS_SUM": is_sum,
+            "ROUND": self.state.dtype == torch.bfloat16,
             "num_warps": warps,
         }
+        self.slope_type = torch.bfloat16 if self.constants["ROUND"] else torch.float32
         self.stride = 0 if len(self.table) == plan.kinds else plan.kinds
 
     def sums(self, needs_gradient: bool) -> tuple[Tensor, Tensor | None]:
@@ -120,8 +127,8 @@ class _Call:
                 self.state, self.table, *self.terms,
                 plan.source, plan.relation, plan.row_query, plan.scale,
                 *_pointers(plan.rows), out, parts, out if weights is None else weights,
-                self.num_rows, self.num_sources, self.stride,
-                MEAN=self.aggregate == "mean", STORE=weights is not None, **self.constants,
+                self.num_rows, self.num_sources, self.stride, MEAN=self.aggregate == "mean",
+                STORE=weights is not None, **_without(self.constants, "ROUND"),
             )  # fmt: skip
             join_sums(parts, plan.rows, self.num_rows, out, None)
         return out, weights
@@ -137,7 +144,7 @@ class _Call:
         raw = self._floats(self.num_rows, kinds, self.dim)
         parts = self._floats(plan.rows.num_slots, kinds, self.dim)
         weights = self.attention()
-        constants = {name: self.constants[name] for name in self.constants if name not in "ABA"}
+        constants = _without(self.constants, "A", "BA")
         missing = plan.source if plan.missing is None else plan.missing
         constants |= {"ALL": kinds == 6, "MISSING": plan.missing is not None}
         if self.num_rows:
@@ -279,6 +286,10 @@ def slopes(raw: Tensor, gradient: Tensor, scale: Tensor) -> Tensor:
     )
 
 
+def _without(constants: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in constants.items() if name not in names}
+
+
 def _pointers(pieces: Pieces) -> tuple[Tensor, ...]:
     return pieces.row, pieces.first, pieces.indptr, pieces.slot
 
@@ -286,6 +297,12 @@ def _pointers(pieces: Pieces) -> tuple[Tensor, ...]:
 @triton.jit
 def _composed(entity, relation, IS_SUM: tl.constexpr):
     return entity + relation if IS_SUM else entity * relation
+
+
+@triton.jit
+def _rounded(message, ROUND: tl.constexpr):
+    """Messages as they are compared with each other."""
+    return message.to(tl.bfloat16).to(tl.float32) if ROUND else message
 
 
 @triton.jit
@@ -379,7 +396,7 @@ def collect_extremes(
     num_rows, num_sources, stride,
     ALL: tl.constexpr, MISSING: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr,
-    SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr,
+    SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0)
     row = tl.load(row_at + piece)
@@ -413,16 +430,17 @@ def collect_extremes(
                 a = tl.load(weight_at + edge, mask=inside, other=0.0)
                 message = message * a[:, None]
             counted = exists[:, None] & in_d[None, :]
-            new = tl.maximum(highest, tl.max(tl.where(counted, message, float("-inf")), axis=0))
-            same = counted & (message == new[None, :])
+            compared = _rounded(message, ROUND)
+            new = tl.maximum(highest, tl.max(tl.where(counted, compared, float("-inf")), axis=0))
+            same = counted & (compared == new[None, :])
             count = tl.where(new > highest, 0.0, count) + tl.sum(same.to(tl.float32), axis=0)
             highest = new
             if ALL:
                 kept = tl.where(counted, message, 0.0)
                 total += tl.sum(kept, axis=0)
                 squares += tl.sum(kept * kept, axis=0)
-                new = tl.minimum(lowest, tl.min(tl.where(counted, message, float("inf")), axis=0))
-                same = counted & (message == new[None, :])
+                new = tl.minimum(lowest, tl.min(tl.where(counted, compared, float("inf")), axis=0))
+                same = counted & (compared == new[None, :])
                 low_count = tl.where(new < lowest, 0.0, low_count)
                 low_count += tl.sum(same.to(tl.float32), axis=0)
                 lowest = new
@@ -519,7 +537,7 @@ def join_extremes(
 @triton.jit
 def _slope(
     gradient_at, scale_at, target, inside, message, d, in_d,
-    D: tl.constexpr, MODE: tl.constexpr, MEAN: tl.constexpr,
+    D: tl.constexpr, MODE: tl.constexpr, MEAN: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """The gradient with respect to each message of a tile, [edges, channels]."""
     grid = inside[:, None] & in_d[None, :]
@@ -530,16 +548,22 @@ def _slope(
             slope *= tl.load(scale_at + target, mask=inside, other=0.0)[:, None]
     elif MODE == 1:
         at = gradient_at + target[:, None] * (2 * D) + d[None, :]
-        highest = tl.load(at, mask=grid, other=0.0)
-        slope = tl.where(message == highest, tl.load(at + D, mask=grid, other=0.0), 0.0)
+        compared = _rounded(message, ROUND)
+        highest = tl.load(at, mask=grid, other=0.0).to(tl.float32)
+        high = tl.load(at + D, mask=grid, other=0.0).to(tl.float32)
+        slope = tl.where(compared == highest, high, 0.0)
     else:
         at = gradient_at + target[:, None] * (6 * D) + d[None, :]
-        slope = tl.load(at, mask=grid, other=0.0)
-        slope += tl.load(at + D, mask=grid, other=0.0) * tl.where(grid, message, 0.0)
-        highest = tl.load(at + 2 * D, mask=grid, other=0.0)
-        slope += tl.where(message == highest, tl.load(at + 3 * D, mask=grid, other=0.0), 0.0)
-        lowest = tl.load(at + 4 * D, mask=grid, other=0.0)
-        slope += tl.where(message == lowest, tl.load(at + 5 * D, mask=grid, other=0.0), 0.0)
+        compared = _rounded(message, ROUND)
+        slope = tl.load(at, mask=grid, other=0.0).to(tl.float32)
+        steep = tl.load(at + D, mask=grid, other=0.0).to(tl.float32)
+        slope += steep * tl.where(grid, message, 0.0)
+        highest = tl.load(at + 2 * D, mask=grid, other=0.0).to(tl.float32)
+        high = tl.load(at + 3 * D, mask=grid, other=0.0).to(tl.float32)
+        slope += tl.where(compared == highest, high, 0.0)
+        lowest = tl.load(at + 4 * D, mask=grid, other=0.0).to(tl.float32)
+        low = tl.load(at + 5 * D, mask=grid, other=0.0).to(tl.float32)
+        slope += tl.where(compared == lowest, low, 0.0)
     return slope
 
 
@@ -552,7 +576,7 @@ def to_sources(
     num_rows, num_targets, stride,
     MODE: tl.constexpr, MEAN: tl.constexpr,
     D: tl.constexpr, A: tl.constexpr, BD: tl.constexpr, BA: tl.constexpr, BE: tl.constexpr,
-    SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr,
+    SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0)
     row = tl.load(row_at + piece)
@@ -591,7 +615,7 @@ def to_sources(
                 message = composed * a[:, None]
             else:
                 message = composed
-            g = _slope(gradient_at, scale_at, o, inside, message, d, in_d, D, MODE, MEAN)
+            g = _slope(gradient_at, scale_at, o, inside, message, d, in_d, D, MODE, MEAN, ROUND)
             if ATTENTION:
                 by_a = tl.sum(g * composed, axis=1) * a * (1.0 - a)
                 small = inside[:, None] & in_k[None, :]
@@ -625,7 +649,7 @@ def to_kinds(
     num_rows, num_kinds, stride,
     MODE: tl.constexpr, MEAN: tl.constexpr,
     D: tl.constexpr, A: tl.constexpr, BD: tl.constexpr, BA: tl.constexpr, BE: tl.constexpr,
-    SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr,
+    SIZE: tl.constexpr, ATTENTION: tl.constexpr, IS_SUM: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     piece = tl.program_id(0)
     row = tl.load(row_at + piece)
@@ -665,7 +689,7 @@ def to_kinds(
                 message = composed * a[:, None]
             else:
                 message = composed
-            g = _slope(gradient_at, scale_at, o, inside, message, d, in_d, D, MODE, MEAN)
+            g = _slope(gradient_at, scale_at, o, inside, message, d, in_d, D, MODE, MEAN, ROUND)
             if ATTENTION:
                 by_a = tl.sum(g * composed, axis=1) * a * (1.0 - a)
                 small = inside[:, None] & in_k[None, :]
