@@ -136,6 +136,23 @@ def test_coverage_options(run: Command) -> None:
     assert (result.code, "0.25" in result.out) == (0, True)
 
 
+def test_coverage_with_options_of_the_sampler(run: Command) -> None:
+    asked = ("coverage", "family:150", "--sampler", "fitted", "--ratio", "0.02", "--json")
+    half, none = (
+        run(*asked, *more).json["rows"][0]["coverage"]["0.02"]
+        for more in ((), ("--set", "sampler.context=0"))
+    )
+    assert half != none
+    for setting, word in (
+        ("predictor.dim=3", "only options of the sampler"),
+        ("sampler.name=ppr", "use --sampler"),
+        ("sampler.context=2", "context"),
+        ("sampler.contxt=0.1", "did you mean sampler.context"),
+    ):
+        result = run(*asked, "--set", setting)
+        assert (result.code, word in result.err) == (2, True), result.err
+
+
 def test_coverage_as_a_picture(run: Command, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra plot")
     picture = tmp_path / "sub" / "coverage.svg"

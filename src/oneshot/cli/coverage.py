@@ -1,6 +1,7 @@
 """The command that measures the coverage of samplers."""
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +20,17 @@ from oneshot.cli.options import (
     load_data,
     parts,
 )
+from oneshot.config import SamplerConfig, from_table
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.system import console
 
 _SHARES = ("coverage", "reachable")
+# Sampler options that have an option of their own here.
+_CHOSEN = {
+    "sampler.name": "--sampler",
+    "sampler.entity_ratio": "--ratio",
+    "sampler.max_entities": "--max-entities",
+}
 
 
 SamplerOption = Annotated[
@@ -38,6 +46,14 @@ RatioOption = Annotated[
 MaxEntitiesOption = Annotated[
     str | None, typer.Option(help="Numbers of entities instead of shares, comma-separated.")
 ]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="sampler.KEY=VALUE",
+        help="Set an option of the samplers, such as sampler.context=0.3; may be repeated.",
+    ),
+]
 PlotOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Plot coverage against budget to FILE.")
 ]
@@ -51,6 +67,7 @@ def coverage(
     split: SplitOption = "test",
     limit: LimitOption = None,
     plot: PlotOption = None,
+    settings: SettingsOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
@@ -58,9 +75,10 @@ def coverage(
     """Measure how often the subgraph contains the answer, in both query directions."""
     from oneshot.evaluation.coverage import budget_label
     from oneshot.evaluation.coverage import coverage as measure
-    from oneshot.samplers import SAMPLERS
+    from oneshot.reasoner.build import build_sampler
     from oneshot.system.devices import find_device
 
+    configured = _configured(settings or ())
     torch_device = find_device(device)
     names = _names(sampler)
     if ratio is not None and max_entities is not None:
@@ -96,7 +114,7 @@ def coverage(
     with console.progress_bar() as progress:
         for name in names:
             task = progress.add_task(name, total=len(queries))
-            chosen_sampler = SAMPLERS[name](**size, seed=seed)
+            chosen_sampler = build_sampler(replace(configured, name=name, **size), seed)
             chosen_sampler.fit(graph, seed)
             rows.append(
                 measure(
@@ -141,6 +159,17 @@ def _names(text: str) -> list[str]:
         if name not in SAMPLERS:
             raise UnknownNameError.among("sampler", name, SAMPLERS)
     return names
+
+
+def _configured(settings: Sequence[str]) -> SamplerConfig:
+    """Sampler options set by the user, without name and budget."""
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if not name.startswith("sampler."):
+            raise InputError(f"--set {setting}: only options of the sampler have an effect here")
+        if name in _CHOSEN:
+            raise InputError(f"--set {setting}: use {_CHOSEN[name]} instead")
+    return from_table({"sampler": {"keep_unreachable": True}}, settings).sampler
 
 
 def _ratio(text: str) -> float:
