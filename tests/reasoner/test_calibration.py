@@ -10,9 +10,16 @@ from tests.support.samples import chain_world
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.load import family
 from oneshot.ranking import KnownFacts
-from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.answers import Calibration, evidence
 from oneshot.reasoner.build import build_reasoner
-from oneshot.reasoner.calibration import _fit_logistic, calibrate
+from oneshot.reasoner.calibration import (
+    JudgedAnswers,
+    _fit_logistic,
+    _fitted,
+    calibrate,
+    calibration_error,
+    reliability,
+)
 from oneshot.training.trainer import fit
 
 
@@ -23,6 +30,11 @@ def test_probabilities_beat_a_constant_on_held_out_facts() -> None:
     fit(reasoner, data, TrainingConfig(epochs=4, batch_size=16, learning_rate=0.01, fact_ratio=0.8))
     reasoner.calibration = calibrate(reasoner, data)
     assert reasoner.calibration.slope > 0
+    assert reasoner.calibration.error is not None
+    assert 0 <= reasoner.calibration.error < 0.2
+    assert set(reasoner.calibration.offsets) <= {
+        data.graph.relation_name(relation) for relation in range(2 * data.graph.num_relations)
+    }
     # The validation facts have been looked at: they are neither asked nor counted as wrong.
     seen = {tuple(fact) for fact in data.valid.tolist()}
     held = {tuple(fact) for fact in data.test.tolist()}
@@ -112,3 +124,62 @@ def test_a_limit_and_a_seed_choose_the_questions() -> None:
     nothing = calibrate(reasoner, full)
     assert nothing.slope == 0
     assert len(KnownFacts(everything, 30, 3).answers(torch.tensor([[0, 0]]))[1]) == 30
+
+
+def test_known_answers_do_not_compete() -> None:
+    scores = torch.tensor([4.0, 4.0, 4.0, 0.0, 1.0])
+    known = torch.tensor([True, True, True, False, False])
+    found = evidence(scores, known)
+    rest = torch.logsumexp(scores[3:], 0)
+    torch.testing.assert_close(found, scores - rest)
+    calibration = Calibration(1.0, 0.0, 10)
+    assert torch.equal(calibration.evidence(scores, known), found)
+    # Earlier versions let all of them share one softmax.
+    earlier = Calibration(1.0, 0.0, 10, rivals="all")
+    torch.testing.assert_close(earlier.evidence(scores, known), scores.log_softmax(0))
+    assert float(evidence(scores, torch.ones_like(known))[0]) == 50.0
+    assert len(evidence(scores[:0], known[:0])) == 0
+
+
+def test_relations_have_their_own_offsets_if_there_are_enough_answers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    evidences = -4 * torch.rand(6000, generator=generator, dtype=torch.float64)
+    relation = torch.randint(3, (6000,), generator=generator)
+    own = torch.tensor([2.0, -1.0, 0.0], dtype=torch.float64)[relation]
+    chances = torch.sigmoid(evidences + 1 + own)
+    holds = torch.rand(6000, generator=generator, dtype=torch.float64) < chances
+    # A fourth relation with one answer stays near the shared offset.
+    columns = (evidences, holds, relation, torch.arange(6000))
+    last = (
+        torch.tensor([-1.0]).double(),
+        torch.tensor([True]),
+        torch.tensor([3]),
+        torch.tensor([6000]),
+    )
+    judged = JudgedAnswers(*(torch.cat(pair) for pair in zip(columns, last, strict=True)))
+    slope, offset, offsets = _fitted(judged)
+    assert offsets[0] - offsets[1] == pytest.approx(3.0, abs=0.4)
+    assert 0 < offsets[3] < 1
+    probabilities = torch.sigmoid(
+        slope * judged.evidence
+        + offset
+        + torch.tensor([offsets[r] for r in judged.relation.tolist()])
+    )
+    assert calibration_error(probabilities, judged.holds) < 0.03
+    shared = torch.sigmoid(slope * judged.evidence + offset)
+    for number in range(3):
+        mine = judged.relation == number
+        error = calibration_error(shared[mine], judged.holds[mine])
+        assert calibration_error(probabilities[mine], judged.holds[mine]) <= error
+
+
+def test_the_reliability_curve_counts_and_averages() -> None:
+    probabilities = torch.tensor([0.05, 0.15, 0.11, 0.95, 1.0], dtype=torch.float64)
+    holds = torch.tensor([False, True, False, True, False])
+    bins = reliability(probabilities, holds)
+    assert [part.answers for part in bins] == [1, 2, 2]
+    assert [part.true for part in bins] == [0.0, 0.5, 0.5]
+    assert [part.probability for part in bins] == pytest.approx([0.05, 0.13, 0.975])
+    expected = (0.05 + 2 * abs(0.13 - 0.5) + 2 * abs(0.975 - 0.5)) / 5
+    assert calibration_error(probabilities, holds) == pytest.approx(expected)
+    assert calibration_error(probabilities[:0], holds[:0]) == 0.0

@@ -36,13 +36,14 @@ from oneshot.system.files import replacing
 from oneshot.training.observer import Observer
 
 CPU = torch.device("cpu")
+CALIBRATION = Calibration(0.5, -1.5, 7, {"after⁻¹": 0.25}, 0.04)
 
 
 @pytest.fixture
 def reasoner() -> Reasoner:
     sampler = PPRSampler(entity_ratio={"default": 0.4, "after⁻¹": 0.7}, steps=9, edge_score="sum")
     graph = chain_world(15).graph
-    return Reasoner(graph, sampler, tiny_predictor().float(), Calibration(0.5, -1.5, 7))
+    return Reasoner(graph, sampler, tiny_predictor().float(), CALIBRATION)
 
 
 def answers_of(reasoner: Reasoner) -> list[Any]:
@@ -206,6 +207,21 @@ def test_settings_change_a_loaded_reasoner(tmp_path: Path, reasoner: Reasoner) -
         ("calibration.json", '{"slope": 1' + "0" * 5000 + "}", "calibration.json: not valid JSON"),
         ("calibration.json", '{"slope": NaN, "offset": 0, "queries": 1}', "not a calibration"),
         ("calibration.json", '{"slope": 1, "offset": -Infinity, "queries": 1}', "not a calib"),
+        (
+            "calibration.json",
+            '{"slope": 1, "offset": 0, "queries": 1, "offsets": {"r": NaN}}',
+            "not a calib",
+        ),
+        (
+            "calibration.json",
+            '{"slope": 1, "offset": 0, "queries": 1, "offsets": 3}',
+            "not a calib",
+        ),
+        (
+            "calibration.json",
+            '{"slope": 1, "offset": 0, "queries": 1, "rivals": []}',
+            "not a calib",
+        ),
         ("config.toml", "x = " + "[" * 100_000, "config.toml: not valid TOML"),
         ("config.toml", "x = 1" + "0" * 5000, "config.toml: not valid TOML"),
         ("config.toml", "[predictor]\ndim = 0x" + "f" * 5000, "predictor.dim must be an integer"),

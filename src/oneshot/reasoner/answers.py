@@ -16,6 +16,12 @@ from oneshot.subgraph import SubgraphBatch
 if TYPE_CHECKING:
     from oneshot.reasoner.explanation import Explanation
 
+Rivals = Literal["unknown", "all"]
+"""Entities that an answer is compared with: those that are not known answers, or all."""
+
+# More evidence than this, for or against, does not change a probability.
+_MOST_EVIDENCE = 50.0
+
 
 class AnswerKeywords(TypedDict, total=False):
     """Some of the fields of `AnswerOptions`, as keyword arguments."""
@@ -130,19 +136,42 @@ class Prediction(Sequence[Answer]):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Calibration of scores to probabilities: `σ(slope · log softmax(score) + offset)`.
+    """Calibration of scores to probabilities: `σ(slope · evidence + offset + offsets[relation])`.
 
-    Fitted on `queries` queries of the validation split.
+    The evidence for an answer compares its score with those of the entities that are not known
+    answers of the query: several true answers do not compete with each other.
+
+    `offsets`: by name of the relation, inverse ones with ⁻¹; 0 for others. `queries`: number of
+    validation queries of the fit. `error`: expected calibration error on validation queries that
+    were left out of a fit; None if it was not measured. `rivals`: "unknown", or "all" for
+    calibrations of earlier versions, whose evidence is the logarithm of the softmax over all
+    entities.
     """
 
     slope: float
     offset: float
     queries: int
+    offsets: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    error: float | None = None
+    rivals: Rivals = "unknown"
 
-    def probability(self, log_share: float) -> float:
-        """The probability of an answer whose softmax within its query is `exp(log_share)`."""
-        value = self.slope * log_share + self.offset
+    def probability(self, evidence: float, relation: str = "") -> float:
+        """The probability of an answer of a relation, given by name, with some evidence."""
+        value = self.slope * evidence + self.offset + self.offsets.get(relation, 0.0)
         return 1 / (1 + math.exp(-value)) if value > -700 else 0.0
+
+    def evidence(self, scores: Tensor, known: Tensor) -> Tensor:
+        """The evidence for each entity of a query: `scores` [k], `known` bool [k] → [k]."""
+        return scores.log_softmax(0) if self.rivals == "all" else evidence(scores, known)
+
+
+def evidence(scores: Tensor, known: Tensor) -> Tensor:
+    """`s_v − log Σ exp(s_w)` over the entities `w` that are not known answers.
+
+    `scores` [k], `known` bool [k] → [k], from -50 to 50. At most 0 for an entity that is not known.
+    """
+    rivals = scores.masked_fill(known, -torch.inf)
+    return (scores - rivals.logsumexp(0)).clamp(-_MOST_EVIDENCE, _MOST_EVIDENCE)
 
 
 class Candidates(NamedTuple):
@@ -219,18 +248,22 @@ def best_answers(
     keep = ~found.known if options.exclude_known else torch.ones_like(found.known)
     if allowed is not None:
         keep &= torch.isin(found.entities, allowed.cpu())
-    shares = found.scores.log_softmax(0)
+    if calibration is None:
+        found_evidence = torch.zeros_like(found.scores)
+    else:
+        found_evidence = calibration.evidence(found.scores, found.known)
+    relation = graph.relation_name(found.query[1])
     places = keep.nonzero().squeeze(1)
     order = places[found.scores[places].argsort(descending=True, stable=True)[: options.top]]
-    columns = (found.entities, found.scores, shares, found.known)
+    columns = (found.entities, found.scores, found_evidence, found.known)
     return tuple(
         Answer(
             graph.entities[entity],
             score,
-            None if calibration is None else calibration.probability(share),
+            None if calibration is None else calibration.probability(value, relation),
             known,
         )
-        for entity, score, share, known in zip(
+        for entity, score, value, known in zip(
             *(column[order].tolist() for column in columns), strict=True
         )
     )

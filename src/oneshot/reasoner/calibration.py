@@ -1,18 +1,48 @@
 """Calibration: from scores, which are comparable only within a query, to probabilities."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.ranking import KnownFacts
-from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.answers import Calibration, Rivals, evidence
 from oneshot.reasoner.reasoner import Reasoner
 
 _CANDIDATES = 10  # answers per query used in the fit
 _PRIOR = 0.01  # weight of the squared slope
-_STEPS = 100
+_RELATION_PRIOR = 1.0  # weight of the squared offset of a relation, half of it
+_STEPS, _RELATION_STEPS = 100, 20
+_BINS = 10
+# Minimum number of queries for measuring the error on those left out.
+_LEAST_QUERIES = 20
+
+
+class CalibrationBin(NamedTuple):
+    """Answers with similar probabilities: their mean, the share of true ones, and their number."""
+
+    probability: float
+    true: float
+    answers: int
+
+
+class JudgedAnswers(NamedTuple):
+    """The best answers of some queries that are not facts of the graph, and whether they hold.
+
+    `evidence` float64 [m]; `holds` bool [m]; `relation` int64 [m], inverse = relation + R; `query`
+    int64 [m]: number of the query.
+    """
+
+    evidence: Tensor
+    holds: Tensor
+    relation: Tensor
+    query: Tensor
+
+    def some(self, mask: Tensor) -> "JudgedAnswers":
+        """The answers where `mask` bool [m] is true."""
+        return JudgedAnswers(*(column[mask] for column in self))
 
 
 def calibrate(
@@ -21,30 +51,105 @@ def calibrate(
     """Fit probabilities to the best answers of validation queries.
 
     Facts of the graph are excluded. Among the ten best answers of each query, the facts of the
-    validation split count as true. The probability is a logistic function of the logarithm of the
-    answer's softmax, fitted by maximum likelihood.
+    validation split count as true. The probability is a logistic function of the evidence for an
+    answer (see `Calibration`), fitted by maximum likelihood, with an offset per relation that is
+    pulled towards 0. True facts that no split contains count as false, so the probabilities are
+    rather too low.
     """
     graph = reasoner.graph
     queries, _ = both_directions(data.valid.to(graph.device), graph.num_relations)
     queries = queries.unique(dim=0)
     order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
     queries = queries[order[:limit].to(graph.device)]
-    true = KnownFacts(data.valid, graph.num_entities, graph.num_relations).to(graph.device)
-    seen = KnownFacts(data.train, graph.num_entities, graph.num_relations).to(graph.device)
-    shares, labels = [], []
-    for part in queries.split(batch_size):
+    judged = judge_answers(reasoner, queries, data.valid, data.train, batch_size=batch_size)
+    error = None
+    if len(queries) >= _LEAST_QUERIES:
+        first = judged.query < len(queries) // 2
+        found = [
+            (_probabilities(judged.some(~half), *_fitted(judged.some(half))), judged.holds[~half])
+            for half in (first, ~first)
+        ]
+        error = calibration_error(*(torch.cat(column) for column in zip(*found, strict=True)))
+    slope, offset, offsets = _fitted(judged)
+    named = {graph.relation_name(relation): value for relation, value in offsets.items()}
+    return Calibration(slope, offset, len(queries), named, error)
+
+
+def judge_answers(
+    reasoner: Reasoner,
+    queries: Tensor,
+    facts: Tensor,
+    known: Tensor,
+    rivals: Rivals = "unknown",
+    batch_size: int = 16,
+) -> JudgedAnswers:
+    """The ten best answers of each of `queries` [n, 2], and whether they are among `facts` [m, 3].
+
+    Answers that are `known` facts [k, 3] are left out.
+    """
+    graph = reasoner.graph
+    true = KnownFacts(facts, graph.num_entities, graph.num_relations).to(graph.device)
+    seen = KnownFacts(known, graph.num_entities, graph.num_relations).to(graph.device)
+    columns: list[tuple[Tensor, ...]] = []
+    for number, part in enumerate(queries.split(batch_size)):
         batch, scores = reasoner.reason(part)
-        known = _marked(batch.find_pairs(*seen.answers(part)), batch.num_entities)
+        is_known = _marked(batch.find_pairs(*seen.answers(part)), batch.num_entities)
         holds = _marked(batch.find_pairs(*true.answers(part)), batch.num_entities)
         for row in range(len(part)):
             mine = batch.entity_query == row
-            share = scores[mine].log_softmax(0)
-            new = ~known[mine]
-            best = share[new].topk(min(_CANDIDATES, int(new.sum()))).indices
-            shares.append(share[new][best])
-            labels.append(holds[mine][new][best])
-    slope, offset = _fit_logistic(torch.cat(shares).cpu(), torch.cat(labels).cpu())
-    return Calibration(slope, offset, len(queries))
+            own, own_known = scores[mine], is_known[mine]
+            found = own.log_softmax(0) if rivals == "all" else evidence(own, own_known)
+            new = (~own_known).nonzero().squeeze(1)
+            best = new[own[new].topk(min(_CANDIDATES, len(new))).indices]
+            relation = part[row, 1].expand(len(best))
+            query = torch.full_like(relation, number * batch_size + row)
+            columns.append((found[best].double(), holds[mine][best], relation, query))
+    if not columns:
+        none = torch.zeros(0)
+        return JudgedAnswers(none.double(), none.bool(), none.long(), none.long())
+    return JudgedAnswers(*(torch.cat(column).cpu() for column in zip(*columns, strict=True)))
+
+
+def reliability(probabilities: Tensor, holds: Tensor) -> list[CalibrationBin]:
+    """The reliability curve: `probabilities` [m] in ten bins, `holds` bool [m]; empty bins are left
+    out."""
+    at = (probabilities * _BINS).long().clamp(max=_BINS - 1)
+    bins = []
+    for number in at.unique().tolist():
+        mine = at == number
+        mean, share = float(probabilities[mine].mean()), float(holds[mine].double().mean())
+        bins.append(CalibrationBin(mean, share, int(mine.sum())))
+    return bins
+
+
+def calibration_error(probabilities: Tensor, holds: Tensor) -> float:
+    """The expected calibration error: mean distance of the reliability curve from the diagonal."""
+    bins = reliability(probabilities, holds)
+    distance = sum(part.answers * abs(part.probability - part.true) for part in bins)
+    return distance / max(len(probabilities), 1)
+
+
+def _fitted(judged: JudgedAnswers) -> tuple[float, float, dict[int, float]]:
+    """Slope, offset, and the offset of each relation."""
+    slope, offset = _fit_logistic(judged.evidence, judged.holds)
+    base = slope * judged.evidence + offset
+    relations, place = judged.relation.unique(return_inverse=True)
+    own = torch.zeros(len(relations), dtype=torch.float64)
+    for _ in range(_RELATION_STEPS):  # Newton's method for each relation
+        p = torch.sigmoid(base + own[place])
+        gradient = torch.zeros_like(own).index_add(0, place, p - judged.holds.double())
+        curvature = torch.zeros_like(own).index_add(0, place, p * (1 - p))
+        own = own - (gradient + _RELATION_PRIOR * own) / (curvature + _RELATION_PRIOR)
+    return slope, offset, dict(zip(relations.tolist(), own.tolist(), strict=True))
+
+
+def _probabilities(
+    judged: JudgedAnswers, slope: float, offset: float, offsets: dict[int, float]
+) -> Tensor:
+    """The probability of each answer [m]."""
+    own = [offsets.get(relation, 0.0) for relation in judged.relation.tolist()]
+    value = slope * judged.evidence + offset + torch.tensor(own, dtype=torch.float64)
+    return torch.sigmoid(value)
 
 
 def _marked(places: Tensor, size: int) -> Tensor:

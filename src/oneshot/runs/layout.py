@@ -7,6 +7,7 @@ checksums are in `graph.json`. The checkpoint contains a copy of `metrics.jsonl`
 import json
 import math
 from pathlib import Path
+from typing import get_args
 
 from oneshot.data.formats import read_names
 from oneshot.errors import InputError
@@ -14,7 +15,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import FILES as STORE_FILES
 from oneshot.graph.storage import CONTENTS as SAVED_GRAPH
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.answers import Calibration, Rivals
 from oneshot.system.checksums import read_sealed_json
 from oneshot.system.files import Contents
 
@@ -69,9 +70,19 @@ def read_calibration(file: Path) -> Calibration:
     """The calibration in a file of a run."""
     values = read_sealed_json(file)
     try:
-        found = Calibration(float(values["slope"]), float(values["offset"]), int(values["queries"]))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        error = values.get("error")
+        found = Calibration(
+            float(values["slope"]),
+            float(values["offset"]),
+            int(values["queries"]),
+            {str(name): float(value) for name, value in values.get("offsets", {}).items()},
+            None if error is None else float(error),
+            values.get("rivals", "all"),  # earlier versions did not write it
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError(f"{file}: not a calibration ({error!r})") from error
-    if not (math.isfinite(found.slope) and math.isfinite(found.offset)):
-        raise InputError(f"{file}: not a calibration (slope and offset must be finite)")
+    if found.rivals not in get_args(Rivals):
+        raise InputError(f"{file}: not a calibration (rivals)")
+    if not all(map(math.isfinite, (found.slope, found.offset, *found.offsets.values()))):
+        raise InputError(f"{file}: not a calibration (slope and offsets must be finite)")
     return found
