@@ -59,7 +59,8 @@ def measure(path: Path, limit: int) -> dict[str, Any]:
     parts: dict[str, dict[str, Any]] = {}
     facts = torch.bincount(data.test[:, 1], minlength=data.graph.num_relations)
     common = [r for r, count in enumerate(facts.tolist()) if count >= _LEAST_FACTS]
-    for name, rivals in (("before", "all"), ("after", "unknown")):
+    ways: tuple[tuple[str, Rivals], ...] = (("before", "all"), ("after", "unknown"))
+    for name, rivals in ways:
         valid, test = (judged(reasoner, data, split, rivals, limit) for split in ("valid", "test"))
         if rivals == "all":
             chances = torch.sigmoid(_line(valid, test.evidence))

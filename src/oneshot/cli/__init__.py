@@ -7,16 +7,19 @@ import typer
 
 from oneshot._version import __version__
 from oneshot.cli import bench
+from oneshot.cli.audit import audit
 from oneshot.cli.compare import compare
 from oneshot.cli.coverage import coverage
 from oneshot.cli.data import data
 from oneshot.cli.demo import demo
+from oneshot.cli.discover import discover
 from oneshot.cli.evaluate import evaluate
 from oneshot.cli.facts import facts
 from oneshot.cli.import_official import import_official
 from oneshot.cli.paper import paper
 from oneshot.cli.plan import plan
 from oneshot.cli.predict import predict
+from oneshot.cli.relations import relations
 from oneshot.cli.search import search
 from oneshot.cli.serve import serve
 from oneshot.cli.train import train
@@ -48,6 +51,9 @@ COMMANDS = (
     train,
     evaluate,
     predict,
+    relations,
+    discover,
+    audit,
     import_official,
     search,
     serve,

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from oneshot.cli.options import (
+    BatchSizeOption,
     DeviceOption,
     JsonOption,
     LimitOption,
@@ -28,12 +29,7 @@ def evaluate(
     split: SplitOption = "test",
     limit: LimitOption = None,
     settings: SetOption = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Batch size in queries.", show_default="16; on a GPU chosen to fill it"
-        ),
-    ] = None,
+    batch_size: BatchSizeOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",

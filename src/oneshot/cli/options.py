@@ -1,5 +1,6 @@
 """Arguments and options shared by the commands, and their parsing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from oneshot.data.load import Dataset
+    from oneshot.reasoner.judgement import ScoredFact
+    from oneshot.reasoner.reasoner import Reasoner
 
 DataArgument = Annotated[
     str,
@@ -47,6 +50,46 @@ SetOption = Annotated[
     ),
 ]
 
+GraphOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="Data set whose graph to use.",
+        show_default="the run's own",
+    ),
+]
+BatchSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Batch size in queries.",
+        show_default="16; on a GPU chosen to fill it",
+    ),
+]
+RelationsOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="RELATION", help="Only facts of this relation; may be repeated."),
+]
+FactsOutOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write the facts to FILE: .tsv, .csv or .parquet."),
+]
+
+
+def open_reasoner(
+    run: Path, data: str | None, settings: list[str] | None, seed: int, device: str
+) -> "Reasoner":
+    """The reasoner of a run, on the graph of a data set if one is given."""
+    from oneshot.runs.run import Run
+    from oneshot.system.devices import find_device
+
+    torch_device = find_device(device)
+    opened = Run.open(run, settings or ())
+    graph = None if data is None else load_data(data, seed).graph
+    reasoner = opened.reasoner if graph is None else opened.reasoner_on(graph)
+    return reasoner.to(torch_device)
+
 
 def load_data(source: str, seed: int) -> "Dataset":
     """Load a data set, with a spinner on stderr."""
@@ -67,6 +110,55 @@ def download(source: str) -> None:
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"downloading {source}", total=None)
         fetch(source, lambda done, total: bar.update(task, completed=done, total=total or None))
+
+
+def check_facts_output(path: Path | None, run: Path, data: str | None) -> None:
+    """Raise if facts cannot be written to a file, or if it would overwrite one that is read."""
+    from oneshot.data.formats import check_facts_place
+    from oneshot.runs.run import Run
+
+    if path is not None:
+        check_facts_place(path)
+        check_output(path, data or "", *Run.open(run).files)
+
+
+def print_facts(
+    title: str, facts: "Sequence[ScoredFact]", out: Path | None, json: bool, seconds: float
+) -> None:
+    """Print scored facts as a table or as JSON, and write them to a file if one is given."""
+    from oneshot.data.formats import write_facts
+
+    columns = ("score", "probability", "rank", "conflicts")
+    if out is not None:
+        rows = (
+            [fact.head, fact.relation, fact.tail, *(_cell(getattr(fact, c)) for c in columns)]
+            for fact in facts
+        )
+        write_facts(out, rows, columns)
+    if json:
+        value = {"facts": [fact.as_dict() for fact in facts], "seconds": seconds}
+        console.print_json(value | ({"out": str(out)} if out is not None else {}))
+        return
+    has_ranks = any(fact.rank is not None for fact in facts)
+    console.print_table(
+        title,
+        ("head", "relation", "tail", "probability", *(("rank", "conflicts") if has_ranks else ())),
+        [
+            (
+                fact.head,
+                fact.relation,
+                fact.tail,
+                "–" if fact.probability is None else f"{fact.probability:.3f}",
+                *((f"{fact.rank:.1f}", str(fact.conflicts or "")) if has_ranks else ()),
+            )
+            for fact in facts
+        ],
+    )
+    console.note(f"{len(facts):,} facts in {seconds:.1f} s" + (f": {out}" if out else ""))
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
 
 
 def check_output(path: Path, source: str, *others: Path) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oneshot.cli.options import (
+    BatchSizeOption,
     DeviceOption,
+    GraphOption,
     JsonOption,
     RunArgument,
     SeedOption,
@@ -81,23 +83,6 @@ PartitionOption = Annotated[
 ResumeOption = Annotated[
     bool,
     typer.Option("--resume", help="Resume the directory --out, with its original options."),
-]
-BatchSizeOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Batch size in queries.",
-        show_default="16; on a GPU chosen to fill it",
-    ),
-]
-GraphOption = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="DATA",
-        help="Data set whose graph to use.",
-        show_default="the run's own",
-    ),
 ]
 
 

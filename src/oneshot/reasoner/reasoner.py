@@ -1,7 +1,7 @@
 """Reasoner: graph, sampler and predictor together; the object that users save, load and query."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
 
@@ -28,6 +28,8 @@ from oneshot.system.devices import fast_products
 
 if TYPE_CHECKING:
     from oneshot.reasoner.explanation import Explanation
+    from oneshot.reasoner.judgement import ScoredFact
+    from oneshot.reasoner.relations import RelationAnswer
     from oneshot.reasoner.stream import OnError, Query
 
 __all__ = ["Answer", "Calibration", "Prediction", "Reasoner"]
@@ -85,7 +87,7 @@ class Reasoner:
         self, entity: str | int, relation: str | int, inverse: bool = False
     ) -> tuple[int, int]:
         """The ids of a query; names are looked up, `name⁻¹` or `inverse` inverts the relation."""
-        return self._entity(entity), self.relation_id(relation, inverse)
+        return self.entity_id(entity), self.relation_id(relation, inverse)
 
     def relation_id(self, relation: str | int, inverse: bool = False) -> int:
         """The id of a relation (see `query`)."""
@@ -135,7 +137,7 @@ class Reasoner:
             return prediction
         from oneshot.reasoner.explanation import explain
 
-        best = [self._entity(answer.entity) for answer in prediction[: options.num_explained]]
+        best = [self.entity_id(answer.entity) for answer in prediction[: options.num_explained]]
         return dataclasses.replace(prediction, explanations=tuple(explain(self, batch, best)))
 
     def predict_stream(
@@ -167,7 +169,7 @@ class Reasoner:
         """The score of one fact; the answer is added to the subgraph if it was not sampled."""
         head, label = self.query(entity, relation)
         self._check_linked(head)
-        tail = self._entity(answer)
+        tail = self.entity_id(answer)
         target = torch.tensor([tail], device=self.device)
         batch, scores = self.reason(torch.tensor([[head, label]], device=self.device), target[None])
         check_finite(scores)
@@ -190,11 +192,68 @@ class Reasoner:
         """
         from oneshot.reasoner.explanation import explain
 
-        tail = self._entity(answer)
+        tail = self.entity_id(answer)
         query = torch.tensor([self.query(entity, relation, inverse)], device=self.device)
         included = torch.tensor([[tail]], device=self.device)
         batch = self.sampler.sample(self.graph, query, included)
         return explain(self, batch, [tail], paths, beam)[0]
+
+    def relations(
+        self, head: str | int, tail: str | int, *, top: int | None = None
+    ) -> "list[RelationAnswer]":
+        """The relations that may hold between two entities, in both directions, most likely first.
+
+        `top`: number of relations; default all.
+        """
+        from oneshot.reasoner.relations import relations_between
+
+        return relations_between(self, head, tail, top=top)
+
+    def discover(
+        self,
+        *,
+        relations: Sequence[str | int] | None = None,
+        entities: Sequence[str | int] | None = None,
+        top: int = 100,
+        min_probability: float = 0.0,
+        batch_size: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> "list[ScoredFact]":
+        """The most likely facts that the graph lacks, best first; at most `top`.
+
+        `relations`, `entities`: only facts of these relations, or with these heads.
+        `min_probability`: of a fact, judged in both directions. `progress` is called with the
+        number of queries done.
+        """
+        from oneshot.reasoner.discovery import Search, discover
+
+        search = Search.named(self, relations, entities, top, min_probability)
+        return discover(self, search, batch_size, progress)
+
+    def audit(
+        self,
+        *,
+        relations: Sequence[str | int] | None = None,
+        limit: int | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> "list[ScoredFact]":
+        """The facts of the graph, most doubtful first, each judged while it is hidden.
+
+        `relations`: only facts of these. `limit`: number of facts to judge, sampled with `seed`.
+        `progress` is called with the number of queries done, two per fact.
+        """
+        from oneshot.reasoner.audit import audit
+
+        return audit(
+            self,
+            relations=relations,
+            limit=limit,
+            seed=seed,
+            batch_size=batch_size,
+            progress=progress,
+        )
 
     def save(self, path: str | Path) -> None:
         """Save as a run directory, for `Reasoner.load` and the command line."""
@@ -263,10 +322,10 @@ class Reasoner:
             mine = self.graph.facts[:, 1] == relation % self.graph.num_relations
             seen: Tensor = self.graph.facts[mine, column].long().unique()
             return seen
-        ids = sorted({self._entity(candidate) for candidate in candidates})
+        ids = sorted({self.entity_id(candidate) for candidate in candidates})
         return torch.tensor(ids, dtype=torch.long, device=self.device)
 
-    def _entity(self, entity: str | int) -> int:
+    def entity_id(self, entity: str | int) -> int:
         """The id of an entity, given by name or by id."""
         if isinstance(entity, str):
             return self.graph.entities.index(entity)

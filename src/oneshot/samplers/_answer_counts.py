@@ -70,6 +70,26 @@ class AnswerCounts:
             sums.append(total)
         return torch.cat(sums)
 
+    def likely_answers(self, relation: int, least_share: float) -> Tensor:
+        """Entities that answer a relation, or may do so by the company they keep: int64 [k].
+
+        These are the answers of another relation of whose answers at least `least_share` also
+        answer this one.
+        """
+        answers = self._entities_of(relation)
+        is_answer = torch.zeros(self.num_entities, dtype=torch.bool, device=answers.device)
+        is_answer[answers] = True
+        both = torch.zeros(self.num_relations, device=answers.device)
+        both.index_add_(0, self.relation, is_answer[self.entity].float())
+        alike = both / self._answers >= least_share
+        is_answer[self.entity[alike[self.relation]]] = True
+        return is_answer.nonzero().squeeze(1)
+
+    def _entities_of(self, relation: int) -> Tensor:
+        first, end = self._by_relation[relation : relation + 2].tolist()
+        found: Tensor = self._entity_by_relation[first:end]
+        return found
+
     @property
     def _block(self) -> int:
         return max(_BLOCK // max(self.num_entities, 1), 1)

@@ -1,0 +1,55 @@
+"""The command that finds the most likely missing facts of a graph."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from oneshot.cli.options import (
+    BatchSizeOption,
+    DeviceOption,
+    FactsOutOption,
+    GraphOption,
+    JsonOption,
+    RelationsOption,
+    RunArgument,
+    SeedOption,
+    SetOption,
+    check_facts_output,
+    open_reasoner,
+    print_facts,
+)
+from oneshot.system import console
+
+
+def discover(
+    run: RunArgument,
+    relation: RelationsOption = None,
+    entity: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ENTITY", help="Only facts with this head; may be repeated."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Maximum number of facts.")] = 100,
+    min_probability: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Minimum probability of a fact.")
+    ] = 0.0,
+    out: FactsOutOption = None,
+    batch_size: BatchSizeOption = None,
+    data: GraphOption = None,
+    settings: SetOption = None,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Find the most likely facts that the graph lacks."""
+    from oneshot.reasoner.discovery import Search, num_queries
+    from oneshot.reasoner.discovery import discover as discovered
+
+    check_facts_output(out, run, data)
+    reasoner = open_reasoner(run, data, settings, seed, device)
+    started = time.perf_counter()
+    search = Search.named(reasoner, relation, entity, top, min_probability)
+    with console.progress_bar() as progress:
+        task = progress.add_task("asking", total=num_queries(reasoner, search))
+        found = discovered(reasoner, search, batch_size, lambda done: progress.advance(task, done))
+    print_facts("most likely missing facts", found, out, json, time.perf_counter() - started)

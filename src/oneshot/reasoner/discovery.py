@@ -1,0 +1,235 @@
+"""Discovery: the most likely facts that a graph lacks.
+
+Scoring all triples is impossible: a graph with 10,000 entities and 100 relations has 10^10 of them.
+Instead, each relation is asked about the entities that can be its heads: those that are, and those
+that occur with the same other relations. Of the answers that are not facts of the graph, the best
+are asked in the other direction as well, and the two judgements are averaged.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+
+from oneshot.errors import InputError
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.known_facts import KnownFacts
+from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.judgement import ScoredFact, judge, logits_of, probability_of
+from oneshot.samplers._answer_counts import AnswerCounts
+
+if TYPE_CHECKING:
+    from oneshot.reasoner.reasoner import Reasoner
+
+# An entity can be a head if, for a relation that it occurs with, at least this share of the
+# entities that occur with it are heads.
+_LEAST_SHARE = 0.5
+# Facts that are asked in the other direction, as a multiple of those that are returned.
+_CHECKED = 4
+# Answers per query that are considered.
+_ANSWERS = 10
+# A relation is symmetric, or reflexive, if at least this share of its facts is.
+_SYMMETRIC = 0.9
+
+
+@dataclass(frozen=True)
+class Search:
+    """What to discover.
+
+    `relations`, `entities`: ids; None for all. The entities are the heads of the facts.
+    `min_probability`: of the returned facts.
+    """
+
+    relations: Sequence[int] | None = None
+    entities: Sequence[int] | None = None
+    top: int = 100
+    min_probability: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise InputError(f"top must be at least 1, not {self.top}")
+        if not 0 <= self.min_probability <= 1:
+            raise InputError(f"min_probability must be from 0 to 1, not {self.min_probability}")
+
+    @classmethod
+    def named(
+        cls,
+        reasoner: "Reasoner",
+        relations: Sequence[str | int] | None,
+        entities: Sequence[str | int] | None,
+        top: int,
+        min_probability: float,
+    ) -> Self:
+        """A search for facts of relations and entities that are given by name or id."""
+        count = reasoner.graph.num_relations
+        labels = None
+        if relations is not None:
+            # A fact of an inverse relation is one of the relation itself.
+            labels = [reasoner.relation_id(relation) % count for relation in relations]
+        heads = None if entities is None else [reasoner.entity_id(entity) for entity in entities]
+        return cls(labels, heads, top, min_probability)
+
+
+@dataclass
+class _Best:
+    """The facts of highest score, at most `most`."""
+
+    most: int
+    _heap: list[tuple[float, tuple[int, int, int]]] = field(default_factory=list)
+
+    def add(self, score: float, fact: tuple[int, int, int]) -> None:
+        if len(self._heap) < self.most:
+            heapq.heappush(self._heap, (score, fact))
+        elif score > self._heap[0][0]:
+            heapq.heapreplace(self._heap, (score, fact))
+
+    def facts(self) -> list[tuple[int, int, int]]:
+        return [fact for _, fact in sorted(self._heap, key=lambda pair: (-pair[0], pair[1]))]
+
+
+def num_queries(reasoner: "Reasoner", search: Search) -> int:
+    """Number of queries that `discover` asks at most, in both directions."""
+    asked = sum(len(heads) for _, heads in _candidates(reasoner.graph, search))
+    return asked + min(_CHECKED * search.top, _ANSWERS * asked)
+
+
+def discover(
+    reasoner: "Reasoner",
+    search: Search,
+    batch_size: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[ScoredFact]:
+    """See `Reasoner.discover`."""
+    graph = reasoner.graph
+    if search.min_probability > 0 and reasoner.calibration is None:
+        raise InputError(
+            "min_probability needs a calibrated reasoner: train it with a validation split"
+        )
+    near = graph.host or graph
+    known = KnownFacts(near.facts, graph.num_entities, graph.num_relations).to(reasoner.device)
+    size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
+    best = _Best(_CHECKED * search.top)
+    for relation, heads in _candidates(graph, search):
+        is_symmetric = _share_reversed(graph, relation) >= _SYMMETRIC
+        may_loop = _share_loops(graph, relation) > 0
+        for head, tail, logit in _answers(reasoner, relation, heads, known, size, progress):
+            if head == tail and not may_loop:
+                continue
+            if is_symmetric and head > tail:
+                head, tail = tail, head  # the same fact, asked from its other end
+            best.add(logit, (head, relation, tail))
+    return _checked(reasoner, search, list(dict.fromkeys(best.facts())), known, size, progress)
+
+
+def _candidates(graph: KnowledgeGraph, search: Search) -> Iterator[tuple[int, Tensor]]:
+    """The relations with the entities that can be their heads, int64 [k]; none are left out."""
+    counts = AnswerCounts(graph.host or graph)
+    every = range(graph.num_relations) if search.relations is None else search.relations
+    for relation in dict.fromkeys(every):
+        # The heads of a relation are the answers of its inverse.
+        heads = counts.likely_answers(relation + graph.num_relations, _LEAST_SHARE)
+        if search.entities is not None:
+            wanted = torch.tensor(sorted(set(search.entities)), device=heads.device)
+            heads = heads[torch.isin(heads, wanted)]
+        if len(heads):
+            yield relation, heads
+
+
+def _answers(
+    reasoner: "Reasoner",
+    relation: int,
+    heads: Tensor,
+    known: KnownFacts,
+    size: BatchSize,
+    progress: Callable[[int], None] | None,
+) -> Iterator[tuple[int, int, float]]:
+    """New answers of `(head, relation, ?)` for all heads [k]: (head, tail, logit)."""
+    heads = heads.to(reasoner.device)
+    done = 0
+    while done < len(heads):
+        some = heads[done : done + size.now]
+        queries = torch.stack([some, torch.full_like(some, relation)], dim=1)
+        try:
+            batch, scores = reasoner.reason(queries)
+        except torch.OutOfMemoryError as error:
+            size.shrink(error)
+            continue
+        row, entity = known.answers(queries)
+        at = batch.find_pairs(row, entity)
+        new = scores.clone()
+        new[at[at >= 0]] = -torch.inf
+        for number, head in enumerate(some.tolist()):
+            mine = batch.entity_query == number
+            own, entities = new[mine], batch.entities[mine]
+            found = own.topk(min(_ANSWERS, int(own.isfinite().sum())))
+            evidence = found.values - own.logsumexp(0)
+            logits = logits_of(reasoner, evidence, queries[number, 1].expand(len(evidence)))
+            for tail, logit in zip(entities[found.indices].tolist(), logits.tolist(), strict=True):
+                yield head, tail, logit
+        size.learn(batch)
+        done += len(some)
+        if progress is not None:
+            progress(len(some))
+
+
+def _checked(
+    reasoner: "Reasoner",
+    search: Search,
+    facts: list[tuple[int, int, int]],
+    known: KnownFacts,
+    size: BatchSize,
+    progress: Callable[[int], None] | None,
+) -> list[ScoredFact]:
+    """The facts judged in both directions, best first."""
+    graph = reasoner.graph
+    if not facts:
+        return []
+    table = torch.tensor(facts, device=reasoner.device)
+    logits = []
+    for queries, answers in (
+        (table[:, :2], table[:, 2]),
+        (torch.stack([table[:, 2], table[:, 1] + graph.num_relations], dim=1), table[:, 0]),
+    ):
+        parts = []
+        for judged in judge(reasoner, graph, queries, answers, known, size):
+            parts.append(judged.logit)
+            if progress is not None:
+                progress(len(judged.logit))
+        logits.append(torch.cat(parts).double())
+    mean = (logits[0] + logits[1]) / 2
+    found = []
+    for place in mean.argsort(descending=True, stable=True).tolist():
+        head, relation, tail = facts[place]
+        logit = float(mean[place])
+        probability = probability_of(reasoner, logit)
+        if probability is not None and probability < search.min_probability:
+            continue
+        names = graph.entities[head], graph.relations[relation], graph.entities[tail]
+        found.append(ScoredFact(*names, logit, probability))
+    return found[: search.top]
+
+
+def _share_reversed(graph: KnowledgeGraph, relation: int) -> float:
+    """Share of the facts (h, r, t), h ≠ t, of a relation for which (t, r, h) is a fact, too."""
+    head, tail = _ends(graph, relation)
+    apart = head != tail
+    head, tail = head[apart], tail[apart]
+    if not len(head):
+        return 0.0
+    size = graph.num_entities
+    return float(torch.isin(tail * size + head, head * size + tail).double().mean())
+
+
+def _share_loops(graph: KnowledgeGraph, relation: int) -> float:
+    """Share of the facts of a relation that lead from an entity to itself."""
+    head, tail = _ends(graph, relation)
+    return float((head == tail).double().mean()) if len(head) else 0.0
+
+
+def _ends(graph: KnowledgeGraph, relation: int) -> tuple[Tensor, Tensor]:
+    facts = (graph.host or graph).facts
+    mine = facts[facts[:, 1] == relation].long()
+    return mine[:, 0], mine[:, 2]

@@ -1,0 +1,247 @@
+"""Judging facts: relations between entities, doubtful facts, missing facts."""
+
+import dataclasses
+import math
+from collections import Counter
+
+import pytest
+import torch
+from tests.support.samples import tiny_predictor
+
+from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
+from oneshot.data.dataset import Dataset
+from oneshot.data.load import family
+from oneshot.errors import InputError, UnknownNameError
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.known_facts import KnownFacts
+from oneshot.reasoner.answers import Calibration, evidence
+from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.build import build_reasoner
+from oneshot.reasoner.calibration import calibrate
+from oneshot.reasoner.discovery import Search, num_queries
+from oneshot.reasoner.judgement import functional_conflicts, judge, probability_of
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
+from oneshot.samplers._answer_counts import AnswerCounts
+from oneshot.training.trainer import fit
+
+
+def trained_on(data: Dataset) -> Reasoner:
+    shape = PredictorConfig(num_layers=3, dim=16, attention_dim=4)
+    sampler = SamplerConfig(name="fitted", entity_ratio=0.4)
+    reasoner = build_reasoner(data.graph, Config(sampler, shape))
+    training = TrainingConfig(epochs=4, batch_size=16, learning_rate=0.01, fact_ratio=0.8)
+    fit(reasoner, data, training)
+    reasoner.calibration = calibrate(reasoner, data)
+    return reasoner
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return family(150)
+
+
+@pytest.fixture(scope="module")
+def reasoner(data: Dataset) -> Reasoner:
+    return trained_on(data)
+
+
+def as_ids(data: Dataset, facts: list[tuple[str, str, str]]) -> set[tuple[int, int, int]]:
+    graph = data.graph
+    return {
+        (graph.entities.index(h), graph.relations.index(r), graph.entities.index(t))
+        for h, r, t in facts
+    }
+
+
+def test_a_judgement_is_that_of_each_query_alone(reasoner: Reasoner, data: Dataset) -> None:
+    graph = reasoner.graph
+    queries, answers = data.queries("test")
+    queries, answers = queries[:9], answers[:9]
+    known = KnownFacts(graph.facts, graph.num_entities, graph.num_relations)
+    size = BatchSize(4, reasoner.predictor.config, reasoner.device)
+    found = list(judge(reasoner, graph, queries, answers, known, size))
+    assert [len(part.logit) for part in found] == [4, 4, 1]
+    logits = torch.cat([part.logit for part in found])
+    calibration = reasoner.calibration
+    assert calibration is not None
+    for number, (query, answer) in enumerate(zip(queries, answers, strict=True)):
+        batch, scores = reasoner.reason(query[None], answer[None, None])
+        mine = torch.isin(batch.entities, known.answers(query[None])[1])
+        place = int((batch.entities == answer).nonzero()[0])
+        value = float(evidence(scores, mine & (batch.entities != answer))[place])
+        name = graph.relation_name(int(query[1]))
+        expected = calibration.slope * value + calibration.offset + calibration.offsets[name]
+        assert float(logits[number]) == pytest.approx(expected, abs=1e-3)
+        chance = probability_of(reasoner, float(logits[number]))
+        assert chance == pytest.approx(calibration.probability(value, name), abs=1e-4)
+
+
+def test_relations_between_two_entities(reasoner: Reasoner, data: Dataset) -> None:
+    graph = reasoner.graph
+    head, _, tail = (int(part) for part in data.test[0])
+    found = reasoner.relations(head, tail)
+    assert len(found) == 2 * graph.num_relations
+    assert len({(answer.relation, answer.inverse) for answer in found}) == len(found)
+    chances = [answer.probability for answer in found]
+    assert chances == sorted(chances, reverse=True)
+    facts = {tuple(fact) for fact in graph.facts.tolist()}
+    for answer in found:
+        relation = graph.relations.index(answer.relation)
+        fact = (tail, relation, head) if answer.inverse else (head, relation, tail)
+        assert answer.known == (fact in facts)
+        asked = reasoner.relation_id(relation, answer.inverse)
+        batch, scores = reasoner.reason(torch.tensor([[head, asked]]), torch.tensor([[tail]]))
+        known = torch.isin(batch.entities, reasoner.known_answers(head, asked))
+        place = batch.entities == tail
+        assert answer.score == pytest.approx(float(evidence(scores, known)[place]), abs=1e-3)
+    assert [a.relation for a in reasoner.relations(head, tail, top=3)] == [
+        a.relation for a in found[:3]
+    ]
+    with pytest.raises(UnknownNameError):
+        reasoner.relations("nobody", tail)
+
+
+def test_the_true_relation_is_among_the_first(reasoner: Reasoner, data: Dataset) -> None:
+    ranks = []
+    for head, relation, tail in data.test[:40].tolist():
+        found = [answer for answer in reasoner.relations(head, tail) if not answer.known]
+        names = [(answer.relation, answer.inverse) for answer in found]
+        ranks.append(names.index((data.graph.relations[relation], False)) + 1)
+    assert sum(1 / rank for rank in ranks) / len(ranks) > 0.5
+
+
+def test_wrong_facts_are_found_and_no_fact_speaks_for_itself() -> None:
+    clean = family(150)
+    generator = torch.Generator().manual_seed(4)
+    graph = clean.graph
+    count = 12
+    wrong = torch.stack(
+        [torch.randint(most, (count,), generator=generator) for most in
+         (graph.num_entities, graph.num_relations, graph.num_entities)], dim=1
+    )  # fmt: skip
+    facts = torch.cat([graph.facts.long(), wrong])
+    noisy = KnowledgeGraph.from_facts(facts, graph.entities, graph.relations)
+    data = Dataset("noisy", noisy, clean.valid, clean.test)
+    reasoner = trained_on(data)
+    seen: list[tuple[int, ...]] = []
+    plain = reasoner.sampler.sample
+
+    def spying(here: KnowledgeGraph, queries: torch.Tensor, *more: torch.Tensor) -> object:
+        known = {tuple(fact) for fact in here.facts.tolist()}
+        hidden = {tuple(fact) for fact in noisy.facts.tolist()} - known
+        assert 0 < len(hidden) <= max(noisy.num_facts // 100, 1)
+        for (entity, relation), (answer,) in zip(queries.tolist(), more[0].tolist(), strict=True):
+            fact = (entity, relation, answer)
+            if relation >= graph.num_relations:
+                fact = (answer, relation - graph.num_relations, entity)
+            assert fact in hidden
+            seen.append(fact)
+        return plain(here, queries, *more)
+
+    reasoner.sampler.sample = spying  # type: ignore[method-assign, assignment]
+    done: list[int] = []
+    found = reasoner.audit(progress=done.append)
+    assert len(found) == noisy.num_facts
+    assert sum(done) == len(seen) == 2 * noisy.num_facts
+    assert set(Counter(seen).values()) == {2}  # each fact in both directions
+    assert [fact.score for fact in found] == sorted(fact.score for fact in found)
+    names = [(fact.head, fact.relation, fact.tail) for fact in found]
+    injected = {
+        (graph.entities[h], graph.relations[r], graph.entities[t]) for h, r, t in wrong.tolist()
+    }
+    first = sum(name in injected for name in names[: 4 * count])
+    assert first >= 0.6 * count  # by chance they would be one in forty
+
+
+def test_an_audit_of_some_facts(reasoner: Reasoner, data: Dataset) -> None:
+    name = data.graph.relations[0]
+    some = reasoner.audit(relations=[name])
+    assert {fact.relation for fact in some} == {name}
+    assert len(some) == int((data.train[:, 1] == 0).sum())
+    few = [reasoner.audit(limit=5, seed=seed) for seed in (0, 0, 1)]
+    assert len(few[0]) == 5
+    assert few[0] == few[1] != few[2]
+    assert all(fact.rank is not None and fact.rank >= 1 for fact in few[0])
+    with pytest.raises(UnknownNameError):
+        reasoner.audit(relations=["no such relation"])
+
+
+def test_missing_facts_are_found(reasoner: Reasoner, data: Dataset) -> None:
+    done: list[int] = []
+    found = reasoner.discover(top=40, progress=done.append)
+    assert len(found) == 40
+    scores = [fact.score for fact in found]
+    assert scores == sorted(scores, reverse=True)
+    names = [(fact.head, fact.relation, fact.tail) for fact in found]
+    assert len(set(names)) == 40
+    ids = as_ids(data, names)
+    graph = {tuple(fact) for fact in data.train.tolist()}
+    held_out = {tuple(fact) for fact in torch.cat([data.valid, data.test]).tolist()}
+    assert not ids & graph
+    assert len(ids & held_out) >= 12
+    assert all(head != tail for head, _, tail in ids)
+    search = Search(top=40)
+    assert sum(done) <= num_queries(reasoner, search) + 4 * 40
+
+
+def test_discovery_can_be_narrowed(reasoner: Reasoner, data: Dataset) -> None:
+    relation, head = data.graph.relations[1], data.graph.entities[int(data.train[0, 0])]
+    found = reasoner.discover(relations=[relation], top=10)
+    assert {fact.relation for fact in found} == {relation}
+    found = reasoner.discover(entities=[head], top=10)
+    assert found
+    assert head in {name for fact in found for name in (fact.head, fact.tail)}
+    sure = reasoner.discover(top=30, min_probability=0.5)
+    assert all(fact.probability is not None and fact.probability >= 0.5 for fact in sure)
+    for changes in ({"top": 0}, {"min_probability": 1.5}, {"min_probability": math.nan}):
+        with pytest.raises(InputError):
+            reasoner.discover(**changes)  # type: ignore[arg-type]
+    uncalibrated = Reasoner(reasoner.graph, reasoner.sampler, reasoner.predictor)
+    assert all(fact.probability is None for fact in uncalibrated.discover(top=3))
+    with pytest.raises(InputError, match="calibrated"):
+        uncalibrated.discover(min_probability=0.1)
+
+
+def test_a_symmetric_fact_is_found_once() -> None:
+    pairs = [(2 * i, 0, 2 * i + 1) for i in range(12)]
+    facts = [*pairs, *((t, r, h) for h, r, t in pairs), *((h, 1, (h + 2) % 24) for h in range(24))]
+    graph = KnowledgeGraph.from_facts(torch.tensor(facts), 24, 2)
+    reasoner = Reasoner(graph, PPRSampler(1.0), tiny_predictor(num_relations=2).float())
+    found = reasoner.discover(relations=[0], top=500)
+    ends = [frozenset((fact.head, fact.tail)) for fact in found]
+    assert len(ends) == len(set(ends))
+    assert all(len(pair) == 2 for pair in ends)  # no entity relates to itself in this graph
+
+
+def test_conflicts_are_counted_where_one_answer_is_the_rule() -> None:
+    # Relation 0 has one tail per head, but for head 3; relation 1 has several as a rule.
+    facts = [(h, 0, 40 + h) for h in range(30)] + [(3, 0, 77), (3, 0, 78)]
+    facts += [(h, 1, 40 + (h + k) % 20) for h in range(20) for k in (1, 2, 3)]
+    table = torch.tensor(facts)
+    found = functional_conflicts(table, 2, 100).tolist()
+    expected = [2 if fact[:2] == (3, 0) else 0 for fact in facts]
+    assert found == expected
+
+
+def test_likely_answers_keep_company_with_answers() -> None:
+    facts = [(0, 0, 1), (0, 0, 2), (0, 1, 1), (0, 1, 2), (0, 1, 3), (0, 2, 4)]
+    counts = AnswerCounts(KnowledgeGraph.from_facts(torch.tensor(facts), 6, 3))
+    # Two of the three answers of relation 1 answer relation 0, so the third may do so, too.
+    assert counts.likely_answers(0, 0.5).tolist() == [1, 2, 3]
+    assert counts.likely_answers(0, 0.7).tolist() == [1, 2]
+    assert counts.likely_answers(2, 0.5).tolist() == [4]
+
+
+def test_earlier_calibrations_keep_their_meaning(reasoner: Reasoner, data: Dataset) -> None:
+    assert reasoner.calibration is not None
+    line = dataclasses.replace(reasoner.calibration, rivals="all", offsets={})
+    earlier = Reasoner(reasoner.graph, reasoner.sampler, reasoner.predictor, line)
+    queries, answers = data.queries("test")
+    known = KnownFacts(data.train, data.graph.num_entities, data.graph.num_relations)
+    size = BatchSize(4, reasoner.predictor.config, reasoner.device)
+    (found,) = judge(earlier, earlier.graph, queries[:1], answers[:1], known, size)
+    batch, scores = earlier.reason(queries[:1], answers[:1, None])
+    share = float(scores.log_softmax(0)[batch.entities == answers[0]])
+    assert float(found.logit) == pytest.approx(line.slope * share + line.offset, abs=1e-3)
+    assert isinstance(line, Calibration)
