@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from oneshot.predictor import Predictor
     from oneshot.reasoner.answers import Answer, AnswerOptions
     from oneshot.reasoner.explanation import Explanation
+    from oneshot.reasoner.judgement import ScoredFact
     from oneshot.reasoner.reasoner import Reasoner
+    from oneshot.reasoner.relations import RelationAnswer
     from oneshot.samplers import (
         SAMPLERS,
         BFSSampler,
@@ -61,6 +63,8 @@ _HOME = {
     "ppr": "samplers._pagerank",
     "Predictor": "predictor",
     "Reasoner": "reasoner.reasoner",
+    "RelationAnswer": "reasoner.relations",
+    "ScoredFact": "reasoner.judgement",
     "SAMPLERS": "samplers",
     "BFSSampler": "samplers",
     "FittedSampler": "samplers",
@@ -96,9 +100,11 @@ __all__ = [
     "RandomSampler",
     "RandomWalkSampler",
     "Reasoner",
+    "RelationAnswer",
     "Report",
     "Sampler",
     "SamplerConfig",
+    "ScoredFact",
     "ServiceError",
     "SubgraphBatch",
     "TrainingConfig",
