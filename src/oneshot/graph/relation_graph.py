@@ -93,6 +93,16 @@ class RelationGraph:
             moved = joint.to(device)
         return RelationGraph(moved, self.facts.to(device), self.num_entities)
 
+    def overwrite(self, other: "RelationGraph") -> None:
+        """Take the counts of another graph with the same relations, in the same memory.
+
+        Only dense counts; a captured step reads them from fixed addresses.
+        """
+        assert isinstance(self.joint, Tensor)
+        assert isinstance(other.joint, Tensor)
+        self.joint.copy_(other.joint)
+        self.facts.copy_(other.facts)
+
     @property
     def _row(self) -> Tensor:
         """The row of each entry of a sparse matrix, int64 [m]."""

@@ -135,7 +135,7 @@ def fused_scores(
     scores = torch.zeros(batch.num_entities, dtype=reached.dtype, device=batch.device)
     scores = scores.index_copy(0, plan.order[: len(reached)], reached)
     if predictor.priors is not None:
-        asked = predictor.priors.weight.index_select(0, query.relation)
+        asked = predictor.prior_weights(query)
         scores = scores + dots(prior_features(batch, asked.dtype), asked, plan.by_place)
     return scores
 

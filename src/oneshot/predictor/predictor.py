@@ -1,7 +1,8 @@
 """Predictor: the query-conditioned graph neural network that reasons on the subgraph.
 
 It has no entity embeddings: its size depends only on the number of relations, so it applies to
-entities and whole graphs that it has never seen.
+entities and whole graphs that it has never seen. With relative relations it does not depend on them
+either, and applies to graphs with other relations.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
+from oneshot.graph.relation_graph import RelationGraph
 from oneshot.predictor.fused import fused_plan, fused_scores, why_not_fused
 from oneshot.predictor.layer import Gate, Layer, reached_next
 from oneshot.predictor.messages import MESSAGES, Query
 from oneshot.predictor.priors import NUM_PRIORS, SCALE, prior_features
+from oneshot.predictor.relations import RelationNetwork
 from oneshot.predictor.segments import EdgePlan, Rows
 from oneshot.subgraph import SubgraphBatch
 
@@ -35,6 +38,9 @@ class Predictor(nn.Module):
 
     `engine`: "plain" uses PyTorch operations, "fused" kernels for the GPU or the CPU, "auto" the
     kernels if available. Both give the same result.
+
+    With relative relations, `relate` sets the relation graph, and with it `num_relations`, before
+    the predictor is used; the reasoner and the training do so.
     """
 
     def __init__(self, config: PredictorConfig, num_relations: int) -> None:
@@ -44,9 +50,12 @@ class Predictor(nn.Module):
         self.engine: Engine = "auto"
         kinds = 2 * num_relations + 1
         message = MESSAGES[config.message]
+        is_relative = config.relations == "relative"
+        self.relation_network = RelationNetwork(config) if is_relative else None
+        self.relation_graph: RelationGraph | None = None
         self.query_embedding = (
             nn.Embedding(kinds, config.dim)
-            if message.needs_query_embedding or config.initial == "relational"
+            if not is_relative and (message.needs_query_embedding or config.initial == "relational")
             else None
         )
         # Named as in saved runs, after the only message with such weights.
@@ -58,8 +67,14 @@ class Predictor(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         width = config.dim * (config.num_layers + 1 if config.concat else 1)
         self.readout = nn.Linear(width, 1, bias=False) if config.readout == "linear" else None
-        self.priors = nn.Embedding(kinds, NUM_PRIORS) if config.priors else None
-        if self.priors is not None:
+        self.priors: nn.Embedding | nn.Linear | None = None
+        if config.priors and is_relative:
+            self.priors = nn.Linear(config.dim, NUM_PRIORS)
+            nn.init.zeros_(self.priors.weight)
+            nn.init.zeros_(self.priors.bias)
+            nn.init.constant_(self.priors.bias[:1], SCALE * config.prior_start)
+        elif config.priors:
+            self.priors = nn.Embedding(kinds, NUM_PRIORS)
             nn.init.zeros_(self.priors.weight)
             nn.init.constant_(self.priors.weight[:, 0], SCALE * config.prior_start)
 
@@ -107,20 +122,35 @@ class Predictor(nn.Module):
         final = torch.cat(states, dim=-1) if self.config.concat else state
         scores = self._read(final, batch)
         if self.priors is not None:
-            asked = self.priors.weight.index_select(0, query.relation)
+            asked = self.prior_weights(query)
             weight = Rows(batch.entity_query, batch.num_queries, is_sorted=True).pick(asked)
             scores = scores + (prior_features(batch, weight.dtype) * weight).sum(dim=-1)
         return scores
 
     def check_graph(self, num_relations: int) -> None:
         """Raise if a graph has a different number of relations than this predictor."""
-        if num_relations != self.num_relations:
+        if num_relations != self.num_relations and self.relation_network is None:
             raise InputError(
                 f"the predictor has {self.num_relations} relations, the graph has {num_relations}"
             )
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether relations are described by the relation graph, not by parameters."""
+        return self.relation_network is not None
+
+    def relate(self, graph: RelationGraph) -> None:
+        """Set the relation graph of the following batches; needed if `is_relative`."""
+        self.relation_graph, self.num_relations = graph, graph.num_relations
+
     def query(self, relation: Tensor) -> Query:
         """The query inputs of the messages for these relations, int64 [n]."""
+        if self.relation_network is not None:
+            if self.relation_graph is None:
+                raise InputError("the predictor has relative relations: call `relate` first")
+            states = self.relation_network(self.relation_graph, relation)
+            row = torch.arange(len(relation), device=relation.device)
+            return Query(relation, states[row, relation], None, states.flatten(0, 1))
         embedding = None
         if self.query_embedding is not None:
             embedding = self.query_embedding.weight.index_select(0, relation)
@@ -136,6 +166,16 @@ class Predictor(nn.Module):
             return query.embedding
         some = next(self.parameters())
         return some.new_ones(len(query.relation), self.config.dim)
+
+    def prior_weights(self, query: Query) -> Tensor:
+        """The weights of the prior features for each query, [n, 2]."""
+        if isinstance(self.priors, nn.Linear):
+            assert query.embedding is not None
+            with torch.autocast(query.embedding.device.type, enabled=False):
+                weights: Tensor = self.priors(query.embedding.to(self.priors.weight.dtype))
+            return weights
+        assert self.priors is not None
+        return self.priors.weight.index_select(0, query.relation)
 
     def _takes_kernels(self, device: torch.device) -> bool:
         if self.engine == "plain":

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oneshot.config import TrainingConfig
+from oneshot.graph.relation_graph import MAX_DENSE
 from oneshot.predictor import Predictor
 from oneshot.predictor.fused import can_prune, fused_plan, why_not_fused
 from oneshot.subgraph import SubgraphBatch
@@ -35,6 +36,7 @@ def can_record(predictor: Predictor, config: TrainingConfig, device: torch.devic
     return (
         device.type == "cuda"
         and config.accumulate == 1
+        and not (predictor.is_relative and 2 * predictor.num_relations > MAX_DENSE)
         and config.loss == "softmax"
         and predictor.engine != "plain"
         and why_not_fused(predictor.config, device, some.dtype) is None

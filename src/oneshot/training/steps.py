@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.relation_graph import RelationGraph
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
@@ -108,6 +111,7 @@ class Stepper:
         if is_alone and can_record(self.predictor, config, self.device):
             self.recorder = RecordedStep(self.predictor, config, config.batch_size, self._half)
         self.micro_batch = -(-config.batch_size // config.accumulate)
+        self._relations: RelationGraph | None = None
 
     @property
     def step_size(self) -> int:
@@ -124,6 +128,8 @@ class Stepper:
 
     def steps(self, epoch: Epoch, asked: int = 0) -> Iterator[StepResult]:
         """Perform the steps of an epoch after its first `asked` queries, one or more at a time."""
+        if self.predictor.is_relative:
+            self._relate(epoch.observed)
         if self.recorder is not None:
             for result in self._replayed_steps(epoch, asked):
                 asked += result.queries
@@ -145,6 +151,19 @@ class Stepper:
         finite = [parameter.isfinite().all() for parameter in self.predictor.parameters()]
         if not bool(torch.stack(finite).all()):
             raise diverged(epoch, None)
+
+    def _relate(self, observed: KnowledgeGraph) -> None:
+        """Give the predictor the relations of the facts that the queries of an epoch may see."""
+        counts = observed.relation_graph
+        if self.recorder is None:
+            self._relations = counts
+        elif self._relations is None:
+            # A copy: the following epochs overwrite it, while the observed graph keeps its own.
+            joint = counts.joint.clone() if isinstance(counts.joint, Tensor) else counts.joint
+            self._relations = replace(counts, joint=joint, facts=counts.facts.clone())
+        else:
+            self._relations.overwrite(counts)
+        self.predictor.relate(self._relations)
 
     # A plain step --------------------------------------------------------------------------------
 
