@@ -17,6 +17,7 @@ from oneshot.cli.import_official import import_official
 from oneshot.cli.paper import paper
 from oneshot.cli.plan import plan
 from oneshot.cli.predict import predict
+from oneshot.cli.pretrain import pretrain
 from oneshot.cli.search import search
 from oneshot.cli.serve import serve
 from oneshot.cli.train import train
@@ -46,6 +47,7 @@ COMMANDS = (
     coverage,
     plan,
     train,
+    pretrain,
     evaluate,
     predict,
     import_official,

@@ -61,7 +61,8 @@ class Stepper:
 
     `schedule`: gives the learning rate before each step. `messages`: called with a line when memory
     runs out. `network`: computes the scores instead of the predictor whose parameters are trained,
-    for comparison; then no step is captured.
+    for comparison; then no step is captured. `optimizer`: that of several steppers which train the
+    same predictor; by default Adam with the options of the configuration.
 
     `sampler`: that of the reasoner, with the training budget. `recorder`: replays steps on whole
     batches as a CUDA graph; None if that is not possible. `micro_batch`: number of queries
@@ -76,6 +77,7 @@ class Stepper:
         schedule: Schedule | None = None,
         messages: Callable[[str], None] = warn,
         network: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.config = config
         self.device = reasoner.device
@@ -100,7 +102,7 @@ class Stepper:
         self.network = self.predictor if network is None else network
         if self.team.size > 1:
             self.network = DistributedDataParallel(self.network)
-        self.optimizer = torch.optim.Adam(
+        self.optimizer = optimizer or torch.optim.Adam(
             self.predictor.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
@@ -109,9 +111,13 @@ class Stepper:
         self.recorder: RecordedStep | None = None
         is_alone = self.team.size == 1 and network is None
         if is_alone and can_record(self.predictor, config, self.device):
-            self.recorder = RecordedStep(self.predictor, config, config.batch_size, self._half)
+            self.recorder = self.new_recorder()
         self.micro_batch = -(-config.batch_size // config.accumulate)
         self._relations: RelationGraph | None = None
+
+    def new_recorder(self) -> RecordedStep:
+        """A recorder of steps on whole batches."""
+        return RecordedStep(self.predictor, self.config, self.config.batch_size, self._half)
 
     @property
     def step_size(self) -> int:
