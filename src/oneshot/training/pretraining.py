@@ -46,6 +46,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "shortcut": True,
         "gate": False,
         "priors": True,
+        "prior_start": 1.0,
     },
     "training": {
         "learning_rate": 2e-3,
