@@ -53,7 +53,7 @@ EpisodeOption = Annotated[
     typer.Option(
         min=1,
         help="Steps on one graph before the next one is drawn.",
-        show_default="16 on a GPU, 8 on a CPU",
+        show_default="16 on a GPU, 4 on a CPU",
     ),
 ]
 ValidationsOption = Annotated[int, typer.Option(min=1, help="Number of validations.")]
@@ -100,7 +100,7 @@ def pretrain(
     changes += [f"training.seed={seed}", f"training.minutes={minutes or 0.0!r}"]
     config = pretraining_config(changes)
     mixture = Mixture(
-        steps=episode or (16 if on_gpu else 8),
+        steps=episode or (16 if on_gpu else 4),
         max_entities=max_entities or (1000 if on_gpu else 500),
     )
     job = PretrainingJob(

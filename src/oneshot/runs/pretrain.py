@@ -34,7 +34,7 @@ from oneshot.training.pretraining import (
 from oneshot.training.steps import warn
 from oneshot.training.time_budget import Clock, TimeBudget
 
-_PARTS = ("predictor.", "best.", "optimizer.")
+_PARTS = ("predictor.", "averaged.", "best.", "optimizer.")
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class _Checkpoint:
     tensors: dict[str, torch.Tensor]
 
     def restore(self, pretraining: Pretraining) -> None:
-        predictor, best, optimizer = (
+        predictor, averaged, best, optimizer = (
             {
                 name.removeprefix(part): tensor
                 for name, tensor in self.tensors.items()
@@ -183,10 +183,14 @@ class _Checkpoint:
         )
         wanted = pretraining.predictor.state_dict()
         check_shapes(self.file, predictor, wanted)
+        check_shapes(self.file, averaged, wanted)
         check_shapes(self.file, best, wanted)
         pretraining.predictor.load_state_dict(predictor)
         restore_optimizer(self.file, pretraining.optimizer, optimizer)
-        pretraining.best = {name: t.to(pretraining.device) for name, t in best.items()}
+        pretraining.averaged, pretraining.best = (
+            {name: tensor.to(pretraining.device) for name, tensor in part.items()}
+            for part in (averaged, best)
+        )
         pretraining.state = replace(self.state, finished=False)
 
 
@@ -208,8 +212,9 @@ class _Writer(PretrainingObserver):
         path, state = self.run.path, pretraining.state
         parameters = pretraining.predictor.state_dict()
         if not state.best_step:  # before the first validation
-            save_tensors(path / PREDICTOR, parameters, {"step": state.step})
+            save_tensors(path / PREDICTOR, pretraining.averaged, {"step": state.step})
         tensors = {f"predictor.{name}": tensor for name, tensor in parameters.items()}
+        tensors |= {f"averaged.{name}": tensor for name, tensor in pretraining.averaged.items()}
         tensors |= {f"best.{name}": tensor for name, tensor in pretraining.best.items()}
         tensors |= optimizer_tensors(pretraining.optimizer)
         sources = [source.data.graph.fingerprint for source in pretraining.sources]

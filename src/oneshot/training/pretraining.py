@@ -57,6 +57,8 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "valid_limit": 1000,
     },
 }
+# Decay of the averaged parameters per step, once there are many steps.
+_DECAY = 0.995
 # Share of the progress over which the learning rate increases from zero.
 _WARMUP = 0.02
 
@@ -174,6 +176,9 @@ class _Source:
 class Pretraining:
     """One pre-training, episode by episode.
 
+    Validated and kept are exponential averages of the parameters over the steps, because the
+    parameters themselves follow the graph of the latest episodes.
+
     `sources`: the graphs of the mixture (training facts only). `valid`: data sets whose validation
     split decides which parameters are the best, asked on their own training facts without training;
     by default the sources. `steps`: number of steps in total, 0 for no limit; `budget`: time.
@@ -221,7 +226,7 @@ class Pretraining:
         self.sources = [self._source(data, messages) for data in sources]
         self.judges = [self._judge(data) for data in (valid or sources) if len(data.valid)]
         self.watched = [] if not valid else [self._judge(d) for d in sources if len(d.valid)]
-        self.best = self._parameters()
+        self.averaged, self.best = self._parameters(), self._parameters()
         self._begun = self._kept = self._counted = self.budget.clock()
 
     @property
@@ -266,6 +271,7 @@ class Pretraining:
             state.recent += done.queries
             state.loss += done.loss
             state.covered += done.covered
+            self._average(steps)
             self.schedule.share = self.share
         state.episode = number
         source.recorders[self._level] = source.stepper.recorder
@@ -341,14 +347,18 @@ class Pretraining:
 
     def _validate(self) -> None:
         """Measure the parameters on all validation graphs, and record the result."""
-        state = self.state
-        scores = {judge.name: self._measured(judge) for judge in self.judges}
-        mrr = sum(scores.values()) / len(scores)
-        scores |= {judge.name: self._measured(judge) for judge in self.watched}
+        state, current = self.state, self._parameters()
+        self.predictor.load_state_dict(self.averaged)
+        try:
+            scores = {judge.name: self._measured(judge) for judge in self.judges}
+            mrr = sum(scores.values()) / len(scores)
+            scores |= {judge.name: self._measured(judge) for judge in self.watched}
+        finally:
+            self.predictor.load_state_dict(current)
         is_best = mrr > state.best_mrr
         if is_best:
             state.best_mrr, state.best_step = mrr, state.step
-            self.best = self._parameters()
+            self.best = {name: tensor.clone() for name, tensor in self.averaged.items()}
         self._count_seconds()
         record = {
             "step": state.step,
@@ -404,6 +414,13 @@ class Pretraining:
 
     def _parameters(self) -> dict[str, Tensor]:
         return {name: t.detach().clone() for name, t in self.predictor.state_dict().items()}
+
+    def _average(self, steps: int) -> None:
+        """Move the averaged parameters towards the current ones, after some steps."""
+        # A short memory at first, so that the random parameters of the start are forgotten.
+        decay = min(_DECAY, (1 + self.state.step) / (10 + self.state.step)) ** steps
+        for name, tensor in self.predictor.state_dict().items():
+            self.averaged[name].lerp_(tensor, 1 - decay)
 
     def _check_stop(self) -> None:
         if self.should_stop():
