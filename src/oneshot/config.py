@@ -71,6 +71,9 @@ class SamplerConfig:
 class PredictorConfig:
     """Architecture of the predictor; see `oneshot.predictor`."""
 
+    # "ultra": the network of an imported checkpoint of ULTRA, which uses only dim, num_layers and
+    # relation_layers of the options below
+    network: Literal["oneshot", "ultra"] = "oneshot"
     message: Literal["redgnn", "nbfnet", "drum"] = "redgnn"
     # "embedded": parameters per relation of the training graph; "relative": states computed from
     # the graph at hand, so that the predictor applies to relations it has never seen (nbfnet only)
@@ -114,6 +117,8 @@ class PredictorConfig:
         _at_most(self, relation_layers=1000)
         if self.relations == "relative" and self.message != "nbfnet":
             raise InputError('relations "relative" needs message "nbfnet"')
+        if self.network == "ultra" and self.relations != "relative":
+            raise InputError('network "ultra" needs relations "relative"')
         if self.dropout >= 1:
             raise InputError(f"dropout must be below 1, not {self.dropout}")
         if self.compose == "rotate" and (self.message != "nbfnet" or self.dim % 2):

@@ -14,6 +14,7 @@ from oneshot.cli.demo import demo
 from oneshot.cli.evaluate import evaluate
 from oneshot.cli.facts import facts
 from oneshot.cli.import_official import import_official
+from oneshot.cli.import_ultra import import_ultra
 from oneshot.cli.paper import paper
 from oneshot.cli.plan import plan
 from oneshot.cli.predict import predict
@@ -51,6 +52,7 @@ COMMANDS = (
     evaluate,
     predict,
     import_official,
+    import_ultra,
     search,
     serve,
     facts,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dtype) -> str | None:
     """Why the kernels do not support a predictor on a device, or None if they do."""
+    if config.network == "ultra":
+        return "there are no kernels for the network of ULTRA"
     message, aggregate = MESSAGES[config.message], AGGREGATES[config.aggregate]
     has_kernels = aggregate.has_triton_kernels
     if _takes_compiled(device):

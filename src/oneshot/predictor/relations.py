@@ -110,7 +110,7 @@ class _Weights:
     def __init__(self, graph: RelationGraph, dtype: torch.dtype) -> None:
         joint = graph.joint
         if isinstance(joint, Tensor) and joint.device.type == "cpu":
-            joint = _compressed(joint)
+            joint = compressed(joint)
         if isinstance(joint, SparseMatrix):
             assert joint.values is not None
             row = torch.arange(joint.shape[0], device=joint.device)
@@ -131,11 +131,11 @@ class _Weights:
     def mean(self, state: Tensor) -> Tensor:
         """The weighted mean of the states of the relations that touch each one: [2R, m, d]."""
         flat = state.flatten(1)
-        product: Tensor = _Product.apply(flat, self._matrix)  # type: ignore[no-untyped-call]
+        product: Tensor = SymmetricProduct.apply(flat, self._matrix)  # type: ignore[no-untyped-call]
         return (product / self._scale).reshape(state.shape)
 
 
-class _Product(torch.autograd.Function):
+class SymmetricProduct(torch.autograd.Function):
     """The product of a symmetric matrix with a block [2R, m], which is also its gradient."""
 
     @staticmethod
@@ -157,7 +157,7 @@ def _type_of(matrix: Tensor | SparseMatrix) -> torch.dtype:
     return values.dtype
 
 
-def _compressed(joint: Tensor) -> SparseMatrix:
+def compressed(joint: Tensor) -> SparseMatrix:
     """A dense matrix on the CPU as a sparse one: few relations touch."""
     row, column = joint.nonzero().unbind(1)
     indptr = torch.searchsorted(row, torch.arange(len(joint) + 1))
