@@ -135,12 +135,13 @@ def test_the_command(tmp_path: Path, run: Command) -> None:
     """The imported run answers on subgraphs of a graph that it has never seen."""
     random_checkpoint(tmp_path / "ultra.pth", 64, 6)
     out = tmp_path / "run"
-    shape = run("import-ultra", tmp_path / "ultra.pth", "--out", out, "--json").json["predictor"]
+    settings = ("--set", "sampler.name=ppr", "--set", "sampler.max_entities=40")
+    found = run("import-ultra", tmp_path / "ultra.pth", "--out", out, *settings, "--json").json
+    shape = found["predictor"]
     assert (shape["dim"], shape["num_layers"], shape["relation_layers"]) == (64, 6, 6)
     parameters = Run.open(out).reasoner_on(random_graph(0)).predictor.num_parameters
     assert parameters == 168_705
-    small = ("--set", "sampler.max_entities=40", "--explain", "--json")
-    found = run("predict", out, "Italy", "borders", "--data", "world", *small).json
+    found = run("predict", out, "Italy", "borders", "--data", "world", "--explain", "--json").json
     assert len(found["answers"]) == 10
     failed = run("import-ultra", tmp_path / "ultra.pth", "--out", out)
     assert failed.code == 2
