@@ -1,7 +1,7 @@
 """The command that converts a checkpoint of ULTRA into a run."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,14 +20,16 @@ def import_ultra(
     """Convert a checkpoint of ULTRA into a run without a graph of its own; use it with --data.
 
     By default it reasons on subgraphs of 1,000 entities. For whole graphs, as in ULTRA, set
-    sampler.name=ppr, sampler.max_entities=1000000000 and sampler.keep_unreachable=true.
+    sampler.name=ppr, sampler.entity_ratio=1.0 and sampler.keep_unreachable=true.
     """
     from oneshot.config import from_table
     from oneshot.runs.ultra import import_ultra as read_checkpoint
     from oneshot.system.devices import find_device
 
     find_device(device)
-    sampler = {"name": "fitted", "max_entities": 1000}
+    sampler: dict[str, Any] = {"name": "fitted"}
+    if not any(change.strip().startswith("sampler.entity_ratio") for change in settings or []):
+        sampler["max_entities"] = 1000
     changes = [f"training.seed={seed}", *(settings or [])]
     shape = vars(read_checkpoint(file, out, from_table({"sampler": sampler}, changes)))
     if json:

@@ -184,7 +184,9 @@ def _counted(graph: "AdjacencyGraph", entities: Tensor) -> tuple[Any, Tensor]:
         incidence = scipy.sparse.csr_array((ones, relation.cpu().numpy(), ends), shape=shape)
         product = (incidence.T @ incidence).tocoo()
         if is_dense:
-            row, column = (torch.from_numpy(index.astype(np.int64)) for index in product.coords)
+            row, column = (
+                torch.from_numpy(index.astype(np.int64)) for index in (product.row, product.col)
+            )
             joint[row, column] += torch.from_numpy(product.data)
         else:
             joint = joint + product.tocsr()

@@ -49,7 +49,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "prior_start": 1.0,
     },
     "training": {
-        "learning_rate": 2e-3,
+        "learning_rate": 1e-3,
         "clip": 1.0,
         "mask_known": True,
         "uncovered": "skip",
@@ -76,11 +76,11 @@ class Mixture:
 
     steps: int = 16
     power: float = 0.5
-    hidden: float = 0.4
-    dropped: float = 0.3
+    hidden: float = 0.2
+    dropped: float = 0.1
     max_entities: int = 1000
     levels: int = 3
-    hide_direct: float = 0.3
+    hide_direct: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.steps, self.max_entities, self.levels) < 1:
@@ -352,7 +352,8 @@ class Pretraining:
         try:
             scores = {judge.name: self._measured(judge) for judge in self.judges}
             mrr = sum(scores.values()) / len(scores)
-            scores |= {judge.name: self._measured(judge) for judge in self.watched}
+            if self.share >= 1:  # for information, so only once
+                scores |= {judge.name: self._measured(judge) for judge in self.watched}
         finally:
             self.predictor.load_state_dict(current)
         is_best = mrr > state.best_mrr

@@ -161,15 +161,17 @@ class Stepper:
     def _relate(self, observed: KnowledgeGraph) -> None:
         """Give the predictor the relations of the facts that the queries of an epoch may see."""
         counts = observed.relation_graph
-        if self.recorder is None:
-            self._relations = counts
-        elif self._relations is None:
-            # A copy: the following epochs overwrite it, while the observed graph keeps its own.
-            joint = counts.joint.clone() if isinstance(counts.joint, Tensor) else counts.joint
-            self._relations = replace(counts, joint=joint, facts=counts.facts.clone())
-        else:
-            self._relations.overwrite(counts)
-        self.predictor.relate(self._relations)
+        if self.recorder is not None:
+            # Captured steps read the counts from the same memory in every epoch.
+            if self._relations is None:
+                assert isinstance(counts.joint, Tensor)  # see `can_record`
+                self._relations = replace(
+                    counts, joint=counts.joint.clone(), facts=counts.facts.clone()
+                )
+            else:
+                self._relations.overwrite(counts)
+            counts = self._relations
+        self.predictor.relate(counts)
 
     # A plain step --------------------------------------------------------------------------------
 
