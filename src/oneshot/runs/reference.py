@@ -48,7 +48,7 @@ class GraphReference:
     @property
     def has_graph(self) -> bool:
         """Whether the run has a graph of its own."""
-        return self.values.get("fingerprint") is not None
+        return self.values.get("fingerprint", "") is not None
 
     def check_has_graph(self) -> None:
         """Raise if the run was pre-trained and has no graph of its own."""

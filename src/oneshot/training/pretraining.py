@@ -166,9 +166,10 @@ class _Progress(Schedule):
 
 @dataclass
 class _Source:
-    """A graph of the mixture: its data, its stepper, and the captured steps per budget."""
+    """A graph of the mixture, with its reasoner, stepper, and captured steps per budget."""
 
     data: Dataset
+    reasoner: Reasoner
     stepper: Stepper
     recorders: dict[int, RecordedStep | None] = field(default_factory=dict)
 
@@ -308,6 +309,7 @@ class Pretraining:
         stepper.config = replace(self.config.training, hide_direct=is_direct)
         if entities not in source.recorders:
             source.recorders[entities] = None
+            source.reasoner.relate()  # whether steps can be captured depends on the relations
             if can_record(self.predictor, self.config.training, self.device):
                 source.recorders[entities] = stepper.new_recorder()
         stepper.recorder = source.recorders[entities]
@@ -396,7 +398,7 @@ class Pretraining:
         stepper = Stepper(
             reasoner, data, self.config.training, self.schedule, messages, optimizer=self.optimizer
         )
-        return _Source(data, stepper)
+        return _Source(data, reasoner, stepper)
 
     def _judge(self, data: Dataset) -> "_Judge":
         reasoner = self._reasoner(data.graph)
