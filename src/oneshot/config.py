@@ -71,7 +71,15 @@ class SamplerConfig:
 class PredictorConfig:
     """Architecture of the predictor; see `oneshot.predictor`."""
 
+    # "ultra": the network of an imported checkpoint of ULTRA, which uses only dim, num_layers and
+    # relation_layers of the options below
+    network: Literal["oneshot", "ultra"] = "oneshot"
     message: Literal["redgnn", "nbfnet", "drum"] = "redgnn"
+    # "embedded": parameters per relation of the training graph; "relative": states computed from
+    # the graph at hand, so that the predictor applies to relations it has never seen (nbfnet only)
+    relations: Literal["embedded", "relative"] = "embedded"
+    # layers of the network that computes relative states, at most 1,000
+    relation_layers: int = 3
     # how a message combines entity and relation; "rotate" for nbfnet only
     compose: Literal["multiply", "add", "rotate"] = "multiply"
     aggregate: Literal["sum", "mean", "max", "pna"] = "sum"
@@ -113,7 +121,12 @@ class PredictorConfig:
     def __post_init__(self) -> None:
         _at_least(self, num_layers=1, dim=1, attention_dim=1, dropout=0)
         _at_most(self, num_layers=1000, dim=2**16, attention_dim=2**16, prior_start=1000)
-        _at_least(self, prior_start=-1000)
+        _at_least(self, prior_start=-1000, relation_layers=0)
+        _at_most(self, relation_layers=1000)
+        if self.relations == "relative" and self.message != "nbfnet":
+            raise InputError('relations "relative" needs message "nbfnet"')
+        if self.network == "ultra" and self.relations != "relative":
+            raise InputError('network "ultra" needs relations "relative"')
         if self.dropout >= 1:
             raise InputError(f"dropout must be below 1, not {self.dropout}")
         if self.compose == "rotate" and (self.message != "nbfnet" or self.dim % 2):

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.commands import Command
+from tests.support.commands import Command, listing
+from tests.support.samples import chain_world
 from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -466,6 +467,19 @@ def test_facts_from_the_command_line_count_at_once(run: Command, tmp_path: Path)
                 assert request(f"{url}/v1/entities?search=sec").json["entities"] == [name]
             else:
                 assert request(f"{url}/v1/readyz").json["version"] == 3
+
+
+def test_another_graph_is_served_in_memory(tmp_path: Path) -> None:
+    run_path = saved_run(tmp_path / "run", 8)
+    before = listing(run_path)
+    with serving(Service(run_path, graph=chain_world(20).graph)) as url:
+        assert request(f"{url}/v1/readyz").json["entities"] == 20
+        asked = {"questions": [{"entity": "link 15", "relation": "next"}]}
+        assert request(f"{url}/v1/predict", asked).json["results"][0]["answers"]
+        added = {"facts": [["new", "next", "link 15"]]}
+        assert request(f"{url}/v1/facts", added).status == 200
+        assert request(f"{url}/v1/readyz").json["entities"] == 21
+    assert listing(run_path) == before
 
 
 def test_facts_that_cannot_be_kept(tmp_path: Path) -> None:

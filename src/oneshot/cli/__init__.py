@@ -16,9 +16,11 @@ from oneshot.cli.discover import discover
 from oneshot.cli.evaluate import evaluate
 from oneshot.cli.facts import facts
 from oneshot.cli.import_official import import_official
+from oneshot.cli.import_ultra import import_ultra
 from oneshot.cli.paper import paper
 from oneshot.cli.plan import plan
 from oneshot.cli.predict import predict
+from oneshot.cli.pretrain import pretrain
 from oneshot.cli.relations import relations
 from oneshot.cli.search import search
 from oneshot.cli.serve import serve
@@ -49,12 +51,14 @@ COMMANDS = (
     coverage,
     plan,
     train,
+    pretrain,
     evaluate,
     predict,
     relations,
     discover,
     audit,
     import_official,
+    import_ultra,
     search,
     serve,
     facts,

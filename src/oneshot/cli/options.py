@@ -20,11 +20,11 @@ DataArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A bundled data set (world, umls), family:PEOPLE, random:ENTITIES:FACTS, "
-        "power-law:ENTITIES:FACTS, a directory with train, valid and test files, a saved graph, "
-        "a file of triples, a name in $ONESHOT_DATA, or a public data set to download (WN18RR, "
-        "FB15k-237, NELL-995, YAGO3-10, ogbl-biokg, ogbl-wikikg2, Hetionet, Wikidata5M, "
-        "pykeen:NAME).",
+        help="A bundled data set (world, umls), family:PEOPLE, rules:ENTITIES:RELATIONS, "
+        "random:ENTITIES:FACTS, power-law:ENTITIES:FACTS, a directory with train, valid and test "
+        "files, a saved graph, a file of triples, a name in $ONESHOT_DATA, or a public data set to "
+        "download (WN18RR, FB15k-237, NELL-995, YAGO3-10, ogbl-biokg, ogbl-wikikg2, Hetionet, "
+        "Wikidata5M, pykeen:NAME).",
     ),
 ]
 RunArgument = Annotated[

@@ -140,7 +140,7 @@ def predict(
         if data is not None:
             download(data)
         job = Job(
-            run=run,
+            run=opened.path,
             queries=queries,
             out=out,
             data=data,

@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption, SetOption
+from oneshot.cli.options import (
+    DeviceOption,
+    JsonOption,
+    RunArgument,
+    SeedOption,
+    SetOption,
+    load_data,
+)
 from oneshot.errors import InputError
 from oneshot.system import console
 
@@ -41,6 +48,15 @@ def serve(
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Time limit per request in seconds.")
     ] = 30.0,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="DATA",
+            help="Data set whose graph to use; changed facts are then kept only in memory.",
+            show_default="the run's own",
+        ),
+    ] = None,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
@@ -73,7 +89,8 @@ def serve(
         else:
             console.note(f"{run} is served on {address} (stop with Ctrl+C)")
 
-    run_server(run, host, port, chosen, torch_device, settings or (), announce)
+    graph = None if data is None else load_data(data, seed).graph
+    run_server(run, host, port, chosen, torch_device, settings or (), announce, graph)
 
 
 def _token(file: Path | None) -> str | None:

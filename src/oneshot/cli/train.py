@@ -50,6 +50,16 @@ ResumeOption = Annotated[
         "given; --minutes may differ.",
     ),
 ]
+FromOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="Run whose parameters to start from, also foundation; its relations are matched by "
+        "name, and new ones are added.",
+        show_default="random parameters",
+    ),
+]
 TensorBoardOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Also write training curves for TensorBoard to DIR."),
@@ -69,6 +79,7 @@ def train(
     settings: SetOption = None,
     minutes: MinutesOption = None,
     plan: PlanOption = True,
+    initial: FromOption = None,
     resume: ResumeOption = False,
     tensorboard: TensorBoardOption = None,
     json: JsonOption = False,
@@ -86,6 +97,7 @@ def train(
     from oneshot.runs.layout import CONFIG
     from oneshot.runs.run import Run
     from oneshot.runs.train import train_run
+    from oneshot.runs.transfer import transfer_settings
     from oneshot.system.devices import find_device
     from oneshot.training.interrupt import interrupted, stop_request
     from oneshot.training.observer import Observer
@@ -93,6 +105,9 @@ def train(
 
     torch_device = find_device(device)
     changes = _changes(settings, seed, minutes)
+    start = None if initial is None else Run.open(initial)
+    if start is not None and config is None:
+        changes = [*transfer_settings(start), *changes]
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{tensorboard}: is inside the run; choose a directory outside of {out}")
     is_resumed = resume and (out / CONFIG).is_file()
@@ -121,6 +136,7 @@ def train(
             interrupted=is_interrupted,
             started=started,
             messages=console.note,
+            initial=start,
         )
     if not result:  # the first of several processes reports
         return

@@ -52,10 +52,11 @@ def load(
 ) -> Dataset:
     """The data set that `source` names.
 
-    A bundled name (`world`, `umls`), `family:PEOPLE`, `random:ENTITIES:FACTS`,
-    `power-law:ENTITIES:FACTS`, a directory with train, valid and test files, a saved graph, one
-    file of triples, or the name of a directory in `$ONESHOT_DATA` or in the cache. Public data sets
-    (`WN18RR`, `ogbl-wikikg2`, see `data.public.catalogue`) are downloaded into the cache. A single
+    A bundled name (`world`, `umls`), `family:PEOPLE`, `rules:ENTITIES:RELATIONS`,
+    `random:ENTITIES:FACTS`, `power-law:ENTITIES:FACTS`, a directory with train, valid and test
+    files, a saved graph, one file of triples, or the name of a directory in `$ONESHOT_DATA` or in
+    the cache. Public data sets (`WN18RR`, `ogbl-wikikg2`, see `data.public.catalogue`) are
+    downloaded into the cache. A single
     file is split at random with `seed`: `valid_share` and `test_share` of its facts are held out,
     and every entity and relation stays in train.
     """

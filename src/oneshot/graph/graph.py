@@ -27,6 +27,7 @@ from oneshot.graph.adjacency import (
     normalized_adjacency,
 )
 from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
+from oneshot.graph.relation_graph import RelationGraph, count_relations
 from oneshot.graph.sparse import Matrix
 from oneshot.graph.vocabulary import Vocabulary
 
@@ -190,6 +191,11 @@ class KnowledgeGraph:
         count = int(self.degree_of(torch.tensor([entity], device=self.device)))
         row = slice(start, start + count)
         return self.edges.source[row].long(), self.edges.relation[row].long()
+
+    @cached_property
+    def relation_graph(self) -> RelationGraph:
+        """How the relations touch each other (see `RelationGraph`)."""
+        return count_relations(self)
 
     @cached_property
     def fingerprint(self) -> str:

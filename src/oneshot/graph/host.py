@@ -12,6 +12,7 @@ from torch import Tensor
 
 from oneshot.graph.adjacency import Edges, Neighbours
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.relation_graph import RelationGraph
 from oneshot.graph.sparse import Matrix
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.devices import available_memory
@@ -70,6 +71,10 @@ class HostGraph(KnowledgeGraph):
 
     def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
         return self.host.normalized_adjacency(dtype)
+
+    @cached_property
+    def relation_graph(self) -> RelationGraph:
+        return self.host.relation_graph.to(self.device)
 
     def subset(self, mask: Tensor) -> "HostGraph":
         return HostGraph(self.host.subset(mask.cpu()), self.device)

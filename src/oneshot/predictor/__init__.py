@@ -4,5 +4,8 @@ from oneshot.predictor.aggregation import AGGREGATES
 from oneshot.predictor.layer import ACTIVATIONS
 from oneshot.predictor.messages import MESSAGES
 from oneshot.predictor.predictor import Predictor
+from oneshot.predictor.ultra import UltraPredictor
 
-__all__ = ["ACTIVATIONS", "AGGREGATES", "MESSAGES", "Predictor"]
+NETWORKS: dict[str, type[Predictor]] = {"oneshot": Predictor, "ultra": UltraPredictor}
+
+__all__ = ["ACTIVATIONS", "AGGREGATES", "MESSAGES", "NETWORKS", "Predictor", "UltraPredictor"]

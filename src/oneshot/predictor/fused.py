@@ -17,7 +17,6 @@ from oneshot.predictor.layer import Layer
 from oneshot.predictor.messages import MESSAGES
 from oneshot.predictor.priors import prior_features
 from oneshot.predictor.readout import QueryReadout
-from oneshot.predictor.segments import look_up
 from oneshot.system.devices import kernels_work
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 
 def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dtype) -> str | None:
     """Why the kernels do not support a predictor on a device, or None if they do."""
+    if config.network == "ultra":
+        return "there are no kernels for the network of ULTRA"
     message, aggregate = MESSAGES[config.message], AGGREGATES[config.aggregate]
     has_kernels = aggregate.has_triton_kernels
     if _takes_compiled(device):
@@ -146,7 +147,7 @@ def fused_scores(
     scores = torch.zeros(batch.num_entities, dtype=reached.dtype, device=batch.device)
     scores = scores.index_copy(0, plan.order[: len(reached)], reached)
     if predictor.priors is not None:
-        asked = look_up(predictor.priors.weight, query.relation)
+        asked = predictor.prior_weights(query)
         scores = scores + dots(prior_features(batch, asked.dtype), asked, plan.by_place)
     return scores
 

@@ -17,12 +17,14 @@ class Query:
 
     `relation` int64 [n]: the query relations; `embedding` [n, d] or None: their embeddings;
     `layer_weights` [L, n · (2R + 1), d] or None: weights computed from them
-    (`Message.layer_weights`).
+    (`Message.layer_weights`). `states` [n · (2R + 1), d] or None: relative states of the relations
+    (`RelationNetwork`).
     """
 
     relation: Tensor
     embedding: Tensor | None
     layer_weights: Tensor | None
+    states: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,10 @@ class RedGNNMessage(Message):
 
 
 class NBFNetMessage(Message):
-    """`h_x ∘ w_q(r)`: the relation's weights are linear in the embedding of the query."""
+    """`h_x ∘ w_q(r)`: the relation's weights are linear in the embedding of the query.
+
+    With relative relations, they are computed from the state of `r` relative to `q`.
+    """
 
     needs_query_embedding = True
     has_kernels = True
@@ -131,9 +136,17 @@ class NBFNetMessage(Message):
     def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
         super().__init__(config, num_relations, layer)
         self.dim = config.dim
-        self.weights = nn.Linear(config.dim, self.kinds * config.dim)
+        self.weights: nn.Module = (
+            nn.Linear(config.dim, self.kinds * config.dim)
+            if config.relations == "embedded"
+            else nn.Sequential(
+                nn.Linear(config.dim, config.dim), nn.ReLU(), nn.Linear(config.dim, config.dim)
+            )
+        )
 
     def terms(self, state: Tensor, query: Query) -> tuple[Tensor, Attention | None]:
+        if query.states is not None:
+            return self.weights(query.states), None
         assert query.embedding is not None
         return self.weights(query.embedding).reshape(-1, self.dim), None
 

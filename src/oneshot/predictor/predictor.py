@@ -1,7 +1,8 @@
 """Predictor: the query-conditioned graph neural network that reasons on the subgraph.
 
 It has no entity embeddings: its size depends only on the number of relations, so it applies to
-entities and whole graphs that it has never seen.
+entities and whole graphs that it has never seen. With relative relations it does not depend on them
+either, and applies to graphs with other relations.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,13 @@ from torch import Tensor, nn
 
 from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
+from oneshot.graph.relation_graph import RelationGraph
 from oneshot.predictor.fused import fused_plan, fused_scores, why_not_fused
 from oneshot.predictor.layer import Gate, Layer, reached_next
 from oneshot.predictor.messages import MESSAGES, Query
 from oneshot.predictor.priors import NUM_PRIORS, SCALE, prior_features
 from oneshot.predictor.readout import QueryReadout
+from oneshot.predictor.relations import RelationNetwork
 from oneshot.predictor.segments import EdgePlan, Rows, look_up
 from oneshot.subgraph import SubgraphBatch
 
@@ -36,6 +39,9 @@ class Predictor(nn.Module):
 
     `engine`: "plain" uses PyTorch operations, "fused" kernels for the GPU or the CPU, "auto" the
     kernels if available. Both give the same result.
+
+    With relative relations, `relate` sets the relation graph, and with it `num_relations`, before
+    the predictor is used; the reasoner and the training do so.
     """
 
     def __init__(self, config: PredictorConfig, num_relations: int) -> None:
@@ -45,11 +51,17 @@ class Predictor(nn.Module):
         self.engine: Engine = "auto"
         kinds = 2 * num_relations + 1
         message = MESSAGES[config.message]
+        is_relative = config.relations == "relative"
+        self.relation_network = RelationNetwork(config) if is_relative else None
+        self.relation_graph: RelationGraph | None = None
         self.query_embedding = (
             nn.Embedding(kinds, config.dim)
-            if message.needs_query_embedding
-            or config.initial == "relational"
-            or config.readout == "mlp"
+            if not is_relative
+            and (
+                message.needs_query_embedding
+                or config.initial == "relational"
+                or config.readout == "mlp"
+            )
             else None
         )
         # Named as in saved runs, after the only message with such weights.
@@ -65,8 +77,14 @@ class Predictor(nn.Module):
             self.readout = nn.Linear(width, 1, bias=False)
         elif config.readout == "mlp":
             self.readout = QueryReadout(width, config.dim)
-        self.priors = nn.Embedding(kinds, NUM_PRIORS) if config.priors else None
-        if self.priors is not None:
+        self.priors: nn.Embedding | nn.Linear | None = None
+        if config.priors and is_relative:
+            self.priors = nn.Linear(config.dim, NUM_PRIORS)
+            nn.init.zeros_(self.priors.weight)
+            nn.init.zeros_(self.priors.bias)
+            nn.init.constant_(self.priors.bias[:1], SCALE * config.prior_start)
+        elif config.priors:
+            self.priors = nn.Embedding(kinds, NUM_PRIORS)
             nn.init.zeros_(self.priors.weight)
             nn.init.constant_(self.priors.weight[:, 0], SCALE * config.prior_start)
 
@@ -118,19 +136,34 @@ class Predictor(nn.Module):
         rows = Rows(batch.entity_query, batch.num_queries, is_sorted=True)
         scores = self._read(final, batch, query, rows)
         if self.priors is not None:
-            weight = rows.pick(look_up(self.priors.weight, query.relation))
+            weight = rows.pick(self.prior_weights(query))
             scores = scores + (prior_features(batch, weight.dtype) * weight).sum(dim=-1)
         return scores
 
     def check_graph(self, num_relations: int) -> None:
         """Raise if a graph has a different number of relations than this predictor."""
-        if num_relations != self.num_relations:
+        if num_relations != self.num_relations and self.relation_network is None:
             raise InputError(
                 f"the predictor has {self.num_relations} relations, the graph has {num_relations}"
             )
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether relations are described by the relation graph, not by parameters."""
+        return self.relation_network is not None
+
+    def relate(self, graph: RelationGraph) -> None:
+        """Set the relation graph of the following batches; needed if `is_relative`."""
+        self.relation_graph, self.num_relations = graph, graph.num_relations
+
     def query(self, relation: Tensor) -> Query:
         """The query inputs of the messages for these relations, int64 [n]."""
+        if self.relation_network is not None:
+            if self.relation_graph is None:
+                raise InputError("the predictor has relative relations: call `relate` first")
+            states = self.relation_network(self.relation_graph, relation)
+            row = torch.arange(len(relation), device=relation.device)
+            return Query(relation, states[row, relation], None, states.flatten(0, 1))
         embedding = None
         if self.query_embedding is not None:
             embedding = look_up(self.query_embedding.weight, relation)
@@ -146,6 +179,16 @@ class Predictor(nn.Module):
             return query.embedding
         some = next(self.parameters())
         return some.new_ones(len(query.relation), self.config.dim)
+
+    def prior_weights(self, query: Query) -> Tensor:
+        """The weights of the prior features for each query, [n, 2]."""
+        if isinstance(self.priors, nn.Linear):
+            assert query.embedding is not None
+            with torch.autocast(query.embedding.device.type, enabled=False):
+                weights: Tensor = self.priors(query.embedding.to(self.priors.weight.dtype))
+            return weights
+        assert self.priors is not None
+        return look_up(self.priors.weight, query.relation)
 
     def _takes_kernels(self, device: torch.device) -> bool:
         if self.engine == "plain":

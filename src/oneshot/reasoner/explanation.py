@@ -177,6 +177,7 @@ def explain(
         raise InputError(f"paths and beam must be at least 1, not {paths} and {beam}")
     was_training = reasoner.predictor.training
     reasoner.predictor.eval()
+    reasoner.relate()
     try:
         explainer = _Explainer(reasoner, batch)
         return [explainer.explained(answer, paths, beam) for answer in answers]

@@ -50,9 +50,10 @@ class Reasoner:
         calibration: Calibration | None = None,
     ) -> None:
         predictor.check_graph(graph.num_relations)
-        self.graph = graph.to(next(predictor.parameters()).device)
         self.sampler = sampler
         self.predictor = predictor
+        self.graph = graph.to(next(predictor.parameters()).device)
+        self.relate()
         self.calibration = calibration
 
     @property
@@ -63,7 +64,13 @@ class Reasoner:
         """Move predictor and graph to a device. → itself"""
         self.predictor.to(device)
         self.graph = self.graph.to(device)
+        self.relate()
         return self
+
+    def relate(self) -> None:
+        """Give the predictor the relations of the graph, which may have changed."""
+        if self.predictor.is_relative:
+            self.predictor.relate(self.graph.relation_graph)
 
     def reason(
         self, queries: Tensor, include: Tensor | None = None
@@ -76,6 +83,7 @@ class Reasoner:
         """The scores [N] of the entities of a batch; no gradients."""
         was_training = self.predictor.training
         self.predictor.eval()
+        self.relate()
         try:
             with torch.inference_mode(), fast_products(self.device):
                 scores: Tensor = self.predictor(batch).float()

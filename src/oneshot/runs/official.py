@@ -52,7 +52,7 @@ def import_official(path: Path, data: Dataset, config: Config) -> Reasoner:
     `config` provides what the file lacks: `predictor.activation`, `predictor.shortcut` and the
     sampler. The rest of the architecture follows from the file.
     """
-    tensors = _read(path)
+    tensors = read_tensors(path, "model_state_dict")
     renamed = _renamed(path, tensors)
     shape = _shape(path, renamed, config.predictor)
     relations = data.graph.num_relations
@@ -78,7 +78,8 @@ def import_official(path: Path, data: Dataset, config: Config) -> Reasoner:
     return Reasoner(data.graph, sampler, predictor)
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path, key: str) -> dict[str, Tensor]:
+    """The tensors of a file of `torch.save`, or of its entry `key`; no code in it is executed."""
     check_readable(path)
     try:
         whole: Any = torch.load(path, map_location="cpu", weights_only=True)
@@ -90,9 +91,9 @@ def _read(path: Path) -> dict[str, Tensor]:
         ) from error
     except Exception as error:  # torch raises all sorts of errors for a damaged archive
         raise InputError(f"{path}: not a readable checkpoint ({error})") from error
-    tensors = whole.get("model_state_dict", whole) if isinstance(whole, dict) else None
+    tensors = whole.get(key, whole) if isinstance(whole, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise InputError(f"{path}: contains no model_state_dict of tensors")
+        raise InputError(f"{path}: contains no {key} of tensors")
     return tensors
 
 

@@ -24,7 +24,8 @@ class GraphReference:
 
     `values`: `fingerprint` of the graph; `origin`, its source and the options of `load` (None for a
     graph created in memory, which is stored in the run); `files`, checksums by name of the files of
-    the run that do not contain their own. Runs of earlier versions may lack `files`.
+    the run that do not contain their own. Runs of earlier versions may lack `files`. A pre-trained
+    run has no fingerprint, but `sources`, the names of the graphs of its mixture.
     """
 
     file: Path
@@ -45,6 +46,19 @@ class GraphReference:
         return "fingerprint" in self.values
 
     @property
+    def has_graph(self) -> bool:
+        """Whether the run has a graph of its own."""
+        return self.values.get("fingerprint", "") is not None
+
+    def check_has_graph(self) -> None:
+        """Raise if the run was pre-trained and has no graph of its own."""
+        if not self.has_graph:
+            raise InputError(
+                f"{self.file.parent}: is pre-trained and has no graph of its own; give one with "
+                "--data"
+            )
+
+    @property
     def has_origin(self) -> bool:
         """Whether the graph was read from a data set."""
         return self.values.get("origin") is not None
@@ -58,6 +72,7 @@ class GraphReference:
 
     def dataset(self) -> Dataset:
         """The data set whose training split is the graph."""
+        self.check_has_graph()
         run, origin = self.file.parent, self.values.get("origin")
         if origin is None:
             raise InputError(f"{run}: was created from a graph in memory; give a data set")

@@ -6,6 +6,7 @@ predictor.safetensors    its parameters (of the best epoch)
 sampler.safetensors      the fitted state of the sampler, if any
 graph.json               the source of the graph and its fingerprint
 graph/                   the graph itself, if it was created in memory
+                         (a pre-trained run has neither graph nor relations)
 calibration.json         the mapping from scores to probabilities
 metrics.jsonl            one record per epoch
 checkpoint/              state for resuming
@@ -24,7 +25,7 @@ import torch
 
 from oneshot.config import Config, TrainingConfig, from_toml, to_toml
 from oneshot.data.load import Dataset, source_files
-from oneshot.errors import InputError
+from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph, with_changes
 from oneshot.graph.live.store import STORE, has_changes
@@ -53,6 +54,22 @@ from oneshot.samplers import Sampler
 from oneshot.system.checksums import read_sealed_text, write_sealed_json, write_sealed_text
 from oneshot.system.files import check_replaceable, held, replacing_directory, write_text
 
+FOUNDATION = "foundation"
+"""Name of the pre-trained run in the package."""
+
+
+def located(path: Path) -> Path:
+    """The directory of a run by path, or by the name of the run in the package."""
+    if str(path) != FOUNDATION or (path / CONFIG).is_file():
+        return path
+    bundled = Path(__file__).with_name(FOUNDATION)
+    if not (bundled / CONFIG).is_file():
+        raise InputError(
+            "this installation has no foundation run; pre-train one with `oneshot pretrain DATA... "
+            "--out RUN`, and give its directory instead"
+        )
+    return bundled
+
 
 class Run:
     """The run in a directory. Each part is read once, on first use.
@@ -68,8 +85,12 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path, settings: Sequence[str] = ()) -> "Run":
-        """The run in a directory; raises if there is none."""
-        run = cls(Path(path), settings)
+        """The run in a directory; raises if there is none.
+
+        The name `foundation` means the pre-trained run in the package, unless there is a run at
+        that path.
+        """
+        run = cls(located(Path(path)), settings)
         run.config  # noqa: B018 (reports a missing run or a wrong setting at once)
         return run
 
@@ -90,6 +111,11 @@ class Run:
     def reference(self) -> GraphReference:
         """The graph of the run and its source."""
         return GraphReference.read(self.path / GRAPH)
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether the run has a graph of its own; a pre-trained one has none."""
+        return self.reference.has_graph
 
     @cached_property
     def relations(self) -> Vocabulary:
@@ -114,6 +140,7 @@ class Run:
     @cached_property
     def base_graph(self) -> KnowledgeGraph:
         """The original graph of the run; raises if it has changed since."""
+        self.reference.check_has_graph()
         relations = self.relations  # read before the graph, which may be large
         if self.reference.has_origin:
             graph = self.data.graph
@@ -149,13 +176,30 @@ class Run:
         return self.reasoner_on(self.graph)
 
     def reasoner_on(self, graph: KnowledgeGraph) -> Reasoner:
-        """A new reasoner on another graph, whose relations are matched by name."""
+        """A new reasoner on another graph, whose relations are matched by name.
+
+        With relative relations, the graph may have any relations. If the run does not know them,
+        the sampler is fitted to the graph, which takes seconds.
+        """
         config = self.config
-        reasoner = build_reasoner(graph.with_relations(self.relations), config)
+        is_known = True
+        if config.predictor.relations == "embedded" or self.has_graph:
+            try:
+                graph = graph.with_relations(self.relations)
+            except UnknownNameError:
+                if config.predictor.relations == "embedded":
+                    raise
+                is_known = False
+        else:
+            is_known = False
+        reasoner = build_reasoner(graph, config)
         if not (self.path / PREDICTOR).is_file():
             raise InputError(f"{self.path}: this run has no trained predictor yet")
         load_parameters(self.path / PREDICTOR, reasoner.predictor)
-        self.load_sampler(reasoner.sampler)
+        if is_known:
+            self.load_sampler(reasoner.sampler)
+        else:
+            reasoner.sampler.fit(reasoner.graph, config.training.seed)
         reasoner.calibration = self.calibration
         return reasoner
 
@@ -210,15 +254,19 @@ class Run:
         An existing directory must be a run written by oneshot: it has our `graph.json` (a
         `config.toml` may be the user's own) and no other files.
         """
-        check_replaceable(self.path, GRAPH, CONTENTS)
-        if (self.path / GRAPH).exists() and not self.reference.is_ours:
-            raise InputError(
-                f"{self.path / GRAPH}: was not written by oneshot; choose another directory"
-            )
+        self.check_writable()
         source = Path((graph.origin or {}).get("source", ""))  # absolute, except for bundled names
         if source.is_absolute() and source.is_relative_to(self.path.resolve()):
             raise InputError(
                 f"{self.path}: contains the source of the graph; choose another directory"
+            )
+
+    def check_writable(self) -> None:
+        """Raise unless the directory is a run written by oneshot, empty, or does not exist."""
+        check_replaceable(self.path, GRAPH, CONTENTS)
+        if (self.path / GRAPH).exists() and not self.reference.is_ours:
+            raise InputError(
+                f"{self.path / GRAPH}: was not written by oneshot; choose another directory"
             )
 
     def check_no_changes(self) -> None:
@@ -240,6 +288,13 @@ class Run:
         if graph.origin is None:
             save_graph(self.path / SAVED, graph.to("cpu"), {}, {})
         write_text(self.path / RELATIONS, relations)
+        write_sealed_text(self.path / CONFIG, to_toml(config))
+        self.forget()
+
+    def start_without_graph(self, config: Config, sources: Sequence[str]) -> None:
+        """Write configuration and reference of a pre-trained run; `sources`: names of graphs."""
+        about = {"fingerprint": None, "origin": None, "sources": list(sources)}
+        GraphReference(self.path / GRAPH, about).write()
         write_sealed_text(self.path / CONFIG, to_toml(config))
         self.forget()
 

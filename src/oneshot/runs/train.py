@@ -32,6 +32,7 @@ from oneshot.runs.layout import (
     read_calibration,
 )
 from oneshot.runs.run import Run
+from oneshot.runs.transfer import start_from
 from oneshot.runs.writer import RunWriter, begun_run, remove_staged
 from oneshot.system.checksums import read_sealed_json, write_sealed_json, write_sealed_text
 from oneshot.system.distributed import Team
@@ -65,6 +66,7 @@ def train_run(
     started: float | None = None,
     clock: Clock = time.perf_counter,
     messages: Callable[[str], None] = warn,
+    initial: Run | None = None,
 ) -> dict[str, Any]:
     """Train into a run directory, choose the best epoch by validation, and evaluate it on test.
 
@@ -76,7 +78,8 @@ def train_run(
     When `should_stop` returns true, the step is finished, a checkpoint is written, and the result
     has `stopped`. The same holds for `interrupted`, but then the best parameters so far are
     evaluated for half a minute. `started`: start of the time budget by `clock`; default now.
-    `messages`: called with messages for the user, one line each; logged by default.
+    `messages`: called with messages for the user, one line each; logged by default. `initial`: a
+    run whose parameters the training starts from (see `oneshot.runs.transfer`).
     """
     budget = TimeBudget(config.training.minutes, clock, clock() if started is None else started)
     budget.final_queries = final_queries(data)
@@ -91,6 +94,7 @@ def train_run(
         should_stop=should_stop,
         interrupted=interrupted,
         messages=messages,
+        initial=initial,
     )
     return job.run(resume)
 
@@ -109,6 +113,7 @@ class TrainingJob:
     should_stop: Callable[[], bool]
     interrupted: Callable[[], bool]
     messages: Callable[[str], None]
+    initial: Run | None = None
 
     def run(self, resume: bool) -> dict[str, Any]:
         """Train or resume, and evaluate. → the result; empty except in the first process"""
@@ -164,6 +169,10 @@ class TrainingJob:
         reasoner = build_reasoner(self.data.graph, self.config, self.device)
         if checkpoint is not None:
             Run(self.path).load_sampler(reasoner.sampler)
+        elif self.initial is not None:
+            new = start_from(self.initial, reasoner)
+            if new and self.team.is_first:
+                self.messages(f"{new:,} relations are new; they start from the mean of the others")
         trainer = Trainer(
             reasoner,
             self.data,

@@ -13,6 +13,7 @@ import torch
 import uvicorn
 
 from oneshot.errors import InputError
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.serve.app import create_app
 from oneshot.serve.limits import RouteLimits
 from oneshot.serve.middleware import Guard
@@ -39,13 +40,17 @@ def run_server(
     device: torch.device,
     changes: Sequence[str] = (),
     tell: Callable[[str], None] = lambda address: None,
+    graph: KnowledgeGraph | None = None,
 ) -> None:
-    """Serve a run until the process gets a stop signal; `tell` is called with the address."""
+    """Serve a run until the process gets a stop signal; `tell` is called with the address.
+
+    `graph`: another graph than that of the run.
+    """
     if settings.hosts is None and host in ("127.0.0.1", "::1", "localhost"):
         settings = dataclasses.replace(settings, hosts=_LOOPBACK)
     listener = _listen(host, port)
     try:
-        service = Service(run, settings, device, changes)
+        service = Service(run, settings, device, changes, graph)
         service.start()
     except BaseException:
         listener.close()

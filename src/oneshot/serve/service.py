@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.live.store import StoreError
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.reasoner.explanation import Explanation
@@ -37,18 +39,26 @@ class Service:
         settings: ServeSettings | None = None,
         device: torch.device | str = "cpu",
         changes: Sequence[str] = (),
+        graph: KnowledgeGraph | None = None,
     ) -> None:
-        """Load a run; `changes` override its configuration, such as `sampler.entity_ratio=0.2`."""
+        """Load a run; `changes` override its configuration, such as `sampler.entity_ratio=0.2`.
+
+        `graph`: another graph than that of the run; changed facts are then kept only in memory.
+        """
         self.settings = settings or ServeSettings()
         self.metrics = Metrics()
         opened = Run.open(run, changes)
-        self.reasoner = opened.reasoner_on(opened.base_graph)
+        base = opened.base_graph if graph is None else graph
+        self.reasoner = opened.reasoner_on(base)
         self.reasoner.predictor.to(device)
-        # A read-only run can still be queried.
-        unwritable = self.settings.read_only and not os.access(run, os.W_OK)
-        self.live = opened.live_graph(device, unwritable)
+        if graph is None:
+            # A read-only run can still be queried.
+            unwritable = self.settings.read_only and not os.access(run, os.W_OK)
+            self.live = opened.live_graph(device, unwritable)
+        else:
+            self.live = LiveGraph(self.reasoner.graph.to("cpu"), device=device)
         self.reasoner.graph = self.live.graph()
-        self.names = NameSearch(self.live.entities, _degrees(opened.base_graph))
+        self.names = NameSearch(self.live.entities, _degrees(base))
         self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
         watched = {
             "queue_length": ("Queries in the queue.", lambda: self.engine.waiting),

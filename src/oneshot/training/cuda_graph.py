@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from oneshot.config import TrainingConfig
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.relation_graph import MAX_DENSE
 from oneshot.predictor import Predictor
 from oneshot.predictor.fused import can_prune, fused_plan, why_not_fused
 from oneshot.subgraph import SubgraphBatch
@@ -22,11 +24,12 @@ from oneshot.training.padding import Capacity, PaddedBatch
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch with the targets of its loss and its size."""
+    """A batch with the targets of its loss, its size, and the graph that it was sampled from."""
 
     batch: SubgraphBatch
     targets: Targets
     size: Capacity
+    observed: KnowledgeGraph
 
 
 def can_record(predictor: Predictor, config: TrainingConfig, device: torch.device) -> bool:
@@ -35,6 +38,7 @@ def can_record(predictor: Predictor, config: TrainingConfig, device: torch.devic
     return (
         device.type == "cuda"
         and config.accumulate == 1
+        and not (predictor.is_relative and 2 * predictor.num_relations > MAX_DENSE)
         and config.loss == "softmax"
         and predictor.engine != "plain"
         and why_not_fused(predictor.config, device, some.dtype) is None

@@ -65,6 +65,17 @@ class Epoch:
     # The graph of the latest part, by its first query.
     _graphs: dict[int, KnowledgeGraph] = field(default_factory=dict, repr=False, compare=False)
 
+    @classmethod
+    def whole(
+        cls, number: int, observed: KnowledgeGraph, queries: Tensor, answers: Tensor
+    ) -> "Epoch":
+        """An epoch of one part, whose queries all see the same graph."""
+        mask = torch.ones(observed.num_facts, dtype=torch.bool)
+        nothing = torch.zeros(0, dtype=torch.long)
+        size = max(len(queries), 1)
+        graphs = {0: observed}
+        return cls(number, observed, mask, queries, answers, nothing, size, graphs)
+
     @property
     def observed(self) -> KnowledgeGraph:
         """The observation facts of the first part."""

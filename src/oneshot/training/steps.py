@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from oneshot.config import TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.relation_graph import RelationGraph
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
@@ -67,7 +69,8 @@ class Stepper:
 
     `schedule`: gives the learning rate before each step. `messages`: called with a line when memory
     runs out. `network`: computes the scores instead of the predictor whose parameters are trained,
-    for comparison; then no step is captured.
+    for comparison; then no step is captured. `optimizer`: that of several steppers which train the
+    same predictor; by default Adam with the options of the configuration.
 
     `sampler`: that of the reasoner, with the training budget. `recorder`: replays steps on whole
     batches as a CUDA graph; None if that is not possible. `micro_batch`: number of queries
@@ -83,6 +86,7 @@ class Stepper:
         schedule: Schedule | None = None,
         messages: Callable[[str], None] = warn,
         network: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.config = config
         self.device = reasoner.device
@@ -107,7 +111,7 @@ class Stepper:
         self.network = self.predictor if network is None else network
         if self.team.size > 1:
             self.network = DistributedDataParallel(self.network)
-        self.optimizer = torch.optim.Adam(
+        self.optimizer = optimizer or torch.optim.Adam(
             self.predictor.parameters(),
             lr=config.learning_rate,
             weight_decay=config.weight_decay,
@@ -117,8 +121,14 @@ class Stepper:
         self.recorder: RecordedStep | None = None
         is_alone = self.team.size == 1 and network is None
         if is_alone and can_record(self.predictor, config, self.device):
-            self.recorder = RecordedStep(self.predictor, config, config.batch_size, self._half)
+            self.recorder = self.new_recorder()
         self.micro_batch = -(-config.batch_size // config.accumulate)
+        self._relations: RelationGraph | None = None
+        self._related: KnowledgeGraph | None = None
+
+    def new_recorder(self) -> RecordedStep:
+        """A recorder of steps on whole batches."""
+        return RecordedStep(self.predictor, self.config, self.config.batch_size, self._half)
 
     @property
     def step_size(self) -> int:
@@ -161,6 +171,24 @@ class Stepper:
         if not bool(torch.stack(finite).all()):
             raise diverged(epoch, None)
 
+    def _relate(self, observed: KnowledgeGraph) -> None:
+        """Give the predictor the relations of the facts that the next queries may see."""
+        if not self.predictor.is_relative:
+            return
+        counts = observed.relation_graph
+        if self.recorder is not None:
+            # Captured steps read the counts from the same memory in every epoch.
+            if self._relations is None:
+                assert isinstance(counts.joint, Tensor)  # see `can_record`
+                self._relations = replace(
+                    counts, joint=counts.joint.clone(), facts=counts.facts.clone()
+                )
+            elif observed is not self._related:
+                self._relations.overwrite(counts)
+            counts, self._related = self._relations, observed
+        # Also if nothing has changed here: other trainings may share the predictor.
+        self.predictor.relate(counts)
+
     # A plain step --------------------------------------------------------------------------------
 
     def _step(self, epoch: Epoch, batch: QueryBatch) -> StepResult:
@@ -168,6 +196,7 @@ class Stepper:
         self.set_learning_rate(epoch.number, batch.step)
         seed = self._seed(epoch, batch.step)
         _, observed, queries, answers = batch.share(self.team.rank, self.team.size)
+        self._relate(observed)
         scale = self.team.size / len(batch.queries)  # DDP averages over the processes
         loss = covered = 0.0
         start = 0
@@ -253,6 +282,7 @@ class Stepper:
             if block is None:
                 break
             try:
+                self._relate(block[0].observed)
                 self.recorder.reserve(block)
                 for prepared in block:
                     self.set_learning_rate(epoch.number, step)
@@ -295,7 +325,7 @@ class Stepper:
                 batches = whole.split(size)
                 answers = part.answers[rows].split(size)
                 yield [
-                    Prepared(batch, self._targets(batch, mine), needed)
+                    Prepared(batch, self._targets(batch, mine), needed, part.observed)
                     for batch, mine, needed in zip(
                         batches, answers, sizes_of(self.predictor, whole, batches), strict=True
                     )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from oneshot.data.dataset import Dataset
 from oneshot.data.synthetic import family as family_world
+from oneshot.data.synthetic import rule_world
 from oneshot.errors import InputError
 from oneshot.graph.fact_keys import first_occurrences
 from oneshot.graph.graph import KnowledgeGraph
@@ -39,6 +40,28 @@ def family(people: int, generations: int = 6, seed: int = 0) -> Dataset:
     return Dataset(
         name=f"family:{people}",
         graph=graph,
+        valid=torch.from_numpy(world.valid),
+        test=torch.from_numpy(world.test),
+        rules=world.rules,
+    )
+
+
+def rules(entities: int, relations: int, seed: int = 0) -> Dataset:
+    """A world whose facts follow from random rules with exceptions, for pre-training.
+
+    Each number of entities and relations is a world of its own.
+    """
+    try:
+        world = rule_world.generate(entities, relations, seed)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return Dataset(
+        name=f"rules:{entities}:{relations}",
+        graph=KnowledgeGraph.from_distinct(
+            world.train,
+            Vocabulary.numbered(entities, "entity"),
+            Vocabulary.from_names(world.relations, "relation"),
+        ),
         valid=torch.from_numpy(world.valid),
         test=torch.from_numpy(world.test),
         rules=world.rules,
@@ -128,6 +151,7 @@ def generated(name: str, seed: int) -> Dataset:
 
 _GENERATORS: dict[str, tuple[Callable[..., Dataset], tuple[str, ...]]] = {
     "family": (family, ("PEOPLE",)),
+    "rules": (rules, ("ENTITIES", "RELATIONS")),
     "random": (uniform, ("ENTITIES", "FACTS")),
     "power-law": (power_law, ("ENTITIES", "FACTS")),
 }

@@ -153,7 +153,8 @@ def bench_predictor(
     half = takes_bfloat16(device, config.training.precision)
     predictor.train()
     if can_record(predictor, config.training, device):
-        prepared = Prepared(batch, targets, sizes_of(predictor, batch, [batch])[0])
+        size = sizes_of(predictor, batch, [batch])[0]
+        prepared = Prepared(batch, targets, size, graph)
         for name, in_half in (("recorded", half), ("recorded, float32", False)):
             recorder = RecordedStep(predictor, config.training, len(queries), in_half)
             rows[name] = row(partial(_played, recorder, optimizer, prepared), predictor)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from oneshot.graph.adjacency import Neighbours
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.relation_graph import RelationGraph, recount_relations
 from oneshot.graph.sparse import Matrix
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class Snapshot(KnowledgeGraph):
         facts = self._overlay.facts().cpu().numpy()
         names = self._overlay.entities.settled(self.num_entities)
         return KnowledgeGraph.from_distinct(facts, names, self.relations)
+
+    @cached_property
+    def relation_graph(self) -> RelationGraph:
+        base = self._overlay.base
+        return recount_relations(base.relation_graph, base, self, self._overlay.touched)
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,47 @@
+"""Tests of the pre-trained run in the package."""
+
+from pathlib import Path
+
+import pytest
+
+from oneshot.data.load import load
+from oneshot.errors import InputError
+from oneshot.evaluation.evaluate import drawn_queries, evaluate
+from oneshot.evaluation.frequency import Frequency
+from oneshot.ranking import KnownFacts
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.runs import run as runs
+from oneshot.runs.run import Run
+
+
+def test_the_run_answers_on_a_graph_it_has_never_seen() -> None:
+    data = load("world")
+    run = Run.open("foundation")
+    assert not run.has_graph
+    reasoner = Reasoner.load("foundation", graph=data.graph)
+    report = evaluate(reasoner, data.valid, data.known, limit=200)
+    sizes = data.graph.num_entities, data.graph.num_relations
+    asked = drawn_queries(data.valid, data.graph.num_relations, 200)
+    baseline = Frequency(data.train, *sizes).metrics(*asked, KnownFacts(data.known, *sizes))
+    assert report.mrr > baseline.mrr + 0.1
+
+
+def test_a_directory_of_that_name_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = load("world")
+    Reasoner.load("foundation", graph=data.graph).save("foundation")
+    run = Run.open("foundation")
+    assert run.path == Path("foundation")
+    assert run.has_graph
+    expected = Reasoner.load(Path(runs.__file__).with_name("foundation"), graph=data.graph)
+    assert run.reasoner.score("Italy", "borders", "France") == pytest.approx(
+        expected.score("Italy", "borders", "France"), abs=1e-4
+    )
+
+
+def test_an_installation_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "__file__", str(tmp_path / "run.py"))
+    with pytest.raises(InputError, match="oneshot pretrain"):
+        Run.open("foundation")

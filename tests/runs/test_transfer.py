@@ -1,0 +1,121 @@
+"""Tests of trainings that start from the parameters of another run."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.support.commands import Command
+from tests.support.samples import SMALL, chain_world, tiny_predictor, trained_run, write_world
+
+from oneshot.errors import InputError
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
+from oneshot.predictor import Predictor
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.runs.pretrain import PretrainingJob
+from oneshot.runs.run import Run
+from oneshot.runs.transfer import start_from
+from oneshot.samplers import PPRSampler
+from oneshot.training.pretraining import Mixture, pretraining_config
+
+SHAPES: list[dict[str, Any]] = [
+    {"message": "redgnn", "priors": True},
+    {"message": "nbfnet", "aggregate": "pna"},
+    {"message": "drum", "initial": "binary", "readout": "dot"},
+    {"message": "nbfnet", "relations": "relative", "priors": True},
+]
+
+
+def reordered(graph: KnowledgeGraph) -> KnowledgeGraph:
+    """The graph with its three relations in another order, and a new one between them."""
+    relations = Vocabulary.from_names(["before", "new", "after", "next"], "relation")
+    return graph.with_relations(relations)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_relations_are_matched_by_name(tmp_path: Path, shape: dict[str, Any]) -> None:
+    graph = chain_world(12).graph
+    sampler = PPRSampler(1.0)
+    earlier = Reasoner(graph, sampler, tiny_predictor(**shape).float())
+    earlier.save(tmp_path / "run")
+    other = reordered(graph)
+    torch.manual_seed(1)
+    fresh = Reasoner(other, sampler, Predictor(earlier.predictor.config, 4))
+    new = start_from(Run.open(tmp_path / "run"), fresh)
+    assert new == (0 if earlier.predictor.is_relative else 1)
+    for relation in ("next", "after", "before"):
+        for answer in ("link 3", "link 5"):
+            expected = earlier.score("link 2", relation, answer)
+            assert fresh.score("link 2", relation, answer) == pytest.approx(expected, abs=1e-5)
+    assert math.isfinite(fresh.score("link 2", "new", "link 3"))
+
+
+def test_new_relations_start_from_the_mean(tmp_path: Path) -> None:
+    graph = chain_world(12).graph
+    earlier = Reasoner(graph, PPRSampler(1.0), tiny_predictor().float())
+    earlier.save(tmp_path / "run")
+    fresh = Reasoner(reordered(graph), PPRSampler(1.0), Predictor(earlier.predictor.config, 4))
+    start_from(Run.open(tmp_path / "run"), fresh)
+    name = "query_embedding.weight"
+    before, now = (reasoner.predictor.state_dict()[name] for reasoner in (earlier, fresh))
+    for row in (1, 5):
+        torch.testing.assert_close(now[row], before[:6].mean(0))
+    torch.testing.assert_close(now[[3, 2, 0, 7, 6, 4, 8]], before)
+
+
+def test_another_architecture_is_refused(tmp_path: Path) -> None:
+    graph = chain_world(12).graph
+    Reasoner(graph, PPRSampler(1.0), tiny_predictor().float()).save(tmp_path / "run")
+    fresh = Reasoner(graph, PPRSampler(1.0), tiny_predictor(dim=3).float())
+    with pytest.raises(InputError, match="another configuration"):
+        start_from(Run.open(tmp_path / "run"), fresh)
+
+
+def test_train_from_a_run(tmp_path: Path, run: Command) -> None:
+    """The first steps of a fine-tuning with a tiny learning rate leave the answers as they are."""
+    data = write_world(tmp_path / "chain", chain_world(30))
+    first = trained_run(data, tmp_path / "first", "training.epochs=1")
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    settings += ["--set", "training.epochs=1", "--set", "training.learning_rate=1e-9"]
+    second = tmp_path / "second"
+    result = run("train", data, "--from", first, "--out", second, *settings, "--json").json
+    assert result["epochs"] == 1
+    one, other = (Reasoner.load(path) for path in (first, second))
+    assert one.predictor.config == other.predictor.config
+    expected = one.score("link 1", "next", "link 2")
+    assert other.score("link 1", "next", "link 2") == pytest.approx(expected, abs=1e-3)
+    failed = run("train", data, "--from", tmp_path / "nothing", "--out", tmp_path / "third")
+    assert failed.code == 2
+    assert "is not a run" in failed.err
+
+
+def test_train_from_a_pretrained_run(tmp_path: Path, run: Command) -> None:
+    config = pretraining_config(["predictor.dim=16", "predictor.num_layers=2"])
+    job = PretrainingJob(
+        [chain_world(20)],
+        [],
+        tmp_path / "base",
+        config,
+        torch.device("cpu"),
+        steps=2,
+        mixture=Mixture(steps=1),
+        validations=1,
+    )
+    job.run()
+    data = write_world(tmp_path / "chain", chain_world(30))
+    out = tmp_path / "tuned"
+    options = ("--no-plan", "--set", "training.epochs=1", "--set", "sampler.entity_ratio=0.5")
+    result = run("train", data, "--from", tmp_path / "base", "--out", out, *options, "--json").json
+    assert result["parameters"] == Reasoner.load(out).predictor.num_parameters
+    tuned = Run.open(out)
+    assert tuned.has_graph
+    assert tuned.config.predictor.relations == "relative"
+    assert tuned.config.sampler.max_entities is None
+    # Its own relations, and a graph whose relations it does not know.
+    assert tuned.reasoner.predict("link 1", "next", top=1)
+    other = chain_world(20).graph
+    names = Vocabulary.from_names(["a", "b", "c"], "relation")
+    other = KnowledgeGraph.from_facts(other.facts, other.entities, names)
+    assert Reasoner.load(out, other).predict("link 1", "b", top=1)
