@@ -17,7 +17,6 @@ MAX_BODY = 2 << 20  # bytes
 MAX_FOUND = 100  # names per search; ten times as many facts of an entity
 
 _DECLARED = "oneshot_limits"
-_API = "/v1/"
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -62,13 +61,13 @@ class RouteLimits:
             methods.update(dict.fromkeys(route.methods, declared))
 
     def find(self, path: str, method: str) -> Limits:
-        """The limits of a request; a path or method without a route may need the token only."""
-        # Match as the app does: "/metrics\n" also reaches "/metrics".
+        """The limits of a request; without a route for the path or method, those of any other."""
+        # The whole path: a pattern that ends in "$" also matches before a trailing line break.
         methods = self._by_path.get(path) or next(
-            (self._by_path[p] for p, found in self._patterns.items() if found.match(path)), None
+            (self._by_path[p] for p, found in self._patterns.items() if found.fullmatch(path)), None
         )
         if methods is None:
-            return Limits(token=path.startswith(_API))
+            return Limits()
         if method in methods:
             return methods[method]
-        return Limits(token=all(limits.token for limits in methods.values()))
+        return Limits(token=any(limits.token for limits in methods.values()))

@@ -6,6 +6,8 @@ has disconnected. It is plain ASGI, so that nothing is buffered.
 
 import asyncio
 import hmac
+import ipaddress
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -34,6 +36,10 @@ _HEADERS = [
         b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 ]
+
+
+_NAMES = "/v1/entities/"  # followed by a name, which may contain any character
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:[0-9]*)?", re.IGNORECASE)
 
 
 class Guard:
@@ -85,21 +91,21 @@ class Guard:
     def _refusal(self, scope: Message) -> tuple[int, str] | None:
         """The problem for which a request is refused, or None."""
         headers = dict(scope["headers"])
-        hosts = self.settings.hosts
-        if hosts is not None:
-            host = headers.get(b"host", b"").decode("latin-1")
-            name = host[: host.rfind("]") + 1] if host.startswith("[") else host.split(":")[0]
-            if name.lower() not in hosts:
-                return (
-                    421,
-                    "unknown host name; this service answers only to the names of its own machine",
-                )
+        if not _is_accepted(headers.get(b"host", b"").decode("latin-1"), self.settings.hosts):
+            return (
+                421,
+                "unknown host name; if the service is meant to have this name, start it with "
+                "--allow-host NAME",
+            )
+        path = scope["path"]
+        if not path.startswith(_NAMES) and not path.isprintable():
+            return 400, "the path contains a control character"
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18:
             return 400, "the header Content-Length is not a number"
         if int(length) > MAX_BODY:
             return 413, f"the body is too large; at most {MAX_BODY:,} bytes are accepted"
-        limits, token = self.limits.find(scope["path"], scope["method"]), self.settings.token
+        limits, token = self.limits.find(path, scope["method"]), self.settings.token
         if token is not None and limits.token:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
@@ -158,6 +164,26 @@ class Guard:
         finally:
             watcher.cancel()
             work.cancel()
+
+
+def _is_accepted(host: str, names: tuple[str, ...]) -> bool:
+    """Whether a Host header has an accepted name: an IP address, `localhost` or one of `names`.
+
+    Addresses are safe: the page of another site has a name, or its own address.
+    """
+    if "*" in names:
+        return True
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1].lower()
+    if name == "localhost" or name in (one.lower() for one in names):
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 async def _drained(receive: Receive) -> None:

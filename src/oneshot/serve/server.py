@@ -20,7 +20,6 @@ from oneshot.serve.protocol import Protocol
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
 
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _PATIENCE = 5  # seconds for open requests to finish when the server stops
 
 
@@ -41,8 +40,7 @@ def run_server(
     tell: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve a run until the process gets a stop signal; `tell` is called with the address."""
-    if settings.hosts is None and host in ("127.0.0.1", "::1", "localhost"):
-        settings = dataclasses.replace(settings, hosts=_LOOPBACK)
+    settings = dataclasses.replace(settings, hosts=(*settings.hosts, host))
     listener = _listen(host, port)
     try:
         service = Service(run, settings, device, changes)
