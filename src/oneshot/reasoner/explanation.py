@@ -23,6 +23,7 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
+from oneshot.reasoner.cone import Cone
 from oneshot.reasoner.paths import WeightedPath, heaviest_paths, hops, routes
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
@@ -201,14 +202,15 @@ class _Explainer:
         """The explanation of one answer."""
         graph = self.graph
         target = int(self.batch.find(torch.tensor([answer], device=self.batch.device))[0])
-        found = routes(self.batch, self._weighed_paths(target, max(beam, paths)), self.relation)
+        cone = Cone(self.predictor, self.batch, target)
+        found = routes(self.batch, self._weighed_paths(cone, max(beam, paths)), self.relation)
         return Explanation(
             entity=graph.entities[self.head],
             relation=graph.relation_name(self.relation),
             answer=graph.entities[answer],
             score=float(self.scores[target]),
             known=bool((self.known == answer).any()),
-            paths=tuple(self._path(target, path, parallel) for path, parallel in found[:paths]),
+            paths=self._paths(cone, found[:paths]),
             num_layers=self.predictor.config.num_layers,
             graph=graph,
             batch=self.batch,
@@ -216,29 +218,32 @@ class _Explainer:
             target=target,
         )
 
-    def _weighed_paths(self, target: int, width: int) -> list[WeightedPath]:
-        """Paths to the entity in row `target`, heaviest first."""
-        batch, source = self.batch, self.source
+    def _weighed_paths(self, cone: Cone, width: int) -> list[WeightedPath]:
+        """Paths to the target of the cone, heaviest first."""
+        batch, source, target = self.batch, self.source, cone.target
         if target != source and int(self.distance[target]) > self.predictor.config.num_layers:
             return []
-        shares = edge_shares(self.predictor, batch, target)
+        shares = cone.shares(_GRADIENT_POINTS)
         identity = 2 * self.graph.num_relations
         found = heaviest_paths(batch, shares, source, target, identity, width)
         found = [_weighed(batch, self.scores, source, target, path) for path in found]
         return sorted(found, key=lambda path: -path.weight)  # stable for ties
 
-    def _path(self, target: int, path: WeightedPath, parallel: int) -> Path:
-        """A path by names, with the score of the target without it."""
+    def _paths(self, cone: Cone, found: Sequence[tuple[WeightedPath, int]]) -> tuple[Path, ...]:
+        """Paths by names, with the score of the target without each."""
         graph, batch = self.graph, self.batch
-        with torch.no_grad():
-            rest = self.predictor(without(batch, path.edges, graph.num_relations))
-        return Path(
-            steps=tuple(_step(graph, batch, edge) for edge in path.edges),
-            weight=path.weight,
-            score_without=float(rest[target]),
-            known=len(path.edges) == 1 and int(batch.edges[1, path.edges[0]]) == self.relation,
-            edges=path.edges,
-            parallel=parallel,
+        removed = [without_facts(batch, path.edges, graph.num_relations) for path, _ in found]
+        rest = cone.scores_without([gone for gone, _ in removed], [left for _, left in removed])
+        return tuple(
+            Path(
+                steps=tuple(_step(graph, batch, edge) for edge in path.edges),
+                weight=path.weight,
+                score_without=score,
+                known=len(path.edges) == 1 and int(batch.edges[1, path.edges[0]]) == self.relation,
+                edges=path.edges,
+                parallel=parallel,
+            )
+            for (path, parallel), score in zip(found, rest, strict=True)
         )
 
 
@@ -263,12 +268,10 @@ def edge_shares(
     """Contribution of each edge in each layer to the score of `target`, [L, E].
 
     The contributions add up to the score minus its limit for weights near 0, up to the error of
-    averaging over `points` points.
+    averaging over `points` points. They are computed on the `Cone` of the target; the gradients are
+    those of `edge_gradients`.
     """
-    total = torch.zeros((), device=batch.device)
-    for point in range(points):
-        total = total + edge_gradients(predictor, batch, target, (point + 0.5) / points)
-    return total / points
+    return Cone(predictor, batch, target).shares(points)
 
 
 def agreement(
@@ -301,6 +304,16 @@ def _weighed(
 
 def without(batch: SubgraphBatch, edges: Sequence[int], num_relations: int) -> SubgraphBatch:
     """The subgraph of one query without the facts of these edges, in both directions."""
+    gone, degree = without_facts(batch, edges, num_relations)
+    return dataclasses.replace(
+        batch, degree=degree, edges=batch.edges[:, ~gone], edge_query=batch.edge_query[~gone]
+    )
+
+
+def without_facts(
+    batch: SubgraphBatch, edges: Sequence[int], num_relations: int
+) -> tuple[Tensor, Tensor]:
+    """The edges that are gone without the facts of these edges, bool [E], and the degrees [N]."""
     origin, relation, goal = batch.edges
     gone = torch.zeros_like(relation, dtype=torch.bool)
     degree = batch.degree.clone()
@@ -313,9 +326,7 @@ def without(batch: SubgraphBatch, edges: Sequence[int], num_relations: int) -> S
         gone |= (origin == tail) & (relation == label + num_relations) & (goal == head)
         degree[head] -= 1
         degree[tail] -= 1
-    return dataclasses.replace(
-        batch, degree=degree, edges=batch.edges[:, ~gone], edge_query=batch.edge_query[~gone]
-    )
+    return gone, degree
 
 
 def _step(graph: KnowledgeGraph, batch: SubgraphBatch, edge: int) -> Step:
