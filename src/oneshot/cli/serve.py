@@ -50,6 +50,9 @@ def serve(
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Time limit per request in seconds.")
     ] = 30.0,
+    connections: Annotated[
+        int, typer.Option(min=1, help="Maximum number of open connections.")
+    ] = 1000,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
@@ -73,6 +76,7 @@ def serve(
         queue=queue,
         timeout=timeout,
         hosts=tuple(allow_host or ()),
+        connections=connections,
     )
     if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
         console.note(f"anyone who can reach {host} can query and change facts; see --token-file")

@@ -5,6 +5,7 @@ has disconnected. It is plain ASGI, so that nothing is buffered.
 """
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import re
@@ -25,6 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+_CLOSE = (b"connection", b"close")
+_DISCARD_SECONDS = 1.0  # time for the rest of a body that is not used
 _GONE = 499  # in the metrics: the client disconnected before the response
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -63,22 +66,26 @@ class Guard:
         started = time.monotonic()
         status = 500
         begun = False
+        body = _Body(scope, receive)
 
         async def sending(message: Message) -> None:
             nonlocal status, begun
             if message["type"] == "http.response.start":
                 status, begun = message["status"], True
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                headers = [*message.get("headers", ()), *_HEADERS]
+                # The rest of a body could come slowly, or never.
+                if not body.is_complete and _CLOSE not in headers:
+                    headers.append(_CLOSE)
+                message["headers"] = headers
             await send(message)
 
         try:
             refusal = self._refusal(scope)
             if refusal is not None:
-                if refusal[0] == 413:
-                    await _drained(receive)
+                await body.discard()
                 await _answer(sending, *refusal, self.engine.patience)
             else:
-                await self._passed(scope, receive, sending)
+                await self._passed(scope, body, sending)
                 if not begun:
                     status = _GONE
         except Exception:
@@ -100,16 +107,16 @@ class Guard:
         path = scope["path"]
         if not path.startswith(_NAMES) and not path.isprintable():
             return 400, "the path contains a control character"
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or len(length) > 18:
-            return 400, "the header Content-Length is not a number"
-        if int(length) > MAX_BODY:
-            return 413, f"the body is too large; at most {MAX_BODY:,} bytes are accepted"
         limits, token = self.limits.find(path, scope["method"]), self.settings.token
         if token is not None and limits.token:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
                 return 401, "send the header Authorization: Bearer TOKEN"
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > 18:
+            return 400, "the header Content-Length is not a number"
+        if int(length) > MAX_BODY:
+            return 413, f"the body is too large; at most {MAX_BODY:,} bytes are accepted"
         # Browsers let a page of another site send anything but JSON without a preflight request.
         media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if limits.json and media_type != b"application/json":
@@ -119,29 +126,25 @@ class Guard:
             return 503, "too many queries are waiting; retry in a moment"
         return None
 
-    async def _passed(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _passed(self, scope: Message, body: "_Body", send: Send) -> None:
         """Run the app; after the body is read, a disconnected client cancels it."""
-        read = 0
         until = asyncio.get_running_loop().time() + self.settings.timeout
         complete = asyncio.Event()
 
         async def receiving() -> Message:
-            nonlocal read
             if complete.is_set():
                 # Only a waiter for the end gets here; the watcher below sees it first.
                 await asyncio.Event().wait()
             try:
                 async with asyncio.timeout_at(until):
-                    message = await receive()
+                    message = await body.receive()
             except TimeoutError:
-                raise HTTPException(408, headers={"Connection": "close"}) from None
-            read += len(message.get("body", b""))
-            if read > MAX_BODY:
-                if message.get("more_body", False):
-                    await _drained(receive)
+                raise HTTPException(408) from None
+            if body.read > MAX_BODY:
+                await body.discard()
                 # An exception type that readers of bodies do not catch.
-                raise HTTPException(413, headers={"Connection": "close"})
-            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                raise HTTPException(413)
+            if body.is_complete:
                 complete.set()
             return message
 
@@ -149,7 +152,7 @@ class Guard:
 
         async def watch() -> None:
             await complete.wait()
-            while (await receive())["type"] != "http.disconnect":
+            while (await body.receive())["type"] != "http.disconnect":
                 pass
 
         watcher = asyncio.ensure_future(watch())
@@ -186,14 +189,35 @@ def _is_accepted(host: str, names: tuple[str, ...]) -> bool:
     return True
 
 
-async def _drained(receive: Receive) -> None:
-    """Discard the body for a while: a client that still sends would miss the response."""
-    read = 0
-    while read < 8 * MAX_BODY:
-        message = await receive()
-        read += len(message.get("body", b""))
+class _Body:
+    """The body of a request as it is received. `read`: its bytes so far."""
+
+    def __init__(self, scope: Message, receive: Receive) -> None:
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        self.is_complete = b"transfer-encoding" not in headers and length.strip(b"0") == b""
+        self.read = 0
+        self._receive = receive
+        self._is_announced = b"expect" in headers
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.read += len(message.get("body", b""))
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self.is_complete = True
+        return message
+
+    async def discard(self) -> None:
+        """Read on for a moment: a client that still sends would miss the response.
+
+        A client that waits for permission to send (Expect: 100-continue) does not get it.
+        """
+        if self.is_complete or self._is_announced:
             return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while not self.is_complete and self.read < 8 * MAX_BODY:
+                    await self.receive()
 
 
 async def _answer(send: Send, status: int, detail: str, patience: int) -> None:
@@ -203,8 +227,6 @@ async def _answer(send: Send, status: int, detail: str, patience: int) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     if status == 503:
         headers.append((b"retry-after", b"%d" % patience))
-    if status == 413:
-        headers.append((b"connection", b"close"))  # the rest of the body is not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -24,6 +24,7 @@ _DETAILS = {
     413: "the request is too large",
     415: "the body must be JSON: send the header Content-Type: application/json",
     422: "the request does not match its schema; see /reference",
+    503: "too many connections are open; retry in a moment",
     500: "internal error; the log of the service has the details",
 }
 SCHEMA: dict[str, Any] = {
@@ -75,8 +76,9 @@ def problem_body(status: int, detail: str = "", **more: Any) -> bytes:
 def raw_problem(status: int) -> bytes:
     """A complete HTTP response, for a connection without a valid request."""
     body = problem_body(status)
+    retry = "Retry-After: 1\r\n" if status == 503 else ""
     head = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {MEDIA_TYPE}\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {MEDIA_TYPE}\r\n{retry}"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -1,9 +1,12 @@
 """The server of a service: load a run, listen, and serve until stopped."""
 
+import asyncio
+import contextlib
 import dataclasses
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +23,12 @@ from oneshot.serve.protocol import Protocol
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
 
+log = logging.getLogger("oneshot.serve")
+
+_BACKLOG = 2048
+_ACCEPTED_AT_ONCE = 128  # connections that are accepted before any of them is counted
+_OTHER_FILES = 128  # open files besides connections
+_ACCEPT_LOG_SECONDS = 60.0  # between two messages about connections that cannot be accepted
 _PATIENCE = 5  # seconds for open requests to finish when the server stops
 
 
@@ -51,7 +60,7 @@ def run_server(
     try:
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        server = _Server(_config(guarded(service)), lambda: tell(address))
+        server = _Server(_config(service), lambda: tell(address))
         server.run(sockets=[listener])
     finally:
         service.stop()
@@ -63,7 +72,7 @@ def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterato
     """Run a service in the background while the block runs; yields its address."""
     listener = _listen(host, port)
     ready = threading.Event()
-    server = _Server(_config(guarded(service)), ready.set)
+    server = _Server(_config(service), ready.set)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     service.start()
     thread.start()
@@ -86,23 +95,65 @@ class _Server(uvicorn.Server):
         self._listening = listening
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         await super().startup(sockets)
+        for listener in sockets or ():
+            # Connections that wait in the system; asyncio has set the number it accepts at once.
+            listener.listen(_BACKLOG)
         self._listening()
 
 
-def _config(app: Any) -> uvicorn.Config:
+class AcceptErrors:
+    """The exception handler of an event loop that reports failing accepts once in a while.
+
+    Without free file descriptors, the loop would report thousands of them per second.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "accept" not in str(context.get("message", "")):
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _ACCEPT_LOG_SECONDS
+            log.error("connections cannot be accepted (%s)", context.get("exception"))
+
+
+def _connections(wanted: int) -> int:
+    """The number of connections that the limit of open files allows; raises it if possible."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _ACCEPTED_AT_ONCE + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+        wanted = max(min(wanted, soft - _ACCEPTED_AT_ONCE - _OTHER_FILES), 16)
+    return wanted
+
+
+def _config(service: Service) -> uvicorn.Config:
+    class Limited(Protocol):
+        max_connections = _connections(service.settings.connections)
+
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     # The warnings of uvicorn are about invalid requests, which are answered with a problem.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
-        app,
-        http=Protocol,
+        guarded(service),
+        http=Limited,
+        loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_PATIENCE,
-        backlog=2048,
+        backlog=_ACCEPTED_AT_ONCE,
         lifespan="off",
         ws="none",
     )

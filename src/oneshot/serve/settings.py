@@ -12,7 +12,7 @@ class ServeSettings:
     seconds that a query waits for others. `queue`: queries that may wait before more are refused.
     `timeout`: time limit of a request in seconds. `hosts`: accepted host names besides `localhost`
     and IP addresses, "*" for any. They prevent DNS rebinding: a page of another site must not reach
-    the service through a host name of its own.
+    the service through a host name of its own. `connections`: connections that may be open at once.
     """
 
     token: str | None = None
@@ -22,3 +22,4 @@ class ServeSettings:
     queue: int = 128
     timeout: float = 30.0
     hosts: tuple[str, ...] = ()
+    connections: int = 1000
