@@ -105,7 +105,7 @@ def test_answers_are_explained_on_the_subgraph_they_were_found_in(
     with monkeypatch.context() as patch:
         patch.setattr(Sampler, "sample", counting)
         results = request(f"{url}/v1/predict", body).json["results"]
-    assert sampled == [1, 1]
+    assert sampled == [2]
     for question, result in zip(questions, results, strict=True):
         assert ["paths" in answer for answer in result["answers"]] == [True] * 10 + [False] * 2
         for answer in result["answers"][:10]:

@@ -8,7 +8,7 @@ weights of the edges or without some facts, costs a fraction.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import torch
@@ -97,14 +97,18 @@ class Cone:
             self.steps.append(step)
             previous = len(rows)
 
-    def shares(self, points: int) -> Tensor:
-        """Contribution of each edge in each layer to the score, [L, E] (see `edge_shares`)."""
+    def shares(self, points: int, proceed: Callable[[], None] = lambda: None) -> Tensor:
+        """Contribution of each edge in each layer to the score, [L, E] (see `edge_shares`).
+
+        `proceed` is called before each part of the work.
+        """
         kind = next(self.predictor.parameters()).dtype
         shares = torch.zeros(
             len(self.steps), self.batch.num_edges, dtype=kind, device=self.batch.device
         )
         scales = [(point + 0.5) / points for point in range(points)]
         for start, stop in self._parts(points):
+            proceed()
             some = torch.tensor(scales[start:stop], dtype=kind, device=self.batch.device)
             weights = [
                 some[:, None].repeat(1, len(step.edges)).requires_grad_() for step in self.steps

@@ -11,7 +11,7 @@ to which the same relations lead. Both steps make the first path a true rule mor
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -169,17 +169,21 @@ def explain(
     answers: Sequence[int],
     paths: int = 5,
     beam: int = 32,
+    known: Tensor | None = None,
+    proceed: Callable[[], None] = lambda: None,
 ) -> list[Explanation]:
     """Explanations of several answers to one query; see `Reasoner.explain`.
 
-    `batch`: the subgraph of the query; `answers`: ids of entities in it.
+    `batch`: the subgraph of the query; `answers`: ids of entities in it. `known`: the answers that
+    the graph contains, int64 [m]; if given, the adjacency of the graph is not read, which another
+    thread may be changing. `proceed`: called between the steps; what it raises ends the work.
     """
     if paths < 1 or beam < 1:
         raise InputError(f"paths and beam must be at least 1, not {paths} and {beam}")
     was_training = reasoner.predictor.training
     reasoner.predictor.eval()
     try:
-        explainer = _Explainer(reasoner, batch)
+        explainer = _Explainer(reasoner, batch, known, proceed)
         return [explainer.explained(answer, paths, beam) for answer in answers]
     finally:
         reasoner.predictor.train(was_training)
@@ -188,11 +192,20 @@ def explain(
 class _Explainer:
     """Explains answers to the single query of a batch; shared values are computed once."""
 
-    def __init__(self, reasoner: Reasoner, batch: SubgraphBatch) -> None:
+    def __init__(
+        self,
+        reasoner: Reasoner,
+        batch: SubgraphBatch,
+        known: Tensor | None,
+        proceed: Callable[[], None],
+    ) -> None:
+        self.proceed = proceed
         self.graph, self.predictor, self.batch = reasoner.graph, reasoner.predictor, batch
         self.source = int(batch.source[0])
         self.head, self.relation = batch.queries[0].tolist()
-        self.known = reasoner.known_answers(self.head, self.relation)
+        if known is None:
+            known = reasoner.known_answers(self.head, self.relation)
+        self.known = known
         self.distance = hops(batch, self.source)
         with torch.no_grad():
             self.scores = self.predictor(batch)
@@ -223,7 +236,8 @@ class _Explainer:
         batch, source, target = self.batch, self.source, cone.target
         if target != source and int(self.distance[target]) > self.predictor.config.num_layers:
             return []
-        shares = cone.shares(_GRADIENT_POINTS)
+        shares = cone.shares(_GRADIENT_POINTS, self.proceed)
+        self.proceed()
         identity = 2 * self.graph.num_relations
         found = heaviest_paths(batch, shares, source, target, identity, width)
         found = [_weighed(batch, self.scores, source, target, path) for path in found]
@@ -231,6 +245,7 @@ class _Explainer:
 
     def _paths(self, cone: Cone, found: Sequence[tuple[WeightedPath, int]]) -> tuple[Path, ...]:
         """Paths by names, with the score of the target without each."""
+        self.proceed()
         graph, batch = self.graph, self.batch
         removed = [without_facts(batch, path.edges, graph.num_relations) for path, _ in found]
         rest = cone.scores_without([gone for gone, _ in removed], [left for _, left in removed])

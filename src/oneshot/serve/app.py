@@ -26,6 +26,9 @@ _DESCRIPTION = (
 
 
 _BODY = (408, 413, 415, 422)  # refusals of a body
+_NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "the response is that of the entity tag in If-None-Match"}
+}
 
 
 class _Anything(Convertor[str]):
@@ -75,7 +78,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         "/v1/predict",
         response_model=schemas.PredictOut,
         response_model_exclude_none=True,
-        responses=_problems(404, *_BODY, 503, 504),
+        responses=_problems(404, 409, *_BODY, 503, 504),
         summary="Answer queries",
     )
     @limited(json=True, queued=True)
@@ -87,20 +90,22 @@ def _add_questions(app: FastAPI, service: Service) -> None:
                 for one in body.questions
             ]
 
+        service.check_version(body.min_version)
         # The fuzzy search for an unknown name is slow.
         is_quick = all(service.knows(one.entity) for one in body.questions)
         questions = asked() if is_quick else await run_in_threadpool(asked)
         results = await service.predict(questions, service.deadline())
-        return _json({"results": results, "version": service.live.version})
+        return _json({"results": results, "version": results[0]["version"]})
 
     @app.post(
         "/v1/explain",
         response_model=schemas.ExplainOut,
-        responses=_problems(404, *_BODY, 503, 504),
+        responses=_problems(404, 409, *_BODY, 503, 504),
         summary="Explain one answer",
     )
     @limited(json=True, queued=True)
     async def explain(body: Annotated[schemas.ExplainIn, Body()]) -> Response:
+        service.check_version(body.min_version)
         question, answer = await run_in_threadpool(
             lambda: (
                 service.question(body.entity, body.relation, body.inverse),
@@ -108,8 +113,8 @@ def _add_questions(app: FastAPI, service: Service) -> None:
             )
         )
         started = time.monotonic()
-        reason = await service.explain(question, answer, body.paths, service.deadline())
-        value = reason.as_dict()
+        reason, version = await service.explain(question, answer, body.paths, service.deadline())
+        value = {**reason.as_dict(), "version": version}
         clock = [started, time.monotonic()]
         if body.drawing:
             from oneshot.plots.explanation.figure import page_svg
@@ -140,34 +145,37 @@ def _add_names(app: FastAPI, service: Service) -> None:
     @app.get(
         "/v1/entities/{name:anything}",
         response_model=schemas.EntityOut,
-        responses=_problems(404, 422),
+        responses={**_problems(404, 422), **_NOT_MODIFIED},
         summary="Facts about an entity",
     )
     @limited()
     async def entity(
+        request: Request,
         name: Annotated[str, Path(min_length=1, max_length=MAX_NAME)],
         limit: Annotated[int, Query(ge=1, le=10 * MAX_FOUND)] = 100,
     ) -> Response:
-        return _json(await run_in_threadpool(service.facts_of, name, limit))
+        value = await run_in_threadpool(service.facts_of, name, limit)
+        return _tagged(request, value, service.tag(value["version"]))
 
     @app.get(
         "/v1/relations",
         response_model=schemas.RelationsOut,
-        responses=_problems(),
+        responses={**_problems(), **_NOT_MODIFIED},
         summary="List all relations",
     )
     @limited()
-    async def relations() -> Response:
-        return _json({"relations": list(service.live.relations)})
+    async def relations(request: Request) -> Response:
+        # Relations never change.
+        return _tagged(request, {"relations": list(service.live.relations)}, service.tag(0))
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
     async def change(body: schemas.FactsIn, present: bool) -> Response:
         if service.settings.read_only:
             raise Problem(403, "this service is read-only: facts cannot be changed")
-        count = await service.change(body.facts, present, service.deadline())
+        count, version = await service.change(body.facts, present, service.deadline())
         key = "added" if present else "removed"
-        return _json({key: count, "version": service.live.version})
+        return _json({key: count, "version": version})
 
     @app.post(
         "/v1/facts",
@@ -264,6 +272,17 @@ def _describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]
+
+
+def _tagged(request: Request, value: Any, tag: str) -> Response:
+    """A response with an entity tag; empty if the client has it already."""
+    known = [part.strip() for part in request.headers.get("if-none-match", "").split(",")]
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if tag in known or f"W/{tag}" in known or "*" in known:
+        return Response(status_code=304, headers=headers)
+    response = _json(value)
+    response.headers.update(headers)
+    return response
 
 
 def _json(value: Any) -> Response:

@@ -72,7 +72,9 @@ class Guard:
             nonlocal status, begun
             if message["type"] == "http.response.start":
                 status, begun = message["status"], True
-                headers = [*message.get("headers", ()), *_HEADERS]
+                headers = list(message.get("headers", ()))
+                given = {name for name, _ in headers}
+                headers += [header for header in _HEADERS if header[0] not in given]
                 # The rest of a body could come slowly, or never.
                 if not body.is_complete and _CLOSE not in headers:
                     headers.append(_CLOSE)

@@ -30,6 +30,13 @@ class QuestionIn(_Strict):
     inverse: bool = False
 
 
+MinVersion = Annotated[
+    int | None,
+    Field(ge=0, le=2**53, description="refuse to answer on facts older than this version"),
+    _WHOLE,
+]
+
+
 class PredictIn(_Strict):
     questions: Annotated[list[QuestionIn], Field(min_length=1, max_length=MAX_QUESTIONS)]
     top: Annotated[
@@ -39,6 +46,7 @@ class PredictIn(_Strict):
         bool, Field(description="include the paths that explain the best answers")
     ] = False
     exclude_known: Annotated[bool, Field(description="exclude facts of the graph")] = False
+    min_version: MinVersion = None
 
 
 class ExplainIn(_Strict):
@@ -48,6 +56,7 @@ class ExplainIn(_Strict):
     answer: Name
     paths: Annotated[int, Field(ge=1, le=20), _WHOLE] = 5
     drawing: Annotated[bool, Field(description="include drawings as SVG")] = False
+    min_version: MinVersion = None
 
 
 class FactsIn(_Strict):
@@ -60,6 +69,12 @@ class FactsIn(_Strict):
             examples=[[["a", "r", "b"]]],
         ),
     ]
+
+
+Version = Annotated[
+    int,
+    Field(description="version of the facts that this was computed on; increases with changes"),
+]
 
 
 class QueryOut(BaseModel):
@@ -111,12 +126,13 @@ class ResultOut(BaseModel):
             "and the number of queries in the batch as `batch`"
         ),
     ]
+    version: Version
     message: Annotated[str | None, Field(description="why there are no answers")] = None
 
 
 class PredictOut(BaseModel):
     results: list[ResultOut]
-    version: Annotated[int, Field(description="version of the facts; increases with every change")]
+    version: Version
 
 
 class ExplainOut(BaseModel):
@@ -128,6 +144,7 @@ class ExplainOut(BaseModel):
     message: str
     paths: list[PathOut]
     milliseconds: dict[str, float]
+    version: Version
     drawing: Annotated[
         str | None, Field(description="drawing of the paths and their neighbourhood, SVG")
     ] = None
@@ -149,6 +166,7 @@ class EntityOut(BaseModel):
     entity: str
     facts: list[list[str]]
     total: Annotated[int, Field(description="number of all facts; `facts` lists at most `limit`")]
+    version: Version
 
 
 class AddedOut(BaseModel):

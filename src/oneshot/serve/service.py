@@ -17,13 +17,12 @@ from oneshot.graph.live.store import StoreError
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.reasoner.explanation import Explanation
 from oneshot.runs.run import Run
-from oneshot.serve.engine import Answered, Engine, ExpiredError, OverloadedError, Question
+from oneshot.serve.engine import Answered, Engine, ExpiredError, OverloadedError, Question, Sampled
 from oneshot.serve.entity_search import NameSearch
 from oneshot.serve.limits import MAX_EXPLAINED
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import Problem
 from oneshot.serve.settings import ServeSettings
-from oneshot.subgraph import SubgraphBatch
 
 log = logging.getLogger("oneshot.serve")
 
@@ -43,10 +42,12 @@ class Service:
         self.metrics = Metrics()
         opened = Run.open(run, changes)
         self.reasoner = opened.reasoner_on(opened.base_graph)
+        self._fingerprint = opened.base_graph.fingerprint
         self.reasoner.predictor.to(device)
         # A read-only run can still be queried.
         unwritable = self.settings.read_only and not os.access(run, os.W_OK)
         self.live = opened.live_graph(device, unwritable)
+        self.reasoner.predictor.eval()
         self.reasoner.graph = self.live.graph()
         self.names = NameSearch(self.live.entities, _degrees(opened.base_graph))
         self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
@@ -65,14 +66,32 @@ class Service:
     def start(self) -> None:
         """Start the engine and warm it up with one query."""
         linked = torch.nonzero(self.reasoner.graph.degree)
+        pace = 0.0
         if len(linked) and self.reasoner.graph.num_relations:
-            self.reasoner.reason(torch.tensor([[int(linked[0]), 0]], device=self.reasoner.device))
-        self.engine.start()
+            query = torch.tensor([[int(linked[0]), 0]], device=self.reasoner.device)
+            for _ in range(2):  # the first one includes preparations
+                started = time.monotonic()
+                self.reasoner.reason(query)
+                pace = time.monotonic() - started
+        self.engine.start(pace)
 
     def stop(self) -> None:
         self.engine.stop()
         self._changer.shutdown(cancel_futures=True)  # none of them was acknowledged
         self.live.close()
+
+    def check_version(self, wanted: int | None) -> None:
+        """Raise a problem if the facts are older than a version."""
+        if wanted is None or self.live.version >= wanted:
+            return
+        self.live.catch_up()
+        if self.live.version < wanted:
+            detail = f"the facts have version {self.live.version}, and {wanted} was requested"
+            raise Problem(409, detail, {"Retry-After": "1"})
+
+    def tag(self, version: int) -> str:
+        """The entity tag of a response that depends on the facts alone."""
+        return f'"{self._fingerprint[:16]}-{version}"'
 
     def deadline(self) -> float:
         """The deadline of a request that starts now, as `time.monotonic`."""
@@ -107,22 +126,25 @@ class Service:
 
     async def predict(self, questions: Sequence[Question], deadline: float) -> list[dict[str, Any]]:
         """Answers to queries as JSON."""
-        if not any(question.options.explain for question in questions):
-            every = await self._answered(questions, deadline)
-            return [self._as_json(*one) for one in zip(questions, every, strict=True)]
-        # One by one: each query keeps its subgraph until its answers are explained.
+        every = await self._answered(questions, deadline)
         results = []
-        for question in questions:
-            (answered,) = await self._answered([question], deadline)
+        for question, answered in zip(questions, every, strict=True):
             value = self._as_json(question, answered)
-            started = time.monotonic()
-            for answer in value["answers"][: min(question.options.num_explained, MAX_EXPLAINED)]:
-                number = self.entity(answer["entity"])
-                reason = await self.explain(question, number, 5, deadline, answered.subgraph)
-                answer["paths"] = reason.as_dict()["paths"]
-            value["milliseconds"]["explaining"] = round(1e3 * (time.monotonic() - started), 3)
+            if question.options.explain:
+                await self._add_paths(value, question, answered, deadline)
             results.append(value)
         return results
+
+    async def _add_paths(
+        self, value: dict[str, Any], question: Question, answered: Answered, deadline: float
+    ) -> None:
+        """Explain the best answers of a result, on their subgraph."""
+        started = time.monotonic()
+        for answer in value["answers"][: min(question.options.num_explained, MAX_EXPLAINED)]:
+            number = self.entity(answer["entity"])
+            reason, _ = await self.explain(question, number, 5, deadline, answered.sampled)
+            answer["paths"] = reason.as_dict()["paths"]
+        value["milliseconds"]["explaining"] = round(1e3 * (time.monotonic() - started), 3)
 
     async def _answered(self, questions: Sequence[Question], deadline: float) -> list[Answered]:
         """The answers to each query."""
@@ -134,6 +156,7 @@ class Service:
 
     def _as_json(self, question: Question, answered: Answered) -> dict[str, Any]:
         value = answered.prediction.as_dict()
+        value["version"] = answered.version
         value["milliseconds"] = {**answered.milliseconds, "batch": answered.batch}
         if not value["answers"] and not question.options.exclude_known:
             value["message"] = "the entity has no facts; add one first"
@@ -145,14 +168,17 @@ class Service:
         answer: int,
         paths: int,
         deadline: float,
-        subgraph: SubgraphBatch | None = None,
-    ) -> Explanation:
-        """The explanation of an answer id; `subgraph`: that of the answer, if kept."""
+        sampled: Sampled | None = None,
+    ) -> tuple[Explanation, int]:
+        """The explanation of an answer id, and the version of its graph.
+
+        `sampled`: the subgraph of the answer, if kept.
+        """
         try:
-            future = self.engine.explain(question, answer, paths, deadline, subgraph)
+            future = self.engine.explain(question, answer, paths, deadline, sampled)
         except OverloadedError as error:
             raise self.busy(error) from error
-        found: Explanation = (await self._waited([future], deadline))[0]
+        found: tuple[Explanation, int] = (await self._waited([future], deadline))[0]
         return found
 
     def busy(self, error: OverloadedError) -> Problem:
@@ -175,8 +201,10 @@ class Service:
             for future in futures:
                 future.cancel()
 
-    async def change(self, facts: Sequence[Sequence[str]], present: bool, deadline: float) -> int:
-        """Add or remove facts durably. Returns the number of changed facts."""
+    async def change(
+        self, facts: Sequence[Sequence[str]], present: bool, deadline: float
+    ) -> tuple[int, int]:
+        """Add or remove facts durably. → number of changed facts, and the version since then"""
         if self._changing >= self.settings.queue:
             raise Problem(
                 503, "too many changes are waiting; retry in a moment", {"Retry-After": "1"}
@@ -192,9 +220,9 @@ class Service:
         finally:
             self._changing -= 1
 
-    def _change(self, facts: Sequence[Sequence[str]], present: bool) -> int:
+    def _change(self, facts: Sequence[Sequence[str]], present: bool) -> tuple[int, int]:
         try:
-            count = self.live.add(facts) if present else self.live.remove(facts)
+            count, version = self.live.change(facts, present)
         except UnknownNameError as error:
             raise Problem(404, str(error), nearest=error.nearest) from error
         except StoreError as error:
@@ -204,7 +232,7 @@ class Service:
         except InputError as error:
             raise Problem(422, str(error)) from error
         self.metrics.facts("added" if present else "removed", count)
-        return count
+        return count, version
 
     def search(self, text: str, limit: int) -> list[str]:
         """Entities by name: prefix matches first, then fuzzy matches."""
@@ -213,25 +241,25 @@ class Service:
 
     def state(self) -> dict[str, Any]:
         """The size and state of the service as JSON."""
-        self.live.catch_up()
-        live = self.live
+        entities, facts, version = self.live.size()
         return {
             "status": "ready",
-            "entities": live.num_entities,
-            "relations": len(live.relations),
-            "facts": live.num_facts,
-            "version": live.version,
+            "entities": entities,
+            "relations": len(self.live.relations),
+            "facts": facts,
+            "version": version,
             "waiting": self.engine.waiting,
             "read_only": self.settings.read_only,
         }
 
     def facts_of(self, name: str, limit: int) -> dict[str, Any]:
         """The facts about an entity as JSON."""
-        found, total = self.live.facts_of(self.entity(name), limit)
+        found, total, version = self.live.facts_of(self.entity(name), limit)
         return {
             "entity": name,
             "facts": [list(self.live.names(fact)) for fact in found],
             "total": total,
+            "version": version,
         }
 
 

@@ -128,13 +128,17 @@ class FactStore:
         With `since` 0, all rows are verified by their checksum.
         """
         try:
-            # First the version: changes between the two reads are read again, not missed.
-            version = self._version()
-            rows = self._rows(
-                f"SELECT {_COLUMNS} FROM changes WHERE version > ? ORDER BY id", since
-            )
-            if since == 0 and version == self._version():
-                self._check(version, rows)
+            # One transaction: the changes are those up to the version, and no more.
+            self._reader.execute("BEGIN")
+            try:
+                version = self._version()
+                rows = self._rows(
+                    f"SELECT {_COLUMNS} FROM changes WHERE version > ? ORDER BY id", since
+                )
+                if since == 0:
+                    self._check(version, rows)
+            finally:
+                self._reader.execute("COMMIT")
             return version, [_change(row) for row in rows]
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise InputError(f"{self.path}: not a whole store of facts ({error})") from error
@@ -167,8 +171,9 @@ class FactStore:
     def write(self, changes: Sequence[Change]) -> int:
         """Store these changes, within `writing`. → the new version"""
         assert self._writer is not None
-        before = self._version()
-        checksum = self._checksum(before)
+        # Not by the reader, which may be in the transaction of another thread.
+        before = self._version(self._writer)
+        checksum = self._checksum(before, self._writer)
         if checksum is None:  # nothing has been written yet
             checksum = _sum_of(self._writer.execute(f"SELECT {_COLUMNS} FROM changes"))
         find = f"SELECT {_COLUMNS} FROM changes WHERE head = ? AND relation = ? AND tail = ?"
@@ -192,14 +197,16 @@ class FactStore:
         if wanted is not None and _sum_of(rows) != wanted:
             raise ValueError("was changed or damaged: wrong checksum")
 
-    def _checksum(self, version: int) -> int | None:
+    def _checksum(self, version: int, source: sqlite3.Connection | None = None) -> int | None:
         """The checksum of all rows of a version, if it is known."""
-        rows = self._rows("SELECT value FROM about WHERE key = 'checksum'")
+        wanted = "SELECT value FROM about WHERE key = 'checksum'"
+        rows = (source or self._reader).execute(wanted).fetchall()
         kept, _, checksum = str(rows[0][0]).partition(":") if rows else ("", "", "")
         return int(checksum, 16) if kept == str(version) else None
 
-    def _version(self) -> int:
-        rows = self._rows("SELECT value FROM about WHERE key = 'version'")
+    def _version(self, source: sqlite3.Connection | None = None) -> int:
+        wanted = "SELECT value FROM about WHERE key = 'version'"
+        rows = (source or self._reader).execute(wanted).fetchall()
         text = str(rows[0][0]) if rows else ""
         if not text.isascii() or not text.isdecimal() or len(text) > len(str(_LAST_VERSION)):
             raise ValueError("its version is not a number")
