@@ -246,6 +246,32 @@ def test_too_large_requests_are_not_read(url: str) -> None:
     connection.close()
 
 
+def test_a_large_body_is_parsed_beside_the_event_loop(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, threads = json.loads, []
+
+    def noting(text: Any, *arguments: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return parse(text, *arguments, **options)
+
+    unknown = {f"key {number}": number for number in range(20_000)}
+    body = json.dumps({"questions": [QUESTION], **unknown}).encode()
+    monkeypatch.setattr("oneshot.serve.app.json.loads", noting)
+    reply = request(f"{url}/v1/predict", body)
+    monkeypatch.undo()
+    assert len(refused(reply, 422)["errors"]) == 20
+    assert len(threads) == 1
+    assert "AnyIO worker thread" in threads[0]
+
+
+def test_a_new_name_is_not_too_long(url: str) -> None:
+    facts = {"facts": [["x" * 1025, "next", "link 1"]]}
+    problem = refused(request(f"{url}/v1/facts", facts), 422)
+    assert "1,025 characters; at most 1,024" in problem["detail"]
+    assert request(f"{url}/v1/facts", facts, "DELETE").json["removed"] == 0
+
+
 def test_a_faulty_predictor_is_no_secret_told(
     url: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,8 +542,44 @@ def test_the_command_serves_and_stops(tmp_path: Path, run_path: Path) -> None:
         assert request(f"{url}/v1/relations").status == 401
         given = {"Authorization": "Bearer abc"}
         assert request(f"{url}/v1/relations", headers=given).status == 200
+        facts = {"facts": [["stopped", "next", "link 1"]]}
+        assert request(f"{url}/v1/facts", facts, headers=given).status == 200
         process.terminate()
-        assert process.wait(timeout=120) in (0, -15)
+        assert process.wait(timeout=120) == 0
+    # The store was closed: all is in one file.
+    assert [file.name for file in run_path.glob(f"{STORE}*")] == [STORE]
+    Run(run_path).live_graph().remove(facts["facts"])
+
+
+@pytest.mark.parametrize("what", ["query", "explanation", "change"])
+def test_what_is_not_done_when_the_service_stops_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(grace=0.1))
+    begun, go = threading.Event(), threading.Event()
+
+    def held(*_: Any, **__: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        raise ValueError("too late")
+
+    bodies = {
+        "query": ("predict", {"questions": [QUESTION] * 30}),
+        "explanation": ("explain", {**QUESTION, "answer": "link 2"}),
+        "change": ("facts", {"facts": [["a", "next", "b"]]}),
+    }
+    path, body = bodies[what]
+    with ThreadPoolExecutor(2) as pool, serving(service) as url:
+        monkeypatch.setattr(service.reasoner, "scores", held)
+        monkeypatch.setattr(engine, "explain", held)
+        monkeypatch.setattr(service.live, "change", held)
+        reply = pool.submit(request, f"{url}/v1/{path}", body)
+        assert begun.wait(60)
+        # The rest of the block waits for what is computed.
+        pool.submit(lambda: reply.result() and go.set())
+    problem = refused(reply.result(), 503)
+    assert "stopping" in problem["detail"]
+    assert reply.result().headers["retry-after"]
 
 
 def test_wrong_use_of_serve(

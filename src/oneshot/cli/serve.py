@@ -53,6 +53,12 @@ def serve(
     connections: Annotated[
         int, typer.Option(min=1, help="Maximum number of open connections.")
     ] = 1000,
+    grace_period: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Time for open requests to finish when the service stops, in seconds."
+        ),
+    ] = 10.0,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
@@ -77,6 +83,7 @@ def serve(
         timeout=timeout,
         hosts=tuple(allow_host or ()),
         connections=connections,
+        grace=grace_period,
     )
     if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
         console.note(f"anyone who can reach {host} can query and change facts; see --token-file")

@@ -2,10 +2,12 @@
 
 import json
 import time
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 
@@ -13,7 +15,7 @@ from oneshot._version import __version__
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.serve import schemas
 from oneshot.serve.engine import Question
-from oneshot.serve.limits import MAX_FOUND, MAX_NAME, limited
+from oneshot.serve.limits import LARGE_BODY, MAX_FOUND, MAX_NAME, limited
 from oneshot.serve.pages import PAGE, page_file, reference_page
 from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, handle_errors
 from oneshot.serve.service import Service
@@ -52,6 +54,28 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {s: {"description": "refused", "content": content} for s in (400, 401, *statuses)}
 
 
+class _LargeRequest(Request):
+    """A request whose body, if it is large, is parsed in another thread."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        if len(body) < LARGE_BODY:
+            return await super().json()
+        return await run_in_threadpool(json.loads, body)
+
+
+class _LargeRoute(APIRoute):
+    """A route for bodies that can be large: the event loop serves others in the meantime."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(_LargeRequest(request.scope, request.receive))
+
+        return handle
+
+
 def create_app(service: Service) -> FastAPI:
     """The app of a service. The service must be started separately."""
     app = FastAPI(
@@ -63,6 +87,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # an unknown path is a 404
     )
+    app.router.route_class = _LargeRoute
     handle_errors(app)
     _describe(app)
     _add_questions(app, service)

@@ -112,6 +112,7 @@ class Engine:
         self._explanations: deque[_WaitingExplanation] = deque()  # not sampled yet
         self._sampled: deque[_WaitingExplanation] = deque()
         self._changed = threading.Condition()
+        self._running: list[_Waiting] = []  # the batch and the explanation in progress
         self._stopping = False
         self._pace = 0.0  # recent seconds per query
         self._explaining_pace = 0.0  # recent seconds per explanation
@@ -131,6 +132,15 @@ class Engine:
         self._explainer.start()
         self._started.wait()
         self._thread.start()
+
+    def refuse(self) -> None:
+        """Refuse everything that is queued or being computed; nothing is accepted any more."""
+        with self._changed:
+            self._stopping = True
+            lines = (self._questions, self._explanations, self._sampled, self._running)
+            for item in [item for line in lines for item in line]:
+                _fail(item, OverloadedError("the service is stopping"))
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Finish the current batch and refuse everything that is still queued."""
@@ -258,7 +268,18 @@ class Engine:
                 continue
             batch = self._gather()
             if batch:
-                self._answer(batch)
+                with self._in_progress(*batch):
+                    self._answer(batch)
+
+    @contextlib.contextmanager
+    def _in_progress(self, *items: _Waiting) -> Iterator[None]:
+        with self._changed:
+            self._running += items
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running = [item for item in self._running if item not in items]
 
     def _gather(self) -> list[_WaitingQuestion]:
         """The queries of the next batch; waits up to `batch_wait` seconds for more."""
@@ -316,7 +337,7 @@ class Engine:
     def _answer(self, batch: list[_WaitingQuestion]) -> None:
         try:
             for item, answered in zip(batch, self._answers(batch), strict=True):
-                item.future.set_result(answered)
+                _finish(item, answered)
         except Exception as error:  # its client gets the error, and other queries continue
             undone = [item for item in batch if not item.future.done()]
             if len(batch) > 1:
@@ -412,7 +433,8 @@ class Engine:
                     return
                 item = self._sampled.popleft()
             if self._is_wanted(item):
-                self._explain(item)
+                with self._in_progress(item):
+                    self._explain(item)
             del item
 
     def _explain(self, item: _WaitingExplanation) -> None:
@@ -438,8 +460,7 @@ class Engine:
             seconds = time.monotonic() - started
             self._metrics.step("explaining", seconds)
             self._explaining_pace = _averaged(self._explaining_pace, seconds)
-            if item.future.set_running_or_notify_cancel():
-                item.future.set_result((found, sampled.version))
+            _finish(item, (found, sampled.version))
         except Exception as error:  # as in `_answer`
             if item.future.cancelled():
                 self._metrics.questions("abandoned")
@@ -456,6 +477,11 @@ class Engine:
 def _averaged(old: float, latest: float) -> float:
     """A moving average; `old` is 0 before the first value."""
     return latest if old == 0 else 0.8 * old + 0.2 * latest
+
+
+def _finish(item: _Waiting, result: object) -> None:
+    with contextlib.suppress(InvalidStateError):  # cancelled or refused in the meantime
+        item.future.set_result(result)
 
 
 def _fail(item: _Waiting, error: Exception) -> None:

@@ -13,6 +13,9 @@ MAX_TOP = 1000  # answers per query
 MAX_EXPLAINED = 10  # answers with paths; each takes several times as long as the query
 MAX_FACTS = 1000  # per request
 MAX_NAME = 4096  # characters
+MAX_NEW_NAME = 1024  # characters of the name of an entity that is added
+MAX_ERRORS = 20  # reported per request
+LARGE_BODY = 1 << 16  # bytes; a larger body is parsed in another thread
 MAX_BODY = 2 << 20  # bytes
 MAX_FOUND = 100  # names per search; ten times as many facts of an entity
 

@@ -11,6 +11,8 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from oneshot.serve.limits import MAX_ERRORS
+
 log = logging.getLogger("oneshot.serve")
 
 MEDIA_TYPE = "application/problem+json"
@@ -111,7 +113,7 @@ def handle_errors(app: FastAPI) -> None:
         errors = [
             # The input is not repeated: it may be long, or a secret in the wrong field.
             {"pointer": "/" + "/".join(map(str, part["loc"])), "detail": part["msg"]}
-            for part in found[:20]
+            for part in found[:MAX_ERRORS]
         ]
         return response(Problem(422, errors=errors))
 

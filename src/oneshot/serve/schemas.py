@@ -1,10 +1,11 @@
 """Schemas of requests and responses."""
 
+import itertools
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from oneshot.serve.limits import MAX_FACTS, MAX_NAME, MAX_QUESTIONS, MAX_TOP
+from oneshot.serve.limits import MAX_ERRORS, MAX_FACTS, MAX_NAME, MAX_QUESTIONS, MAX_TOP
 
 
 def _whole(value: Any) -> Any:
@@ -20,6 +21,16 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 class _Strict(BaseModel):
     # Strict types and no unknown fields: "5" is not accepted for 5.
     model_config = ConfigDict(strict=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unknown_fields(cls, value: Any) -> Any:
+        """Leave a few unknown fields for the error: a body can contain a hundred thousand."""
+        if not isinstance(value, dict) or len(value) <= len(cls.model_fields):
+            return value
+        known = {name: value[name] for name in cls.model_fields if name in value}
+        unknown = (name for name in value if name not in cls.model_fields)
+        return known | dict.fromkeys(itertools.islice(unknown, MAX_ERRORS))
 
 
 class QuestionIn(_Strict):

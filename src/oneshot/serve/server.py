@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
+import signal
 import socket
 import threading
 import time
@@ -29,7 +31,7 @@ _BACKLOG = 2048
 _ACCEPTED_AT_ONCE = 128  # connections that are accepted before any of them is counted
 _OTHER_FILES = 128  # open files besides connections
 _ACCEPT_LOG_SECONDS = 60.0  # between two messages about connections that cannot be accepted
-_PATIENCE = 5  # seconds for open requests to finish when the server stops
+_FAREWELL_SECONDS = 2.0  # for refusals after the grace period to be sent
 
 
 def guarded(service: Service) -> Guard:
@@ -60,7 +62,7 @@ def run_server(
     try:
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        server = _Server(_config(service), lambda: tell(address))
+        server = _Server(service, lambda: tell(address))
         server.run(sockets=[listener])
     finally:
         service.stop()
@@ -72,7 +74,7 @@ def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterato
     """Run a service in the background while the block runs; yields its address."""
     listener = _listen(host, port)
     ready = threading.Event()
-    server = _Server(_config(service), ready.set)
+    server = _Server(service, ready.set)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     service.start()
     thread.start()
@@ -88,11 +90,34 @@ def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterato
 
 
 class _Server(uvicorn.Server):
-    """A server that signals when it listens."""
+    """A server that signals when it listens, and stops in order."""
 
-    def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._listening = listening
+    def __init__(self, service: Service, listening: Callable[[], None]) -> None:
+        super().__init__(_config(service))
+        self._service, self._listening = service, listening
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on a signal. uvicorn would raise it again and end the process before it is done."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let open requests finish; refuse those that are not done after the grace period."""
+        loop = asyncio.get_running_loop()
+        refusal = loop.call_later(self._service.settings.grace, self._service.refuse)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            refusal.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(AcceptErrors())
@@ -152,7 +177,7 @@ def _config(service: Service) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
-        timeout_graceful_shutdown=_PATIENCE,
+        timeout_graceful_shutdown=math.ceil(service.settings.grace + _FAREWELL_SECONDS),
         backlog=_ACCEPTED_AT_ONCE,
         lifespan="off",
         ws="none",

@@ -19,7 +19,7 @@ from oneshot.reasoner.explanation import Explanation
 from oneshot.runs.run import Run
 from oneshot.serve.engine import Answered, Engine, ExpiredError, OverloadedError, Question, Sampled
 from oneshot.serve.entity_search import NameSearch
-from oneshot.serve.limits import MAX_EXPLAINED
+from oneshot.serve.limits import MAX_EXPLAINED, MAX_NEW_NAME
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import Problem
 from oneshot.serve.settings import ServeSettings
@@ -61,7 +61,8 @@ class Service:
             self.metrics.watch(name, about, value)
         # Changes are written one after another; queries do not wait for them.
         self._changer = ThreadPoolExecutor(1, "oneshot-facts")
-        self._changing = 0
+        self._changes: set[asyncio.Future[tuple[int, int]]] = set()
+        self._is_refusing = False
 
     def start(self) -> None:
         """Start the engine and warm it up with one query."""
@@ -75,7 +76,15 @@ class Service:
                 pace = time.monotonic() - started
         self.engine.start(pace)
 
+    def refuse(self) -> None:
+        """Refuse all requests that are not answered yet; called in the event loop."""
+        self._is_refusing = True
+        self.engine.refuse()
+        for change in list(self._changes):
+            change.cancel()
+
     def stop(self) -> None:
+        """Finish what is being computed and stored, and close the files."""
         self.engine.stop()
         self._changer.shutdown(cancel_futures=True)  # none of them was acknowledged
         self.live.close()
@@ -205,22 +214,30 @@ class Service:
         self, facts: Sequence[Sequence[str]], present: bool, deadline: float
     ) -> tuple[int, int]:
         """Add or remove facts durably. → number of changed facts, and the version since then"""
-        if self._changing >= self.settings.queue:
+        if len(self._changes) >= self.settings.queue:
             raise Problem(
                 503, "too many changes are waiting; retry in a moment", {"Retry-After": "1"}
             )
-        self._changing += 1
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._changer, self._change, facts, present)
+        self._changes.add(running)
+        unknown = "and may or may not be saved; send it again"
         try:
-            loop = asyncio.get_running_loop()
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                return await loop.run_in_executor(self._changer, self._change, facts, present)
+                return await running
         except TimeoutError as error:
-            detail = "the change exceeded its time limit and may or may not be saved; send it again"
-            raise Problem(504, detail) from error
+            raise Problem(504, f"the change exceeded its time limit {unknown}") from error
+        except asyncio.CancelledError as error:
+            if not self._is_refusing:
+                raise
+            detail = f"the service is stopping; the change was not finished {unknown}"
+            raise Problem(503, detail, {"Retry-After": "5"}) from error
         finally:
-            self._changing -= 1
+            self._changes.discard(running)
 
     def _change(self, facts: Sequence[Sequence[str]], present: bool) -> tuple[int, int]:
+        if present:
+            self._check_new_names(facts)
         try:
             count, version = self.live.change(facts, present)
         except UnknownNameError as error:
@@ -233,6 +250,17 @@ class Service:
             raise Problem(422, str(error)) from error
         self.metrics.facts("added" if present else "removed", count)
         return count, version
+
+    def _check_new_names(self, facts: Sequence[Sequence[str]]) -> None:
+        """Raise a problem if an entity that would be new has too long a name."""
+        for head, _, tail in facts:
+            for name in (head, tail):
+                if len(name) > MAX_NEW_NAME and name not in self.live.entities:
+                    raise Problem(
+                        422,
+                        f"the name of a new entity has {len(name):,} characters; at most "
+                        f"{MAX_NEW_NAME:,} are accepted",
+                    )
 
     def search(self, text: str, limit: int) -> list[str]:
         """Entities by name: prefix matches first, then fuzzy matches."""

@@ -13,6 +13,7 @@ class ServeSettings:
     `timeout`: time limit of a request in seconds. `hosts`: accepted host names besides `localhost`
     and IP addresses, "*" for any. They prevent DNS rebinding: a page of another site must not reach
     the service through a host name of its own. `connections`: connections that may be open at once.
+    `grace`: seconds for open requests to finish when the service stops.
     """
 
     token: str | None = None
@@ -23,3 +24,4 @@ class ServeSettings:
     timeout: float = 30.0
     hosts: tuple[str, ...] = ()
     connections: int = 1000
+    grace: float = 10.0
