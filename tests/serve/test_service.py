@@ -208,13 +208,34 @@ def test_probes_may_ask_for_the_head_alone(url: str, path: str) -> None:
     assert not reply.body
 
 
+def test_a_bad_query_does_not_refuse_the_others(url: str) -> None:
+    unknown = [{"entity": "lnik 12", "relation": "next"}, {"entity": "link 1", "relation": "nxt"}]
+    asked = {"questions": [QUESTION, *unknown, QUESTION], "top": 3}
+    first, second, third, last = request(f"{url}/v1/predict", asked).json["results"]
+    assert len(first["answers"]) == len(last["answers"]) == 3
+    for result, question in zip((second, third), unknown, strict=True):
+        assert result["query"] == question
+        assert (result["answers"], result["error"]["status"]) == ([], 404)
+        assert "unknown" in result["error"]["detail"]
+        assert result["version"] == first["version"]
+    assert "link 12" in second["error"]["nearest"]
+    # If all are bad, the request is.
+    problem = refused(request(f"{url}/v1/predict", {"questions": unknown}), 404)
+    assert "link 12" in problem["nearest"]
+
+
 def test_refusals_help(url: str) -> None:
     asked = {"questions": [{"entity": "lnik 12", "relation": "next"}]}
     problem = refused(request(f"{url}/v1/predict", asked), 404)
     assert "link 12" in problem["nearest"]
     assert "did you mean" in problem["detail"]
     problem = refused(request(f"{url}/v1/predict", {"questions": [QUESTION], "top": 0}), 422)
-    assert problem["errors"][0]["pointer"] == "/body/top"
+    assert problem["errors"][0]["pointer"] == "/top"
+    odd = {"questions": [{**QUESTION, "a/b~c": 1}]}
+    problem = refused(request(f"{url}/v1/predict", odd), 422)
+    assert problem["errors"][0]["pointer"] == "/questions/0/a~1b~0c"
+    problem = refused(request(f"{url}/v1/entities?limit=0"), 422)
+    assert problem["errors"][0]["parameter"] == "limit"
     reply = request(f"{url}/v1/facts", method="PUT")
     refused(reply, 405)
     assert reply.headers["allow"] == "DELETE, POST"
@@ -517,21 +538,37 @@ def test_facts_that_cannot_be_kept(tmp_path: Path) -> None:
         refused(request(f"{url}/v1/entities/b"), 404)
 
 
-def test_a_run_that_cannot_be_written_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_service_writes_nothing(tmp_path: Path) -> None:
     run_path = saved_run(tmp_path / "run", 8)
-    monkeypatch.setattr("oneshot.serve.service.os.access", lambda *_: False)
+
+    def files() -> dict[str, bytes]:
+        # Without the memory that SQLite shares between processes if one of them has written.
+        found = (file for file in run_path.iterdir() if file.is_file())
+        return {file.name: file.read_bytes() for file in found if not file.name.endswith("-shm")}
+
+    before = files()
     with serving(Service(run_path, ServeSettings(read_only=True))) as url:
         assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
         assert request(f"{url}/v1/readyz").json["read_only"]
-    assert not (run_path / STORE).exists()
-    Run(run_path).live_graph().add([("a", "next", "b")])
+        assert files() == before
+        # Changes of other processes count, in a store that was not there before.
+        live = Run(run_path).live_graph()
+        live.add([("a", "next", "b")])
+        assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
+        live.close()
+    before = files()
     with serving(Service(run_path, ServeSettings(read_only=True))) as url:
         assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
+        assert files() == before
+        live = Run(run_path).live_graph()
+        live.add([("c", "next", "b")])
+        assert request(f"{url}/v1/entities/c").json["facts"] == [["c", "next", "b"]]
+        live.close()
+        assert request(f"{url}/v1/readyz").json["version"] == 2
 
 
-def test_the_command_serves_and_stops(tmp_path: Path, run_path: Path) -> None:
+def test_the_command_serves_and_stops(tmp_path: Path) -> None:
+    run_path = saved_run(tmp_path / "run", 8)
     token = tmp_path / "token"
     token.write_text("abc\n")
     command = [sys.executable, "-m", "oneshot", "serve", run_path, "--port", "0", "--json"]
@@ -548,7 +585,6 @@ def test_the_command_serves_and_stops(tmp_path: Path, run_path: Path) -> None:
         assert process.wait(timeout=120) == 0
     # The store was closed: all is in one file.
     assert [file.name for file in run_path.glob(f"{STORE}*")] == [STORE]
-    Run(run_path).live_graph().remove(facts["facts"])
 
 
 @pytest.mark.parametrize("what", ["query", "explanation", "change"])

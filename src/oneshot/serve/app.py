@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 
 from oneshot._version import __version__
+from oneshot.graph.graph import INVERSE_MARK
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.serve import schemas
 from oneshot.serve.engine import Question
@@ -108,10 +109,10 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     )
     @limited(json=True, queued=True)
     async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
-        def asked() -> list[Question]:
+        def asked() -> list[Question | Problem]:
             options = AnswerOptions.among(dict(body))
             return [
-                service.question(one.entity, one.relation, one.inverse, options)
+                service.question_or_problem(one.entity, one.relation, one.inverse, options)
                 for one in body.questions
             ]
 
@@ -119,8 +120,18 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         # The fuzzy search for an unknown name is slow.
         is_quick = all(service.knows(one.entity) for one in body.questions)
         questions = asked() if is_quick else await run_in_threadpool(asked)
-        results = await service.predict(questions, service.deadline())
-        return _json({"results": results, "version": results[0]["version"]})
+        valid = [one for one in questions if isinstance(one, Question)]
+        if not valid:
+            raise next(one for one in questions if isinstance(one, Problem))
+        answered = iter(await service.predict(valid, service.deadline()))
+        results = [
+            next(answered) if isinstance(one, Question) else _refused(query, one)
+            for query, one in zip(body.questions, questions, strict=True)
+        ]
+        version = next(result["version"] for result in results if "version" in result)
+        for result in results:
+            result["version"] = version
+        return _json({"results": results, "version": version})
 
     @app.post(
         "/v1/explain",
@@ -149,6 +160,18 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         steps = zip(("explaining", "drawing"), clock, clock[1:], strict=False)
         value["milliseconds"] = {name: round(1e3 * (b - a), 3) for name, a, b in steps}
         return _json(value)
+
+
+def _refused(query: schemas.QuestionIn, problem: Problem) -> dict[str, Any]:
+    """The result of a query that cannot be answered, among others that can."""
+    mark = INVERSE_MARK if query.inverse else ""
+    return {
+        "query": {"entity": query.entity, "relation": query.relation + mark},
+        "answers": [],
+        "subgraph": {"entities": 0, "edges": 0},
+        "milliseconds": {},
+        "error": problem.as_dict(),
+    }
 
 
 def _add_names(app: FastAPI, service: Service) -> None:

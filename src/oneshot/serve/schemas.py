@@ -139,6 +139,10 @@ class ResultOut(BaseModel):
     ]
     version: Version
     message: Annotated[str | None, Field(description="why there are no answers")] = None
+    error: Annotated[
+        dict[str, Any] | None,
+        Field(description="the problem of a query that cannot be answered, as for a request"),
+    ] = None
 
 
 class PredictOut(BaseModel):

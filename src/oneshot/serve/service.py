@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +25,8 @@ from oneshot.serve.settings import ServeSettings
 
 log = logging.getLogger("oneshot.serve")
 
+_MORE_NAMES = 20  # searched besides those wanted, in case some of them have no facts
+
 
 class Service:
     """A reasoner with its live graph, an engine and an index of names."""
@@ -44,9 +45,7 @@ class Service:
         self.reasoner = opened.reasoner_on(opened.base_graph)
         self._fingerprint = opened.base_graph.fingerprint
         self.reasoner.predictor.to(device)
-        # A read-only run can still be queried.
-        unwritable = self.settings.read_only and not os.access(run, os.W_OK)
-        self.live = opened.live_graph(device, unwritable)
+        self.live = opened.live_graph(device, self.settings.read_only)
         self.reasoner.predictor.eval()
         self.reasoner.graph = self.live.graph()
         self.names = NameSearch(self.live.entities, _degrees(opened.base_graph))
@@ -116,6 +115,15 @@ class Service:
         except UnknownNameError as error:
             raise Problem(404, str(error), nearest=error.nearest) from error
         return Question(number, label, options or AnswerOptions())
+
+    def question_or_problem(
+        self, entity: str, relation: str, inverse: bool, options: AnswerOptions
+    ) -> Question | Problem:
+        """As `question`, with the problem as result."""
+        try:
+            return self.question(entity, relation, inverse, options)
+        except Problem as problem:
+            return problem
 
     def knows(self, entity: str) -> bool:
         """Whether the lookup of an entity is immediate."""
@@ -263,9 +271,18 @@ class Service:
                     )
 
     def search(self, text: str, limit: int) -> list[str]:
-        """Entities by name: prefix matches first, then fuzzy matches."""
+        """Entities by name: prefix matches first, then fuzzy matches.
+
+        Entities without facts come last, except for the one with exactly this name.
+        """
         self.live.catch_up()
-        return self.names.search(text, limit)
+        found = self.names.search(text, limit + _MORE_NAMES)
+        found.sort(key=lambda name: name != text and not self._has_facts(name))  # stable
+        return found[:limit]
+
+    def _has_facts(self, name: str) -> bool:
+        number = self.live.entities.get(name)
+        return number is not None and self.live.facts_of(number, 0)[1] > 0
 
     def state(self) -> dict[str, Any]:
         """The size and state of the service as JSON."""

@@ -77,9 +77,9 @@ class LiveGraph:
         self._lock = threading.RLock()  # for the data in memory
         self._writing = threading.Lock()  # for the store; acquired before the other
         self._store: FactStore | None = None
-        if run is not None and (not read_only or (run / STORE).is_file()):
-            self._store = FactStore(run / STORE, fingerprint, read_only)
+        self._run, self._fingerprint = run, fingerprint
         self._read_only = read_only
+        self._open_store()
         # All changed facts: whether each is present, and whether the base contains it.
         self._state: dict[Fact, tuple[bool, bool]] = {}
         self._around: dict[int, dict[Fact, None]] = defaultdict(dict)
@@ -270,8 +270,17 @@ class LiveGraph:
                     pending[fact] = change.present
 
     def _catch_up(self) -> None:
-        if self._store is not None and self._store.moved_on():
+        if self._store is None:
+            self._open_store()  # another process may have created it
+            if self._store is not None:
+                self._read_store()
+        elif self._store.moved_on():
             self._read_store()
+
+    def _open_store(self) -> None:
+        """Open the store of the run; one that is only read is not created."""
+        if self._run is not None and (not self._read_only or (self._run / STORE).is_file()):
+            self._store = FactStore(self._run / STORE, self._fingerprint, self._read_only)
 
     def _read_store(self) -> None:
         assert self._store is not None

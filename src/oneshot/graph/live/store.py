@@ -120,6 +120,7 @@ class FactStore:
                 "run without them"
             )
         self._inode = path.stat().st_ino
+        self._stamp = _stamp(path) if read_only else None
         self._seen = self._data_version()
 
     def read(self, since: int = 0) -> tuple[int, list[Change]]:
@@ -145,6 +146,13 @@ class FactStore:
 
     def moved_on(self) -> bool:
         """Whether another process has written since the last call; takes microseconds."""
+        if self._stamp is not None and self._stamp != _stamp(self.path):
+            # A file that nobody was writing is read without its log; now there is one.
+            self._reader.close()
+            self._reader = _connect(self.path, read_only=True)
+            self._stamp = _stamp(self.path)
+            self._seen = self._data_version()
+            return True
         before, self._seen = self._seen, self._data_version()
         return before != self._seen
 
@@ -290,6 +298,9 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     if not read_only:
         return _opened(str(path))
     address = path.resolve().as_uri()
+    if not path.with_name(f"{path.name}-wal").exists():
+        # Nobody has it open for writing. Without this, SQLite would create files next to it.
+        return _opened(f"{address}?immutable=1")
     connection = _opened(f"{address}?mode=ro")
     try:
         connection.execute("SELECT 1 FROM sqlite_master")
@@ -299,6 +310,12 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
         connection.close()
         connection = _opened(f"{address}?immutable=1")
     return connection
+
+
+def _stamp(path: Path) -> tuple[bool, int, int]:
+    """Changes when a store is opened for writing or has been written."""
+    about = path.stat()
+    return path.with_name(f"{path.name}-wal").exists(), about.st_mtime_ns, about.st_size
 
 
 def _opened(address: str) -> sqlite3.Connection:
