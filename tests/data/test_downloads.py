@@ -96,8 +96,19 @@ def test_a_server_that_recovers_and_one_that_does_not(server: Server, tmp_path: 
     server.server_close()
     with pytest.raises(InputError, match=r"download failed after 5 attempts \(.*refused.*manually"):
         download(f"{server.url}/file", tmp_path / "gone")
-    with pytest.raises(InputError, match="only http and https"):
+    with pytest.raises(InputError, match="only https is supported"):
         download("file:///etc/passwd", tmp_path / "passwd")
+
+
+def test_plain_http_needs_a_checksum(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"http://192\.0\.2\.1/x: only https is supported"):
+        download("http://192.0.2.1/x", tmp_path / "x")  # an address for documentation
+    # Neither does a redirection lead there.
+    server.moved = {"/moved": "http://192.0.2.1/x", "/near": "/file"}
+    with pytest.raises(InputError, match=r"http://192\.0\.2\.1/x: only https is supported"):
+        download(f"{server.url}/moved", tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+    download(f"{server.url}/near", tmp_path / "x", SHA256)
 
 
 def test_a_fault_of_our_disk_is_not_blamed_on_the_network(server: Server, tmp_path: Path) -> None:

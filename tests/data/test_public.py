@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import subprocess
 import sys
 import tarfile
 import types
@@ -168,6 +169,50 @@ def test_what_is_not_as_expected_is_an_error_and_leaves_nothing(
     assert len(load("WN18RR").train) == 3
 
 
+def ogb_file(**columns: Any) -> bytes:
+    """An archive of OGB whose splits all have these columns."""
+    target = io.BytesIO()
+    torch.save(columns, target)
+    return zipped(dict.fromkeys((f"kg/split/{split}.pt" for split in FILES), target.getvalue()))
+
+
+IDS = np.array([0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (ogb_file(head=IDS, tail=IDS), "train has no column relation"),
+        (ogb_file(head=IDS, relation=IDS, tail=IDS[:2]), "the columns of train differ in length"),
+        (ogb_file(head=IDS - 1, relation=IDS, tail=IDS), "head of train has invalid ids"),
+        (ogb_file(head=IDS + (1 << 40), relation=IDS, tail=IDS), "head of train has invalid ids"),
+        (ogb_file(head=IDS, relation=IDS + 9, tail=IDS), "relation of train has invalid ids"),
+        (ogb_file(head=IDS.astype(float), relation=IDS, tail=IDS), "head of train has invalid ids"),
+        (ogb_file(head=IDS, relation=IDS, tail=["a", "b", "c"]), "tail of train has invalid ids"),
+        (
+            ogb_file(head=IDS, relation=IDS, tail=IDS, head_type=["a"] * 3),
+            "the types of train are not complete",
+        ),
+        (
+            ogb_file(head=IDS, relation=IDS, tail=IDS, head_neg=IDS, tail_neg=IDS),
+            "head_neg of train has invalid ids",
+        ),
+        (zipped({"kg/mapping/relidx2relname.csv.gz": b"no gzip"}), "incomplete archive"),
+        (
+            zipped({"kg/mapping/relidx2relname.csv.gz": gzip.compress(b"\xff\n")}),
+            "not readable",
+        ),
+    ],
+)
+def test_a_damaged_archive_of_ogb_leaves_nothing(
+    serve: Serve, cache: Path, content: bytes, message: str
+) -> None:
+    serve("ogbl-wikikg2", {"wikikg.zip": content}, facts=(3, 3, 3))
+    with pytest.raises(InputError, match=message):
+        load("ogbl-wikikg2")
+    assert not left_in(cache)
+
+
 def test_files_of_the_official_code(serve: Serve) -> None:
     parts = {"facts.txt": b"a r b\nb r c\n", "train.txt": b"c s a\n"}
     parts |= {"valid.txt": b"a s b\n", "test.txt": b"a r c"}
@@ -243,6 +288,68 @@ def test_pickles_in_an_archive_are_not_run(serve: Serve, tmp_path: Path) -> None
     assert not (tmp_path / "evil").exists()
 
 
+class Forged:
+    """Pickled as an array of numpy whose type and content are given."""
+
+    def __init__(self, letters: str, flags: int, shape: Any, content: Any) -> None:
+        self.letters, self.flags, self.shape, self.content = letters, flags, shape, content
+
+    def __reduce__(self) -> Any:
+        empty = np.empty(0).__reduce__()
+        state = (1, self.shape, ForgedType(self.letters, self.flags), False, self.content)
+        return (empty[0], (np.ndarray, (0,), b"b"), state)
+
+
+class ForgedType:
+    def __init__(self, letters: str, flags: int) -> None:
+        self.letters, self.flags = letters, flags
+
+    def __reduce__(self) -> Any:
+        state = (3, "|", None, None, None, -1, -1, self.flags)
+        return (np.dtype, (self.letters, False, True), state)
+
+
+FORGED = {
+    "objects": Forged("O8", 0, (2,), b"\x41" * 16),  # addresses, if it were read as such
+    "declared objects": Forged("O8", 63, (1,), [Evil(Path("evil"))]),
+    "structures": Forged("V16", 0, (1,), b"\x41" * 16),
+    "too short": Forged("i8", 0, (1 << 40,), b"\x41" * 16),
+    "negative": Forged("i8", 0, (-2, -1), b"\x41" * 16),
+    "no shape": Forged("i8", 0, "ab", b"\x41" * 16),
+    "no bytes": Forged("i8", 0, (2,), ["a", "b"]),
+}
+UNPACK = """
+import sys
+from pathlib import Path
+from oneshot.data.public.archives import unpack_ogb
+from oneshot.errors import InputError
+for archive in sys.argv[1:]:
+    try:
+        unpack_ogb([Path(archive)], Path(archive).parent)
+    except InputError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_forged_arrays_are_refused(tmp_path: Path, protocol: int) -> None:
+    """In a process of its own, because reading such an array can end the process."""
+    archives = []
+    for number, forged in enumerate(FORGED.values()):
+        target = io.BytesIO()
+        torch.save({"head": forged}, target, pickle_protocol=protocol)
+        members = dict.fromkeys((f"kg/split/time/{split}.pt" for split in FILES), target.getvalue())
+        archives.append(tmp_path / f"{number}.zip")
+        archives[-1].write_bytes(zipped(members))
+    command = [sys.executable, "-c", UNPACK, *archives]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(FORGED)
+    assert all("train.pt: not a file of arrays (" in line for line in lines), lines
+    assert not (tmp_path / "evil").exists()
+
+
 def test_data_sets_of_pykeen(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     class Factory:
         mapped_triples = torch.tensor([[0, 0, 1], [1, 0, 2]])
@@ -287,6 +394,6 @@ def test_the_command_downloads_and_names_are_suggested(
 @pytest.mark.parametrize("name", NAMED)
 def test_the_table_is_whole(name: str) -> None:
     entry = NAMED[name]
-    assert all(url.startswith(("https://", "http://snap.stanford.edu/")) for url in entry.urls)
+    assert all(url.startswith("https://") for url in entry.urls)
     assert len(entry.facts) in (1, 3)
     assert named.is_named(name)

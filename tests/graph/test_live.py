@@ -95,7 +95,7 @@ def test_a_changed_graph_is_the_graph_of_its_facts(seed: int) -> None:
     some_facts = torch.arange(graph.num_facts) % 2 == 0
     assert graph.subset(some_facts).num_facts == int(some_facts.sum())
     for entity in range(plain.num_entities):
-        found, total = live.facts_of(entity, 100)
+        found, total, _ = live.facts_of(entity, 100)
         mine = {fact for fact in facts if live.entities[entity] in (fact[0], fact[2])}
         assert ({live.names(fact) for fact in found}, total) == (mine, len(mine))
 
@@ -456,3 +456,33 @@ def test_a_store_without_changes_changes_nothing(saved: Path) -> None:
     with store.writing():
         store.write([Change("link 0", "next", "link 1", True, True)])
     assert with_changes(saved, graph, Run(saved).reference.fingerprint) is graph
+
+
+def test_a_snapshot_has_the_facts_of_its_version(tmp_path: Path) -> None:
+    """While another process adds facts, one per version."""
+    base = chain_world(8).graph
+    live, other = (LiveGraph(base, tmp_path, base.fingerprint) for _ in range(2))
+    done = threading.Event()
+
+    def add() -> None:
+        for number in range(150):
+            other.add([(f"new {number}", "next", "link 1")])
+        done.set()
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    seen = set()
+    while True:
+        is_last = done.is_set()
+        graph, version = live.snapshot()
+        assert graph.num_facts == base.num_facts + version
+        assert live.size()[1] >= base.num_facts + version
+        seen.add(version)
+        if is_last:
+            break
+    adding.join()
+    assert max(seen) == 150
+    assert live.change([("new 3", "next", "link 1")], True) == (0, 150)
+    assert live.change([("new 3", "next", "link 1")], False) == (1, 151)
+    live.close()
+    other.close()

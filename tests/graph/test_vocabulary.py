@@ -173,3 +173,47 @@ def test_lookups_work_on_memory_mapped_names(tmp_path: Path) -> None:
     mapped = Vocabulary(blob, offsets, "entity")
     assert mapped == original
     assert mapped.index("Zoë") == 2
+
+
+def colliding_names(count: int) -> list[str]:
+    """Names with equal hashes, whatever the odd multiplier: made of a Thue-Morse word of 2^11
+    letters and its complement."""
+    word = "a"
+    while len(word) < 2048:
+        word += word.translate(str.maketrans("ab", "ba"))
+    other = word.translate(str.maketrans("ab", "ba"))
+    digits = count.bit_length()
+    return [
+        "".join(other if number >> digit & 1 else word for digit in range(digits))
+        for number in range(count)
+    ]
+
+
+def test_names_made_to_collide_cost_no_more_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = colliding_names(64)
+    read = Vocabulary._bytes
+    reads: list[int] = []
+
+    def counting(self: Vocabulary, index: int) -> bytes:
+        reads.append(index)
+        return read(self, index)
+
+    monkeypatch.setattr(Vocabulary, "_bytes", counting)
+    vocabulary = entities("first", *names, "last")
+    assert len(set(vocabulary.hash_index[0].tolist())) == 3
+    assert [vocabulary.get(name) for name in names] == list(range(1, 65))
+    assert vocabulary.get(colliding_names(65)[64]) is None
+    assert len(reads) <= 4 * len(names)
+    more = vocabulary.extended(colliding_names(128)[64:])
+    assert more.get(names[0]) == 1
+    with pytest.raises(InputError, match="occurs twice, as number 2 and 65"):
+        entities("first", *names, names[1])
+
+
+def test_colliding_names_in_any_order() -> None:
+    """The index of a saved graph may list equal hashes in any order."""
+    names = colliding_names(8)
+    vocabulary = entities(*names)
+    hashes, ids = vocabulary.hash_index
+    opened = Vocabulary(vocabulary.blob, vocabulary.offsets, "entity", (hashes, ids[::-1].copy()))
+    assert [opened.get(name) for name in names] == list(range(8))

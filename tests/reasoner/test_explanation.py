@@ -17,7 +17,14 @@ from oneshot.experiments.bench.rules import RuleBook, Truth, right_answers
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor import Predictor
-from oneshot.reasoner.explanation import agreement, edge_gradients, edge_shares, without
+from oneshot.reasoner import cone
+from oneshot.reasoner.explanation import (
+    agreement,
+    edge_gradients,
+    edge_shares,
+    without,
+    without_facts,
+)
 from oneshot.reasoner.paths import heaviest_paths, hops
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, PPRSampler, Sampler
@@ -70,6 +77,59 @@ def test_gradients_agree_with_finite_differences(options, scale):
                 scores.append(reasoner.predictor(batch, list(weights))[target])
         slope = (scores[1] - scores[0]) / 2e-5
         assert slope == pytest.approx(float(gradient[layer, edge]), rel=1e-4, abs=1e-9)
+
+
+CONE_VARIANTS = [
+    *VARIANTS,
+    {"message": "redgnn", "gate": False, "aggregate": "pna", "norm": True, "shortcut": True},
+    {"message": "redgnn", "compose": "add", "gate": False, "aggregate": "mean", "readout": "dot"},
+    {"message": "redgnn", "compose": "add", "gate_mask": "reached", "priors": True},
+    {"message": "nbfnet", "aggregate": "max", "readout": "dot", "concat": True, "priors": True},
+    {"message": "redgnn", "gate_mask": "reached", "readout": "dot", "aggregate": "pna"},
+    {"aggregate": "pna", "aggregate_over": "graph", "gate": False, "readout": "mlp"},
+    {"aggregate": "max", "aggregate_over": "graph", "reinject": True, "concat": True},
+    {"aggregate": "mean", "aggregate_over": "graph", "reinject": True, "readout": "mlp"},
+]
+
+
+@pytest.mark.parametrize("options", CONE_VARIANTS)
+@pytest.mark.parametrize("num_layers", [1, 4])
+def test_a_cone_gives_the_results_of_the_whole_subgraph(options, num_layers, monkeypatch):
+    """Shares and scores without facts are those that the predictor gives on the whole subgraph."""
+    monkeypatch.setattr(cone, "_EDGES_AT_ONCE", 100)  # in several parts
+    reasoner = reasoner_on(random_graph(5), num_layers=num_layers, **options)
+    predictor, count = reasoner.predictor, reasoner.graph.num_relations
+    for seed in range(4):
+        batch, target = reachable_question(reasoner, seed)
+        for row in (target, int(batch.source[0])):
+            found = edge_shares(predictor, batch, row, points=3)
+            wanted = [edge_gradients(predictor, batch, row, scale) for scale in (1 / 6, 0.5, 5 / 6)]
+            torch.testing.assert_close(found, torch.stack(wanted).mean(0))
+            facts = (batch.edges[1] < 2 * count).nonzero().squeeze(1)[:12].tolist()
+            groups = [facts[:1], facts[1:4], facts, []]
+            removed = [without_facts(batch, edges, count) for edges in groups]
+            scores = cone.Cone(predictor, batch, row).scores_without(
+                [gone for gone, _ in removed], [degree for _, degree in removed]
+            )
+            with torch.no_grad():
+                whole = [float(predictor(without(batch, edges, count))[row]) for edges in groups]
+            assert scores == pytest.approx(whole)
+
+
+def test_a_cone_is_smaller_than_its_subgraph():
+    """Along a chain, only the entities between the two ends matter."""
+    facts = [(i, 0, i + 1) for i in range(40)]
+    names = Vocabulary.numbered(41, "entity"), Vocabulary.numbered(1, "relation")
+    reasoner = reasoner_on(KnowledgeGraph(torch.tensor(facts), *names), num_layers=4)
+    batch = reasoner.sampler.sample(reasoner.graph, torch.tensor([[20, 0]]))
+    found = cone.Cone(reasoner.predictor, batch, int(batch.find(torch.tensor([23]))[0]))
+    assert batch.num_entities == 41
+    assert [batch.entities[step.rows].tolist() for step in found.steps] == [
+        [20, 21],
+        [21, 22],
+        [22, 23],
+        [23],
+    ]
 
 
 def test_shares_add_up_to_the_score():

@@ -10,9 +10,11 @@ import torch
 from tests.support.samples import chain_world, tiny_predictor
 
 import oneshot
+from oneshot.config import PredictorConfig
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
+from oneshot.predictor import Predictor
 from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions, Calibration, Prediction
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import FittedSampler, PPRSampler
@@ -31,13 +33,14 @@ def reasoner() -> Reasoner:
 def test_answers_are_the_highest_scores(reasoner: Reasoner) -> None:
     found = reasoner.predict("link 0", "next", top=4)
     batch, scores = reasoner.reason(torch.tensor([[0, 0]]))
-    order = scores.argsort(descending=True, stable=True)[:4]
+    order = scores.argsort(descending=True, stable=True)
+    order = order[batch.entities[order] != 0][:4]  # not the query entity itself
     assert [a.entity for a in found] == [f"link {i}" for i in batch.entities[order].tolist()]
     assert [a.score for a in found] == scores[order].tolist()
     assert (found.entity, found.relation) == ("link 0", "next")
     assert (found.num_entities, found.num_edges) == (batch.num_entities, batch.num_edges)
     assert found.num_entities == 6
-    assert len(reasoner.predict("link 0", "next", top=100)) == 6
+    assert len(reasoner.predict("link 0", "next", top=100)) == 5
     assert found[0] is found.answers[0]
     assert found[1:3] == found.answers[1:3]
 
@@ -90,6 +93,21 @@ def test_candidates_are_the_only_answers(reasoner: Reasoner) -> None:
         reasoner.predict("link 0", "next", candidates=["lnk 6"])
     with pytest.raises(InputError, match='must be "seen" or a list'):
         reasoner.predict("link 0", "next", candidates="sen")  # type: ignore[arg-type]
+
+
+def test_an_entity_is_its_own_answer_only_if_the_graph_relates_it_to_itself() -> None:
+    names = Vocabulary.numbered(4, "entity"), Vocabulary.numbered(2, "relation")
+    facts = torch.tensor([[0, 0, 1], [1, 0, 2], [2, 1, 3], [2, 1, 2]])
+    graph = KnowledgeGraph.from_facts(facts, *names)
+    predictor = Predictor(PredictorConfig(num_layers=3, dim=8), 2)
+    reasoner = Reasoner(graph, PPRSampler(1.0), predictor)
+    for entity, own in ((0, False), (1, False), (2, True), (3, False)):
+        for options in ({}, {"candidates": "seen"}):
+            found = reasoner.predict(entity, 0, inverse=True, top=9, **options)
+            assert (str(entity) in [a.entity for a in found]) <= own
+        assert (str(entity) in [a.entity for a in reasoner.predict(entity, 0, top=9)]) == own
+        given = reasoner.predict(entity, 0, candidates=[entity])
+        assert [a.entity for a in given] == [str(entity)]
 
 
 def test_candidates_seen_with_the_relation(reasoner: Reasoner) -> None:

@@ -338,8 +338,8 @@ def test_a_graph_that_is_gone_is_named(tmp_path: Path) -> None:
         Reasoner.load(tmp_path / "run")
     run, gone = tmp_path / "run", tmp_path / "data"
     assert str(caught.value) == (
-        f"{run}: its graph {gone} was not found; give it with --data, or set ONESHOT_DATA to "
-        "the directory that contains it"
+        f"{run}: its graph {gone} was not found; put it there, set ONESHOT_DATA to the directory "
+        "that contains it, or (predict, evaluate) give it with --data"
     )
 
 

@@ -140,7 +140,7 @@ def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
     ask(page, "link 1", "after")
     settled(page)
     ask(page, "newcomer", "after")
-    expect(page.get_by_role("alert")).to_contain_text("unknown entity 'newcomer'")
+    expect(page.locator("#problem")).to_contain_text("unknown entity 'newcomer'")
     expect(page.locator("#answers-card")).to_be_hidden()  # they answered another question
     for tail in ("link 3", "link 9"):
         page.locator("#head").fill("newcomer")
@@ -148,7 +148,7 @@ def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
         page.locator("#tail").fill(tail)
         page.keyboard.press("Escape")
         page.get_by_role("button", name="Add the fact").click()
-        expect(page.locator("#added")).to_have_text(f"Added: newcomer, next, {tail}.")
+        expect(page.locator("#added")).to_have_text(f"Added: newcomer, next, {tail}. Undo")
     expect(page.locator("#answers-title")).to_have_text("(newcomer, after, ?)")
     expect(page.locator("#answers tbody tr")).to_have_count(10)
     expect(page.locator("#facts li")).to_have_count(2)
@@ -157,6 +157,80 @@ def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
     assert len(request(f"{url}/v1/entities/newcomer").json["facts"]) == 2
     page.get_by_role("button", name="Remove newcomer, next, link 9").click()
     expect(page.locator("#facts li")).to_have_count(1)
+    # What was removed by mistake is put back.
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#added")).to_contain_text("Added: newcomer, next, link 9.")
+    expect(page.locator("#facts li")).to_have_count(2)
+
+
+def test_a_failed_explanation_does_not_leave_the_previous_one(page: Any) -> None:
+    expect = sync_api.expect
+    ask(page, "link 1", "after")
+    settled(page)
+    page.route("**/v1/explain", lambda route: route.fulfill(status=200, body="{"))
+    ask(page, "link 5", "after")
+    expect(page.locator("#answers-title")).to_have_text("(link 5, after, ?)")
+    expect(page.locator("#why-problem")).to_contain_text("The response is not from the service")
+    expect(page.locator("#paths li")).to_have_count(0)
+    expect(page.locator("#drawing svg")).to_have_count(0)
+
+
+def test_an_error_of_the_form_is_shown_beside_it(page: Any) -> None:
+    page.locator("#head").fill("newcomer")
+    page.locator("#label").fill("nxt")
+    page.locator("#tail").fill("link 1")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Add the fact").click()
+    shown = page.locator("#add-card .problem")
+    sync_api.expect(shown).to_contain_text("unknown relation 'nxt'")
+    sync_api.expect(shown).to_be_in_viewport()
+
+
+def test_a_name_from_right_to_left_turns_nothing_else(page: Any, url: str) -> None:
+    name = "\u202eabc"  # turns all that follows it in the same text
+    facts = [[name, "next", "link 1"], ["link 2", "next", name]]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.goto(f"{url}/#entity=link+2&relation=next")
+    page.locator("#answers button", has_text="abc").click()
+    settled(page)
+    isolated = page.evaluate(
+        "[...document.querySelectorAll('#answers-card, #why-title, #paths, #facts')]"
+        ".every((part) =>"
+        " { const walker = document.createTreeWalker(part, NodeFilter.SHOW_TEXT); let node;"
+        " while ((node = walker.nextNode())) if (node.data.includes('\u202e') &&"
+        " node.parentElement.tagName !== 'BDI') return false; return true; })"
+    )
+    assert isolated
+    assert page.locator("#paths bdi", has_text="abc").count() > 0
+
+
+def test_a_known_fact_has_no_probability(page: Any) -> None:
+    ask(page, "link 2", "next")
+    known = page.locator("#answers tbody tr", has=page.locator(".known"))
+    sync_api.expect(known.first).to_be_visible()
+    assert known.locator("meter").count() == 0
+    others = page.locator("#answers tbody tr", has_not=page.locator(".known"))
+    assert others.locator("meter").count() == others.count()
+
+
+def test_the_beginning_of_a_name_is_enough(page: Any, url: str) -> None:
+    facts = {"facts": [["Bolivia", "next", "link 1"]]}
+    assert request(f"{url}/v1/facts", facts).status == 200
+    page.get_by_label("Entity", exact=True).fill("boliv")
+    page.locator("#relation").fill("aft")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("#answers-title")).to_have_text("(Bolivia, after, ?)")
+
+
+def test_the_focus_stays_after_a_walk_by_keyboard(page: Any) -> None:
+    ask(page, "link 12", "after")
+    settled(page)
+    page.locator("#drawing g.entity[role=button]:not([data-entity='link 12'])").first.focus()
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("#answers-title")).to_be_focused()
+    settled(page)
+    sync_api.expect(page.locator("#answers-title")).to_be_focused()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -166,6 +240,7 @@ def test_it_fits_a_phone_and_can_be_read(page: Any, scheme: Any) -> None:
     ask(page, "link 5", "next")
     sync_api.expect(page.locator("#drawing svg")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert page.locator("#drawing svg").bounding_box()["width"] <= PHONE["width"]
     small = page.evaluate(
         "[...document.querySelectorAll('button, input:not([type=checkbox])')]"
         ".filter((e) => e.offsetParent && e.getBoundingClientRect().height < 32).length"

@@ -11,12 +11,14 @@ from tests.support.services import saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+from pydantic import ValidationError
+
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
-from oneshot.serve import engine, server
+from oneshot.serve import engine, schemas, server
 from oneshot.serve import entity_search as names_module
 from oneshot.serve.app import create_app
 from oneshot.serve.engine import ExpiredError, OverloadedError, Question
-from oneshot.serve.entity_search import NameSearch, fold
+from oneshot.serve.entity_search import NameIndex, NameSearch, fold
 from oneshot.serve.limits import Limits, RouteLimits, limited
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.service import Service
@@ -65,6 +67,46 @@ def test_new_names_are_found_at_once() -> None:
     assert index.search("Brand new", 5) == ["Brand new"]
     nothing = NameSearch(Vocabulary.from_names([], "entity"), np.array([], np.int64))
     assert nothing.search("abc", 5) == []
+
+
+def test_a_new_name_is_folded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = GrowingVocabulary(Vocabulary.from_names(["old"], "entity"))
+    index = NameSearch(names, np.array([1]))
+    lengths: list[int] = []
+
+    def counting(text: str) -> str:
+        lengths.append(len(text))
+        return fold(text)
+
+    monkeypatch.setattr(names_module, "fold", counting)
+    for number in range(50):
+        names.add(f"{number} " + "\ufdfa" * 4000)
+    for _ in range(5):
+        assert len(index.search("4", 100)) >= 11
+    assert sum(length > 10 for length in lengths) == 50
+    assert max(lengths) <= 256
+
+
+def test_a_long_text_is_compared_by_its_beginning() -> None:
+    names = Vocabulary.from_names(["a" * 300, "b" * 300], "entity")
+    index = NameIndex(names, np.array([1, 1]))
+    found = index.alike("a" * 4000, 5)
+    assert [name for _, _, name in found] == ["a" * 300]
+
+
+def test_errors_of_a_body_are_few() -> None:
+    unknown = {f"key {number}": number for number in range(100_000)}
+    asked = {"entity": "a", "relation": "b"}
+    bodies = [
+        {"questions": [asked], **unknown},
+        {"questions": [{**asked, **unknown}] * 2},
+        {**unknown, "questions": [asked]},
+    ]
+    for body, count in zip(bodies, (20, 40, 20), strict=True):
+        with pytest.raises(ValidationError) as caught:
+            schemas.PredictIn.model_validate(body)
+        assert caught.value.error_count() == count
+        assert {error["type"] for error in caught.value.errors()} == {"extra_forbidden"}
 
 
 def test_search_agrees_with_a_plain_look_at_all_names() -> None:
@@ -133,10 +175,9 @@ def test_every_route_declares_its_limits(service: Service) -> None:
     assert limits.find("/v1/predict", "PUT") == Limits()
     assert limits.find("/v1/healthz", "PUT") == Limits(token=False)
     assert limits.find("/v1/nothing", "GET") == Limits()
-    assert limits.find("/nothing", "GET") == Limits(token=False)
-    # A line end leads to the same routes.
-    assert limits.find("/metrics\n", "GET") == Limits()
-    assert limits.find("/v1/facts\n", "POST") == Limits(json=True)
+    assert limits.find("/nothing", "GET") == Limits()
+    # The guard refuses a path with a line end.
+    assert limits.find("/v1/healthz\n", "GET") == Limits()
 
 
 def test_a_route_without_limits_ends_the_start(
@@ -209,6 +250,9 @@ def test_the_queue_is_bounded_and_batches_are_full(
     with pytest.raises(OverloadedError):
         engine.ask([Question(8, 0)], soon())
     waiting[5].cancel()  # makes room
+    with pytest.raises(OverloadedError):  # at the measured pace it would be too late
+        engine.ask([Question(9, 0)], soon(0.0))
+    engine._pace = 0.0
     late = engine.ask([Question(9, 0)], soon(0.0))
     slow.go.set()
     for future in (*first, *waiting[:5]):
@@ -242,9 +286,9 @@ def test_explanations_take_turns_with_questions(
     reasons = [engine.explain(Question(1, 0), 2, 3, soon()) for _ in range(2)]
     asked = engine.ask([Question(3, 0)], soon())
     slow.go.set()
-    assert reasons[0].result(60).answer == "link 2"
+    assert reasons[0].result(60)[0].answer == "link 2"
     assert asked[0].result(60).prediction.entity == "link 3"
-    assert reasons[1].result(60).paths
+    assert reasons[1].result(60)[0].paths
     assert first[0].done()
 
 

@@ -106,7 +106,7 @@ def test_answers_are_explained_on_the_subgraph_they_were_found_in(
     with monkeypatch.context() as patch:
         patch.setattr(Sampler, "sample", counting)
         results = request(f"{url}/v1/predict", body).json["results"]
-    assert sampled == [1, 1]
+    assert sampled == [2]
     for question, result in zip(questions, results, strict=True):
         assert ["paths" in answer for answer in result["answers"]] == [True] * 10 + [False] * 2
         for answer in result["answers"][:10]:
@@ -209,13 +209,34 @@ def test_probes_may_ask_for_the_head_alone(url: str, path: str) -> None:
     assert not reply.body
 
 
+def test_a_bad_query_does_not_refuse_the_others(url: str) -> None:
+    unknown = [{"entity": "lnik 12", "relation": "next"}, {"entity": "link 1", "relation": "nxt"}]
+    asked = {"questions": [QUESTION, *unknown, QUESTION], "top": 3}
+    first, second, third, last = request(f"{url}/v1/predict", asked).json["results"]
+    assert len(first["answers"]) == len(last["answers"]) == 3
+    for result, question in zip((second, third), unknown, strict=True):
+        assert result["query"] == question
+        assert (result["answers"], result["error"]["status"]) == ([], 404)
+        assert "unknown" in result["error"]["detail"]
+        assert result["version"] == first["version"]
+    assert "link 12" in second["error"]["nearest"]
+    # If all are bad, the request is.
+    problem = refused(request(f"{url}/v1/predict", {"questions": unknown}), 404)
+    assert "link 12" in problem["nearest"]
+
+
 def test_refusals_help(url: str) -> None:
     asked = {"questions": [{"entity": "lnik 12", "relation": "next"}]}
     problem = refused(request(f"{url}/v1/predict", asked), 404)
     assert "link 12" in problem["nearest"]
     assert "did you mean" in problem["detail"]
     problem = refused(request(f"{url}/v1/predict", {"questions": [QUESTION], "top": 0}), 422)
-    assert problem["errors"][0]["pointer"] == "/body/top"
+    assert problem["errors"][0]["pointer"] == "/top"
+    odd = {"questions": [{**QUESTION, "a/b~c": 1}]}
+    problem = refused(request(f"{url}/v1/predict", odd), 422)
+    assert problem["errors"][0]["pointer"] == "/questions/0/a~1b~0c"
+    problem = refused(request(f"{url}/v1/entities?limit=0"), 422)
+    assert problem["errors"][0]["parameter"] == "limit"
     reply = request(f"{url}/v1/facts", method="PUT")
     refused(reply, 405)
     assert reply.headers["allow"] == "DELETE, POST"
@@ -245,6 +266,32 @@ def test_too_large_requests_are_not_read(url: str) -> None:
     connection.request("POST", "/v1/facts", endless(), {"Content-Type": "application/json"})
     assert connection.getresponse().status == 413
     connection.close()
+
+
+def test_a_large_body_is_parsed_beside_the_event_loop(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, threads = json.loads, []
+
+    def noting(text: Any, *arguments: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return parse(text, *arguments, **options)
+
+    unknown = {f"key {number}": number for number in range(20_000)}
+    body = json.dumps({"questions": [QUESTION], **unknown}).encode()
+    monkeypatch.setattr("oneshot.serve.app.json.loads", noting)
+    reply = request(f"{url}/v1/predict", body)
+    monkeypatch.undo()
+    assert len(refused(reply, 422)["errors"]) == 20
+    assert len(threads) == 1
+    assert "AnyIO worker thread" in threads[0]
+
+
+def test_a_new_name_is_not_too_long(url: str) -> None:
+    facts = {"facts": [["x" * 1025, "next", "link 1"]]}
+    problem = refused(request(f"{url}/v1/facts", facts), 422)
+    assert "1,025 characters; at most 1,024" in problem["detail"]
+    assert request(f"{url}/v1/facts", facts, "DELETE").json["removed"] == 0
 
 
 def test_a_faulty_predictor_is_no_secret_told(
@@ -505,21 +552,37 @@ def test_facts_that_cannot_be_kept(tmp_path: Path) -> None:
         refused(request(f"{url}/v1/entities/b"), 404)
 
 
-def test_a_run_that_cannot_be_written_is_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_service_writes_nothing(tmp_path: Path) -> None:
     run_path = saved_run(tmp_path / "run", 8)
-    monkeypatch.setattr("oneshot.serve.service.os.access", lambda *_: False)
+
+    def files() -> dict[str, bytes]:
+        # Without the memory that SQLite shares between processes if one of them has written.
+        found = (file for file in run_path.iterdir() if file.is_file())
+        return {file.name: file.read_bytes() for file in found if not file.name.endswith("-shm")}
+
+    before = files()
     with serving(Service(run_path, ServeSettings(read_only=True))) as url:
         assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
         assert request(f"{url}/v1/readyz").json["read_only"]
-    assert not (run_path / STORE).exists()
-    Run(run_path).live_graph().add([("a", "next", "b")])
+        assert files() == before
+        # Changes of other processes count, in a store that was not there before.
+        live = Run(run_path).live_graph()
+        live.add([("a", "next", "b")])
+        assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
+        live.close()
+    before = files()
     with serving(Service(run_path, ServeSettings(read_only=True))) as url:
         assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
+        assert files() == before
+        live = Run(run_path).live_graph()
+        live.add([("c", "next", "b")])
+        assert request(f"{url}/v1/entities/c").json["facts"] == [["c", "next", "b"]]
+        live.close()
+        assert request(f"{url}/v1/readyz").json["version"] == 2
 
 
-def test_the_command_serves_and_stops(tmp_path: Path, run_path: Path) -> None:
+def test_the_command_serves_and_stops(tmp_path: Path) -> None:
+    run_path = saved_run(tmp_path / "run", 8)
     token = tmp_path / "token"
     token.write_text("abc\n")
     command = [sys.executable, "-m", "oneshot", "serve", run_path, "--port", "0", "--json"]
@@ -530,8 +593,43 @@ def test_the_command_serves_and_stops(tmp_path: Path, run_path: Path) -> None:
         assert request(f"{url}/v1/relations").status == 401
         given = {"Authorization": "Bearer abc"}
         assert request(f"{url}/v1/relations", headers=given).status == 200
+        facts = {"facts": [["stopped", "next", "link 1"]]}
+        assert request(f"{url}/v1/facts", facts, headers=given).status == 200
         process.terminate()
-        assert process.wait(timeout=120) in (0, -15)
+        assert process.wait(timeout=120) == 0
+    # The store was closed: all is in one file.
+    assert [file.name for file in run_path.glob(f"{STORE}*")] == [STORE]
+
+
+@pytest.mark.parametrize("what", ["query", "explanation", "change"])
+def test_what_is_not_done_when_the_service_stops_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(grace=0.1))
+    begun, go = threading.Event(), threading.Event()
+
+    def held(*_: Any, **__: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        raise ValueError("too late")
+
+    bodies = {
+        "query": ("predict", {"questions": [QUESTION] * 30}),
+        "explanation": ("explain", {**QUESTION, "answer": "link 2"}),
+        "change": ("facts", {"facts": [["a", "next", "b"]]}),
+    }
+    path, body = bodies[what]
+    with ThreadPoolExecutor(2) as pool, serving(service) as url:
+        monkeypatch.setattr(service.reasoner, "scores", held)
+        monkeypatch.setattr(engine, "explain", held)
+        monkeypatch.setattr(service.live, "change", held)
+        reply = pool.submit(request, f"{url}/v1/{path}", body)
+        assert begun.wait(60)
+        # The rest of the block waits for what is computed.
+        pool.submit(lambda: reply.result() and go.set())
+    problem = refused(reply.result(), 503)
+    assert "stopping" in problem["detail"]
+    assert reply.result().headers["retry-after"]
 
 
 def test_wrong_use_of_serve(

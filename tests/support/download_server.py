@@ -10,7 +10,7 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 class Server(ThreadingHTTPServer):
     """Serves `files`; a connection ends after `cut` bytes of an answer, `failures` answers are 503.
 
-    `asked`: (path, Range) of each request.
+    `asked`: (path, Range) of each request. `moved`: redirections, from a path to an address.
     """
 
     daemon_threads = True
@@ -23,6 +23,7 @@ class Server(ThreadingHTTPServer):
         self.ranges = True
         self.tag = '"1"'
         self.asked: list[tuple[str, str | None]] = []
+        self.moved: dict[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -35,6 +36,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server, wanted = self.server, self.headers["Range"]
         server.asked.append((self.path, wanted))
+        if self.path in server.moved:
+            self.send_response(302)
+            self.send_header("Location", server.moved[self.path])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         content = server.files.get(self.path)
         if content is None or server.failures:
             server.failures -= content is not None

@@ -1,8 +1,10 @@
 """Services for tests: small runs, served in the background, and plain requests to them."""
 
 import json
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +36,14 @@ def saved_run(path: Path, links: int = 30) -> Path:
     graph = chain_world(links).graph
     Reasoner(graph, PPRSampler(0.5), predictor, Calibration(1.0, 0.0, 9)).save(path)
     return path
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def request(

@@ -26,6 +26,15 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on (0 = any free port).")
     ] = 8000,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Host name of the service, such as that of a proxy in front of it; requests to "
+            "other names are rejected (may be repeated; * = any name).",
+            show_default="localhost and IP addresses",
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -48,6 +57,15 @@ def serve(
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Time limit per request in seconds.")
     ] = 30.0,
+    connections: Annotated[
+        int, typer.Option(min=1, help="Maximum number of open connections.")
+    ] = 1000,
+    grace_period: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Time for open requests to finish when the service stops, in seconds."
+        ),
+    ] = 10.0,
     data: Annotated[
         str | None,
         typer.Option(
@@ -79,6 +97,9 @@ def serve(
         batch_wait=batch_wait / 1000,
         queue=queue,
         timeout=timeout,
+        hosts=tuple(allow_host or ()),
+        connections=connections,
+        grace=grace_period,
     )
     if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
         console.note(f"anyone who can reach {host} can query and change facts; see --token-file")

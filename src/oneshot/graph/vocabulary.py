@@ -2,7 +2,8 @@
 
 Millions of names as Python strings cost hundreds of bytes each, so the names are stored as
 one block of UTF-8 with offsets, which can be memory-mapped. Lookup uses a sorted array of 64-bit
-hashes, verified against the bytes, without a dictionary.
+hashes, verified against the bytes, without a dictionary. Names with equal hashes can be made on
+purpose; only these few are in a dictionary, so that however many there are, a lookup is fast.
 """
 
 import difflib
@@ -104,12 +105,12 @@ class Vocabulary(Sequence[str]):
         hashes, ids = self.hash_index
         wanted = np.uint64(_hash(encoded))
         position = int(np.searchsorted(hashes, wanted))
-        while position < len(hashes) and hashes[position] == wanted:
-            found = int(ids[position])
-            if self._bytes(found) == encoded:
-                return found
-            position += 1
-        return None
+        if position == len(hashes) or hashes[position] != wanted:
+            return None
+        if position + 1 < len(hashes) and hashes[position + 1] == wanted:
+            return self._colliding.get(encoded)
+        found = int(ids[position])
+        return found if self._bytes(found) == encoded else None
 
     def index(self, name: str, *_: Any) -> int:
         """The id of a name; raises for an unknown name, with the nearest names."""
@@ -150,17 +151,27 @@ class Vocabulary(Sequence[str]):
 
     def check_distinct(self) -> None:
         """Raise if a name occurs twice."""
+        first: dict[bytes, int] = {}
+        for number in self._with_equal_hashes():
+            name = self._bytes(number)
+            if name in first:
+                raise InputError(
+                    f"{self.kind} {name.decode()!r} occurs twice, as number {first[name]} and "
+                    f"{number}"
+                )
+            first[name] = number
+
+    @cached_property
+    def _colliding(self) -> dict[bytes, int]:
+        """The names that share their hash with another name, and their ids."""
+        return {self._bytes(number): number for number in self._with_equal_hashes()}
+
+    def _with_equal_hashes(self) -> list[int]:
+        """The ids of names that share their hash with another name, ascending."""
         hashes, ids = self.hash_index
-        for position in np.flatnonzero(hashes[1:] == hashes[:-1]):
-            # Equal hashes of different names are possible; only equal names are an error.
-            run = ids[hashes == hashes[position]]
-            names = [self[i] for i in run.tolist()]
-            for name in names:
-                if names.count(name) > 1:
-                    first, second = sorted(i for i in run.tolist() if self[i] == name)[:2]
-                    raise InputError(
-                        f"{self.kind} {name!r} occurs twice, as number {first} and {second}"
-                    )
+        same = np.flatnonzero(hashes[1:] == hashes[:-1])
+        numbers: list[int] = np.unique(ids[np.concatenate([same, same + 1])]).tolist()
+        return numbers
 
     def _bytes(self, index: int) -> bytes:
         return self.blob[self.offsets[index] : self.offsets[index + 1]].tobytes()

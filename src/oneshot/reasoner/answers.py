@@ -179,7 +179,8 @@ class Candidates(NamedTuple):
 
     `entities` int64 [k]; `scores` float32 [k]; `known` bool [k]: whether the graph contains the
     fact; `answerable`: whether the query entity has any fact,
-    or the sampler finds likely answers without; `num_edges`: of the subgraph.
+    or the sampler finds likely answers without; `num_edges`: of the subgraph; `reflexive`: whether
+    the graph contains a fact of the query entity with itself.
     """
 
     query: tuple[int, int]
@@ -188,6 +189,7 @@ class Candidates(NamedTuple):
     known: Tensor
     answerable: bool
     num_edges: int
+    reflexive: bool
 
 
 def candidates_of(
@@ -228,6 +230,7 @@ def candidates_of(
             torch.isin(entities[place], source[place][asked]),
             not needs_facts or degree[place] > 0,
             edges[place],
+            bool((source[place] == head[place]).any()),
         )
 
 
@@ -240,12 +243,15 @@ def best_answers(
 ) -> tuple[Answer, ...]:
     """The candidates with the highest scores, as selected by the options; ties by lower id.
 
-    `allowed` int64 [m]: entities that may be answers, None for all. A query that is not
+    `allowed` int64 [m]: entities that may be answers, None for all. The query entity is no answer
+    unless the graph relates it to itself, or it is among given candidates. A query that is not
     answerable has no answers.
     """
     if not found.answerable:
         return ()
     keep = ~found.known if options.exclude_known else torch.ones_like(found.known)
+    if not found.reflexive and (options.candidates is None or options.candidates == "seen"):
+        keep &= found.entities != found.query[0]
     if allowed is not None:
         keep &= torch.isin(found.entities, allowed.cpu())
     if calibration is None:

@@ -11,7 +11,7 @@ to which the same relations lead. Both steps make the first path a true rule mor
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -23,6 +23,7 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
+from oneshot.reasoner.cone import Cone, cone_of
 from oneshot.reasoner.paths import WeightedPath, heaviest_paths, hops, routes
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
@@ -168,10 +169,14 @@ def explain(
     answers: Sequence[int],
     paths: int = 5,
     beam: int = 32,
+    known: Tensor | None = None,
+    proceed: Callable[[], None] = lambda: None,
 ) -> list[Explanation]:
     """Explanations of several answers to one query; see `Reasoner.explain`.
 
-    `batch`: the subgraph of the query; `answers`: ids of entities in it.
+    `batch`: the subgraph of the query; `answers`: ids of entities in it. `known`: the answers that
+    the graph contains, int64 [m]; if given, the adjacency of the graph is not read, which another
+    thread may be changing. `proceed`: called between the steps; what it raises ends the work.
     """
     if paths < 1 or beam < 1:
         raise InputError(f"paths and beam must be at least 1, not {paths} and {beam}")
@@ -179,7 +184,7 @@ def explain(
     reasoner.predictor.eval()
     reasoner.relate()
     try:
-        explainer = _Explainer(reasoner, batch)
+        explainer = _Explainer(reasoner, batch, known, proceed)
         return [explainer.explained(answer, paths, beam) for answer in answers]
     finally:
         reasoner.predictor.train(was_training)
@@ -188,11 +193,20 @@ def explain(
 class _Explainer:
     """Explains answers to the single query of a batch; shared values are computed once."""
 
-    def __init__(self, reasoner: Reasoner, batch: SubgraphBatch) -> None:
+    def __init__(
+        self,
+        reasoner: Reasoner,
+        batch: SubgraphBatch,
+        known: Tensor | None,
+        proceed: Callable[[], None],
+    ) -> None:
+        self.proceed = proceed
         self.graph, self.predictor, self.batch = reasoner.graph, reasoner.predictor, batch
         self.source = int(batch.source[0])
         self.head, self.relation = batch.queries[0].tolist()
-        self.known = reasoner.known_answers(self.head, self.relation)
+        if known is None:
+            known = reasoner.known_answers(self.head, self.relation)
+        self.known = known
         self.distance = hops(batch, self.source)
         with torch.no_grad():
             self.scores = self.predictor(batch)
@@ -202,14 +216,15 @@ class _Explainer:
         """The explanation of one answer."""
         graph = self.graph
         target = int(self.batch.find(torch.tensor([answer], device=self.batch.device))[0])
-        found = routes(self.batch, self._weighed_paths(target, max(beam, paths)), self.relation)
+        cone = cone_of(self.predictor, self.batch, target)
+        found = routes(self.batch, self._weighed_paths(cone, max(beam, paths)), self.relation)
         return Explanation(
             entity=graph.entities[self.head],
             relation=graph.relation_name(self.relation),
             answer=graph.entities[answer],
             score=float(self.scores[target]),
             known=bool((self.known == answer).any()),
-            paths=tuple(self._path(target, path, parallel) for path, parallel in found[:paths]),
+            paths=self._paths(cone, found[:paths]),
             num_layers=self.predictor.config.num_layers,
             graph=graph,
             batch=self.batch,
@@ -217,45 +232,35 @@ class _Explainer:
             target=target,
         )
 
-    def _weighed_paths(self, target: int, width: int) -> list[WeightedPath]:
-        """Paths to the entity in row `target`, heaviest first."""
-        batch, source = self.batch, self.source
+    def _weighed_paths(self, cone: Cone, width: int) -> list[WeightedPath]:
+        """Paths to the target of the cone, heaviest first."""
+        batch, source, target = self.batch, self.source, cone.target
         if target != source and int(self.distance[target]) > self.predictor.config.num_layers:
             return []
-        shares = edge_shares(self.predictor, batch, target)
+        shares = cone.shares(_GRADIENT_POINTS, self.proceed)
+        self.proceed()
         identity = 2 * self.graph.num_relations
         found = heaviest_paths(batch, shares, source, target, identity, width)
         found = [_weighed(batch, self.scores, source, target, path) for path in found]
         return sorted(found, key=lambda path: -path.weight)  # stable for ties
 
-    def _path(self, target: int, path: WeightedPath, parallel: int) -> Path:
-        """A path by names, with the score of the target without it."""
+    def _paths(self, cone: Cone, found: Sequence[tuple[WeightedPath, int]]) -> tuple[Path, ...]:
+        """Paths by names, with the score of the target without each."""
+        self.proceed()
         graph, batch = self.graph, self.batch
-        with torch.no_grad():
-            rest = self.predictor(without(batch, path.edges, graph.num_relations))
-        return Path(
-            steps=tuple(_step(graph, batch, edge) for edge in path.edges),
-            weight=path.weight,
-            score_without=float(rest[target]),
-            known=len(path.edges) == 1 and int(batch.edges[1, path.edges[0]]) == self.relation,
-            edges=path.edges,
-            parallel=parallel,
+        removed = [without_facts(batch, path.edges, graph.num_relations) for path, _ in found]
+        rest = cone.scores_without([gone for gone, _ in removed], [left for _, left in removed])
+        return tuple(
+            Path(
+                steps=tuple(_step(graph, batch, edge) for edge in path.edges),
+                weight=path.weight,
+                score_without=score,
+                known=len(path.edges) == 1 and int(batch.edges[1, path.edges[0]]) == self.relation,
+                edges=path.edges,
+                parallel=parallel,
+            )
+            for (path, parallel), score in zip(found, rest, strict=True)
         )
-
-
-def edge_gradients(
-    predictor: Predictor, batch: SubgraphBatch, target: int, scale: float = 1.0
-) -> Tensor:
-    """Gradient of the score of the entity in row `target` with respect to the edge weights, [L, E].
-
-    It is evaluated with all weights equal to `scale`.
-    """
-    dtype = next(predictor.parameters()).dtype
-    weights = torch.full(
-        (predictor.config.num_layers, batch.num_edges), scale, dtype=dtype, device=batch.device
-    ).requires_grad_()
-    score = predictor(batch, list(weights))[target]
-    return torch.autograd.grad(score, weights)[0]
 
 
 def edge_shares(
@@ -264,12 +269,10 @@ def edge_shares(
     """Contribution of each edge in each layer to the score of `target`, [L, E].
 
     The contributions add up to the score minus its limit for weights near 0, up to the error of
-    averaging over `points` points.
+    averaging over `points` points. They are computed on the `Cone` of the target; the gradients are
+    those of `edge_gradients`.
     """
-    total = torch.zeros((), device=batch.device)
-    for point in range(points):
-        total = total + edge_gradients(predictor, batch, target, (point + 0.5) / points)
-    return total / points
+    return cone_of(predictor, batch, target).shares(points)
 
 
 def agreement(
@@ -302,6 +305,16 @@ def _weighed(
 
 def without(batch: SubgraphBatch, edges: Sequence[int], num_relations: int) -> SubgraphBatch:
     """The subgraph of one query without the facts of these edges, in both directions."""
+    gone, degree = without_facts(batch, edges, num_relations)
+    return dataclasses.replace(
+        batch, degree=degree, edges=batch.edges[:, ~gone], edge_query=batch.edge_query[~gone]
+    )
+
+
+def without_facts(
+    batch: SubgraphBatch, edges: Sequence[int], num_relations: int
+) -> tuple[Tensor, Tensor]:
+    """The edges that are gone without the facts of these edges, bool [E], and the degrees [N]."""
     origin, relation, goal = batch.edges
     gone = torch.zeros_like(relation, dtype=torch.bool)
     degree = batch.degree.clone()
@@ -314,9 +327,7 @@ def without(batch: SubgraphBatch, edges: Sequence[int], num_relations: int) -> S
         gone |= (origin == tail) & (relation == label + num_relations) & (goal == head)
         degree[head] -= 1
         degree[tail] -= 1
-    return dataclasses.replace(
-        batch, degree=degree, edges=batch.edges[:, ~gone], edge_query=batch.edge_query[~gone]
-    )
+    return gone, degree
 
 
 def _step(graph: KnowledgeGraph, batch: SubgraphBatch, edge: int) -> Step:

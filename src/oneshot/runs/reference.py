@@ -85,8 +85,8 @@ class GraphReference:
             raise InputError(f"{self.file}: not written by oneshot (origin.options.{wrong[0]})")
         if not source_exists(source):
             raise InputError(
-                f"{run}: its graph {source} was not found; give it with --data, or set "
-                "ONESHOT_DATA to the directory that contains it"
+                f"{run}: its graph {source} was not found; put it there, set ONESHOT_DATA to the "
+                "directory that contains it, or (predict, evaluate) give it with --data"
             )
         return load(source, **options)
 

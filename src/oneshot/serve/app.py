@@ -2,18 +2,21 @@
 
 import json
 import time
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
 
 from oneshot._version import __version__
+from oneshot.graph.graph import INVERSE_MARK
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.serve import schemas
 from oneshot.serve.engine import Question
-from oneshot.serve.limits import MAX_FOUND, MAX_NAME, limited
+from oneshot.serve.limits import LARGE_BODY, MAX_FOUND, MAX_NAME, limited
 from oneshot.serve.pages import PAGE, page_file, reference_page
 from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, handle_errors
 from oneshot.serve.service import Service
@@ -26,6 +29,9 @@ _DESCRIPTION = (
 
 
 _BODY = (408, 413, 415, 422)  # refusals of a body
+_NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "the response is that of the entity tag in If-None-Match"}
+}
 
 
 class _Anything(Convertor[str]):
@@ -49,6 +55,28 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {s: {"description": "refused", "content": content} for s in (400, 401, *statuses)}
 
 
+class _LargeRequest(Request):
+    """A request whose body, if it is large, is parsed in another thread."""
+
+    async def json(self) -> Any:
+        body = await self.body()
+        if len(body) < LARGE_BODY:
+            return await super().json()
+        return await run_in_threadpool(json.loads, body)
+
+
+class _LargeRoute(APIRoute):
+    """A route for bodies that can be large: the event loop serves others in the meantime."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(_LargeRequest(request.scope, request.receive))
+
+        return handle
+
+
 def create_app(service: Service) -> FastAPI:
     """The app of a service. The service must be started separately."""
     app = FastAPI(
@@ -60,6 +88,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # an unknown path is a 404
     )
+    app.router.route_class = _LargeRoute
     handle_errors(app)
     _describe(app)
     _add_questions(app, service)
@@ -75,32 +104,44 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         "/v1/predict",
         response_model=schemas.PredictOut,
         response_model_exclude_none=True,
-        responses=_problems(404, *_BODY, 503, 504),
+        responses=_problems(404, 409, *_BODY, 503, 504),
         summary="Answer queries",
     )
     @limited(json=True, queued=True)
     async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
-        def asked() -> list[Question]:
+        def asked() -> list[Question | Problem]:
             options = AnswerOptions.among(dict(body))
             return [
-                service.question(one.entity, one.relation, one.inverse, options)
+                service.question_or_problem(one.entity, one.relation, one.inverse, options)
                 for one in body.questions
             ]
 
+        service.check_version(body.min_version)
         # The fuzzy search for an unknown name is slow.
         is_quick = all(service.knows(one.entity) for one in body.questions)
         questions = asked() if is_quick else await run_in_threadpool(asked)
-        results = await service.predict(questions, service.deadline())
-        return _json({"results": results, "version": service.live.version})
+        valid = [one for one in questions if isinstance(one, Question)]
+        if not valid:
+            raise next(one for one in questions if isinstance(one, Problem))
+        answered = iter(await service.predict(valid, service.deadline()))
+        results = [
+            next(answered) if isinstance(one, Question) else _refused(query, one)
+            for query, one in zip(body.questions, questions, strict=True)
+        ]
+        version = next(result["version"] for result in results if "version" in result)
+        for result in results:
+            result["version"] = version
+        return _json({"results": results, "version": version})
 
     @app.post(
         "/v1/explain",
         response_model=schemas.ExplainOut,
-        responses=_problems(404, *_BODY, 503, 504),
+        responses=_problems(404, 409, *_BODY, 503, 504),
         summary="Explain one answer",
     )
     @limited(json=True, queued=True)
     async def explain(body: Annotated[schemas.ExplainIn, Body()]) -> Response:
+        service.check_version(body.min_version)
         question, answer = await run_in_threadpool(
             lambda: (
                 service.question(body.entity, body.relation, body.inverse),
@@ -108,8 +149,8 @@ def _add_questions(app: FastAPI, service: Service) -> None:
             )
         )
         started = time.monotonic()
-        reason = await service.explain(question, answer, body.paths, service.deadline())
-        value = reason.as_dict()
+        reason, version = await service.explain(question, answer, body.paths, service.deadline())
+        value = {**reason.as_dict(), "version": version}
         clock = [started, time.monotonic()]
         if body.drawing:
             from oneshot.plots.explanation.figure import page_svg
@@ -119,6 +160,18 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         steps = zip(("explaining", "drawing"), clock, clock[1:], strict=False)
         value["milliseconds"] = {name: round(1e3 * (b - a), 3) for name, a, b in steps}
         return _json(value)
+
+
+def _refused(query: schemas.QuestionIn, problem: Problem) -> dict[str, Any]:
+    """The result of a query that cannot be answered, among others that can."""
+    mark = INVERSE_MARK if query.inverse else ""
+    return {
+        "query": {"entity": query.entity, "relation": query.relation + mark},
+        "answers": [],
+        "subgraph": {"entities": 0, "edges": 0},
+        "milliseconds": {},
+        "error": problem.as_dict(),
+    }
 
 
 def _add_names(app: FastAPI, service: Service) -> None:
@@ -140,34 +193,37 @@ def _add_names(app: FastAPI, service: Service) -> None:
     @app.get(
         "/v1/entities/{name:anything}",
         response_model=schemas.EntityOut,
-        responses=_problems(404, 422),
+        responses={**_problems(404, 422), **_NOT_MODIFIED},
         summary="Facts about an entity",
     )
     @limited()
     async def entity(
+        request: Request,
         name: Annotated[str, Path(min_length=1, max_length=MAX_NAME)],
         limit: Annotated[int, Query(ge=1, le=10 * MAX_FOUND)] = 100,
     ) -> Response:
-        return _json(await run_in_threadpool(service.facts_of, name, limit))
+        value = await run_in_threadpool(service.facts_of, name, limit)
+        return _tagged(request, value, service.tag(value["version"]))
 
     @app.get(
         "/v1/relations",
         response_model=schemas.RelationsOut,
-        responses=_problems(),
+        responses={**_problems(), **_NOT_MODIFIED},
         summary="List all relations",
     )
     @limited()
-    async def relations() -> Response:
-        return _json({"relations": list(service.live.relations)})
+    async def relations(request: Request) -> Response:
+        # Relations never change.
+        return _tagged(request, {"relations": list(service.live.relations)}, service.tag(0))
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
     async def change(body: schemas.FactsIn, present: bool) -> Response:
         if service.settings.read_only:
             raise Problem(403, "this service is read-only: facts cannot be changed")
-        count = await service.change(body.facts, present, service.deadline())
+        count, version = await service.change(body.facts, present, service.deadline())
         key = "added" if present else "removed"
-        return _json({key: count, "version": service.live.version})
+        return _json({key: count, "version": version})
 
     @app.post(
         "/v1/facts",
@@ -264,6 +320,17 @@ def _describe(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = described  # type: ignore[method-assign]
+
+
+def _tagged(request: Request, value: Any, tag: str) -> Response:
+    """A response with an entity tag; empty if the client has it already."""
+    known = [part.strip() for part in request.headers.get("if-none-match", "").split(",")]
+    headers = {"ETag": tag, "Cache-Control": "no-cache"}
+    if tag in known or f"W/{tag}" in known or "*" in known:
+        return Response(status_code=304, headers=headers)
+    response = _json(value)
+    response.headers.update(headers)
+    return response
 
 
 def _json(value: Any) -> Response:

@@ -1,19 +1,24 @@
-"""The engine of a service: one worker thread with a bounded queue.
+"""The engine of a service: two worker threads with a bounded queue.
 
-Queries that wait at the same time are answered in one batch. A query is dropped if its deadline
-has passed or its client has disconnected.
+One answers queries: those that wait at the same time in one batch, and all of a request on one
+snapshot of the graph. The other explains answers, each on the subgraph that the first has sampled,
+so that queries do not wait for explanations. Queries and explanations are refused if, at the recent
+pace, they would not be ready before their deadline. They are dropped if their deadline has passed
+or their client has disconnected, an explanation also while it is computed.
 """
 
+import contextlib
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from oneshot.errors import OneshotError
 from oneshot.graph.live.live_graph import LiveGraph
@@ -23,7 +28,9 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.settings import ServeSettings
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.process import return_freed_memory
 
+_SHARE_OF_TIME = 0.8  # of the time until its deadline, in which a query is expected to be ready
 _BATCH_SECONDS = 1.0  # target time of a batch, estimated from recent batches
 
 
@@ -45,18 +52,31 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """The subgraph of a query for its explanation, which needs nothing else of the graph.
+
+    `known` int64 [m]: the answers that the graph contains; `version`: that of the graph.
+    """
+
+    subgraph: SubgraphBatch = field(repr=False)
+    known: Tensor = field(repr=False)
+    version: int
+
+
+@dataclass(frozen=True)
 class Answered:
     """The answers to a query, and the time of each step in milliseconds.
 
     The times of updating (applying changes to the graph) and sampling are those of the whole batch
-    of `batch` queries; on a GPU, so are all other times. `subgraph` is kept if the answers are to
-    be explained.
+    of `batch` queries; on a GPU, so are all other times. `version`: that of the graph. `sampled`:
+    kept if the answers are to be explained.
     """
 
     prediction: Prediction
     milliseconds: dict[str, float]
     batch: int
-    subgraph: SubgraphBatch | None = field(default=None, repr=False)
+    version: int
+    sampled: Sampled | None = field(default=None, repr=False)
 
 
 @dataclass(eq=False)
@@ -69,6 +89,7 @@ class _Waiting:
 @dataclass(eq=False)
 class _WaitingQuestion(_Waiting):
     question: Question = field(kw_only=True)
+    request: object = field(kw_only=True)
 
 
 @dataclass(eq=False)
@@ -76,11 +97,11 @@ class _WaitingExplanation(_Waiting):
     question: Question = field(kw_only=True)
     answer: int = field(kw_only=True)
     paths: int = field(kw_only=True)
-    subgraph: SubgraphBatch | None = field(kw_only=True)
+    sampled: Sampled | None = field(kw_only=True)
 
 
 class Engine:
-    """Answers queries and explains answers with one reasoner, in its own thread."""
+    """Answers queries and explains answers with one reasoner, in its own threads."""
 
     def __init__(
         self, reasoner: Reasoner, live: LiveGraph, settings: ServeSettings, metrics: Metrics
@@ -88,52 +109,94 @@ class Engine:
         self._reasoner, self._live = reasoner, live
         self._settings, self._metrics = settings, metrics
         self._questions: deque[_WaitingQuestion] = deque()
-        self._explanations: deque[_WaitingExplanation] = deque()
+        self._explanations: deque[_WaitingExplanation] = deque()  # not sampled yet
+        self._sampled: deque[_WaitingExplanation] = deque()
         self._changed = threading.Condition()
+        self._running: list[_Waiting] = []  # the batch and the explanation in progress
         self._stopping = False
         self._pace = 0.0  # recent seconds per query
+        self._explaining_pace = 0.0  # recent seconds per explanation
+        self._version = 0  # of the graph of the reasoner
+        self._is_outdated = True  # whether the next batch gets a new snapshot
+        self._unfinished: object = None  # the request that the last batch did not complete
+        self._threads = torch.get_num_threads()
+        self._started = threading.Event()
         self._thread = threading.Thread(target=self._work, name="oneshot-engine", daemon=True)
+        self._explainer = threading.Thread(
+            target=self._explain_all, name="oneshot-explainer", daemon=True
+        )
 
-    def start(self) -> None:
+    def start(self, pace: float = 0.0) -> None:
+        """Start the threads; `pace`: measured seconds per query, 0 if unknown."""
+        self._pace = pace
+        self._explainer.start()
+        self._started.wait()
         self._thread.start()
+
+    def refuse(self) -> None:
+        """Refuse everything that is queued or being computed; nothing is accepted any more."""
+        with self._changed:
+            self._stopping = True
+            lines = (self._questions, self._explanations, self._sampled, self._running)
+            for item in [item for line in lines for item in line]:
+                _fail(item, OverloadedError("the service is stopping"))
+            self._changed.notify_all()
 
     def stop(self) -> None:
         """Finish the current batch and refuse everything that is still queued."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in (self._thread, self._explainer):
+            if thread.is_alive():
+                thread.join()
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive() and not self._stopping
+        return self._thread.is_alive() and self._explainer.is_alive() and not self._stopping
 
     @property
     def waiting(self) -> int:
         """Number of queries and explanations in the queue."""
-        return len(self._questions) + len(self._explanations)
+        return len(self._questions) + len(self._explanations) + len(self._sampled)
 
     @property
     def full(self) -> bool:
         """Whether another query would be refused; checked before a request is read."""
-        if self.waiting < self._settings.queue:
+        if not self._lacks_room(1, self._settings.timeout):
             return False
         with self._changed:
             self._forget_gone()
-            return self.waiting >= self._settings.queue
+            return self._lacks_room(1, self._settings.timeout)
 
     @property
     def patience(self) -> int:
         """Seconds after which a refused client should retry: half the time of the queue."""
-        return min(max(math.ceil(self.waiting * self._pace / 2), 1), 30)
+        return min(max(math.ceil(self._seconds(0) / 2), 1), 30)
+
+    def _seconds(self, more: int) -> float:
+        """The time after which the queue, with further queries, is expected to be empty."""
+        return (len(self._questions) + more) * self._pace
+
+    def _lacks_room(self, more: int, seconds: float) -> bool:
+        """Whether further queries do not fit into the queue, or not into their time."""
+        # A request larger than the queue is accepted if the queue is empty.
+        if not self.waiting:
+            return False
+        needed = self._seconds(more)  # 0 if the pace is unknown
+        is_late = needed > max(_SHARE_OF_TIME * seconds, 0.0)
+        return self.waiting + more > self._settings.queue or is_late
 
     def ask(self, questions: Sequence[Question], deadline: float) -> "list[Future[Answered]]":
-        """Enqueue queries; raises `OverloadedError` if the queue is full.
+        """Enqueue the queries of a request; raises `OverloadedError` if they are refused.
 
-        `deadline`: when the client stops waiting, as `time.monotonic`.
+        `deadline`: when the client stops waiting, as `time.monotonic`. All of them are answered on
+        one snapshot of the graph.
         """
-        items = [_WaitingQuestion(deadline, question=question) for question in questions]
+        request = object()
+        items = [
+            _WaitingQuestion(deadline, question=question, request=request) for question in questions
+        ]
         self._enqueue(self._questions, items)
         return [item.future for item in items]
 
@@ -143,59 +206,80 @@ class Engine:
         answer: int,
         paths: int,
         deadline: float,
-        subgraph: SubgraphBatch | None = None,
-    ) -> "Future[Explanation]":
-        """Enqueue an explanation; raises `OverloadedError` if the queue is full.
+        sampled: Sampled | None = None,
+    ) -> "Future[tuple[Explanation, int]]":
+        """Enqueue an explanation; its result includes the version of the graph.
 
-        `subgraph`: the subgraph of the answer; if None, the query is sampled again.
+        `sampled`: the subgraph of the answer; if None, the query is sampled again.
         """
         item = _WaitingExplanation(
-            deadline, question=question, answer=answer, paths=paths, subgraph=subgraph
+            deadline, question=question, answer=answer, paths=paths, sampled=sampled
         )
-        self._enqueue(self._explanations, [item])
+        self._enqueue(self._explanations if sampled is None else self._sampled, [item])
         return item.future
 
     def _enqueue(self, line: "deque[Any]", items: Sequence[_Waiting]) -> None:
         with self._changed:
             if self._stopping:
                 raise OverloadedError("the service is stopping")
-            # A request larger than the queue is accepted if the queue is empty.
-            if self.waiting and self.waiting + len(items) > self._settings.queue:
+            seconds = items[0].deadline - time.monotonic() if items else 0.0
+            if self._is_refused(line, len(items), seconds):
                 self._forget_gone()
-            if self.waiting and self.waiting + len(items) > self._settings.queue:
-                self._metrics.questions("refused", len(items))
-                raise OverloadedError("too many queries are waiting; retry in a moment")
+                if self._is_refused(line, len(items), seconds):
+                    self._metrics.questions("refused", len(items))
+                    raise OverloadedError("too many queries are waiting; retry in a moment")
             line.extend(items)
             self._changed.notify_all()
 
+    def _is_refused(self, line: "deque[Any]", count: int, seconds: float) -> bool:
+        if line is self._questions:
+            return self._lacks_room(count, seconds)
+        ahead = len(self._explanations) + len(self._sampled)
+        needed = (ahead + 1) * self._explaining_pace if ahead else 0.0
+        is_late = needed > max(_SHARE_OF_TIME * seconds, 0.0)
+        return is_late or self.waiting + count > self._settings.queue
+
     def _forget_gone(self) -> None:
-        for line in (self._questions, self._explanations):
+        for line in (self._questions, self._explanations, self._sampled):
             kept = [item for item in line if not item.future.cancelled()]
             line.clear()
             line.extend(kept)  # type: ignore[arg-type]
 
     def _work(self) -> None:
-        explain_next = False
+        torch.set_num_threads(self._threads)  # of this thread; the other one uses fewer
+        sample_next = False
         while True:
             with self._changed:
-                while not self.waiting and not self._stopping:
+                while not (self._questions or self._explanations or self._stopping):
                     self._changed.wait()
                 if self._stopping:
                     for item in (*self._questions, *self._explanations):
                         _fail(item, OverloadedError("the service is stopping"))
                     return
-                # Explanations are slow: they alternate with batches of queries.
+                # Sampling for explanations alternates with batches of queries.
                 reason = None
-                if self._explanations and (explain_next or not self._questions):
+                is_free = not self._questions or (sample_next and self._unfinished is None)
+                if self._explanations and is_free:
                     reason = self._explanations.popleft()
-            explain_next = reason is None
+            sample_next = reason is None
             if reason is not None:
-                if self._begins(reason):
-                    self._explain(reason)
+                if self._is_wanted(reason):
+                    self._sample(reason)
                 continue
             batch = self._gather()
             if batch:
-                self._answer(batch)
+                with self._in_progress(*batch):
+                    self._answer(batch)
+
+    @contextlib.contextmanager
+    def _in_progress(self, *items: _Waiting) -> Iterator[None]:
+        with self._changed:
+            self._running += items
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running = [item for item in self._running if item not in items]
 
     def _gather(self) -> list[_WaitingQuestion]:
         """The queries of the next batch; waits up to `batch_wait` seconds for more."""
@@ -210,8 +294,34 @@ class Engine:
                     left = until - time.monotonic()
                     if left <= 0 or not self._changed.wait(left):
                         break
-            taken = [self._questions.popleft() for _ in range(min(size, len(self._questions)))]
+            unfinished = self._unfinished
+            if unfinished is not None and not any(
+                item.request is unfinished for item in self._questions
+            ):
+                unfinished = None  # its client has left
+            taken: list[_WaitingQuestion] = []
+            while self._questions and len(taken) < size:
+                # The rest of a request is answered on the graph of its beginning, without others:
+                # otherwise the graph of a busy service would never be updated.
+                if unfinished is not None and self._questions[0].request is not unfinished:
+                    break
+                taken.append(self._questions.popleft())
+            if unfinished is None:
+                self._is_outdated = True
+            is_split = taken and self._questions and self._questions[0].request is taken[-1].request
+            self._unfinished = taken[-1].request if is_split else None
         return [item for item in taken if self._begins(item)]
+
+    def _is_wanted(self, item: _Waiting) -> bool:
+        """Whether the client of an item still waits; it can still be cancelled afterwards."""
+        if item.future.cancelled():
+            self._metrics.questions("abandoned")
+            return False
+        if time.monotonic() > item.deadline:
+            self._metrics.questions("expired")
+            _fail(item, ExpiredError("the explanation waited too long; retry later"))
+            return False
+        return True
 
     def _begins(self, item: _Waiting) -> bool:
         """Mark an item as running, unless its client has left or its deadline has passed."""
@@ -227,7 +337,7 @@ class Engine:
     def _answer(self, batch: list[_WaitingQuestion]) -> None:
         try:
             for item, answered in zip(batch, self._answers(batch), strict=True):
-                item.future.set_result(answered)
+                _finish(item, answered)
         except Exception as error:  # its client gets the error, and other queries continue
             undone = [item for item in batch if not item.future.done()]
             if len(batch) > 1:
@@ -241,7 +351,8 @@ class Engine:
         """Yield the answers of a batch one by one."""
         reasoner = self._reasoner
         begun = time.monotonic()
-        reasoner.graph = self._live.graph()
+        self._update()
+        version = self._version
         updated = self._now()
         asked = [item.question for item in batch]
         queries = torch.tensor([(q.entity, q.relation) for q in asked], device=reasoner.device)
@@ -271,26 +382,90 @@ class Engine:
             for item, prediction, subgraph in zip(items, found, alone, strict=True):
                 times = {"waiting": begun - item.since, **shared, **steps}
                 milliseconds = {name: round(1e3 * seconds, 3) for name, seconds in times.items()}
-                kept = subgraph if item.question.options.explain else None
-                yield Answered(prediction, milliseconds, len(batch), kept)
+                kept = None
+                if subgraph is not None and item.question.options.explain:
+                    kept = self._kept(item.question, subgraph)
+                yield Answered(prediction, milliseconds, len(batch), version, kept)
         latest = (time.monotonic() - begun) / len(batch)
-        self._pace = latest if self._pace == 0 else 0.8 * self._pace + 0.2 * latest
+        self._pace = _averaged(self._pace, latest)
 
-    def _explain(self, item: _WaitingExplanation) -> None:
+    def _update(self) -> None:
+        """Apply pending changes to the graph, unless a request is not finished on it."""
+        if self._is_outdated:
+            self._reasoner.graph, self._version = self._live.snapshot()
+            self._is_outdated = False
+
+    def _kept(self, question: Question, subgraph: SubgraphBatch) -> Sampled:
+        known = self._reasoner.known_answers(question.entity, question.relation)
+        return Sampled(subgraph, known, self._version)
+
+    def _sample(self, item: _WaitingExplanation) -> None:
+        """Sample the subgraph of an explanation and pass it to the other thread."""
         try:
-            self._reasoner.graph = self._live.graph()
-            started = time.monotonic()
-            if item.subgraph is None:
-                asked = item.question
-                found = self._reasoner.explain(
-                    asked.entity, asked.relation, item.answer, paths=item.paths
-                )
-            else:
-                (found,) = explain(self._reasoner, item.subgraph, [item.answer], item.paths)
-            self._metrics.step("explaining", time.monotonic() - started)
-            item.future.set_result(found)
+            self._is_outdated = True
+            self._update()
+            device = self._reasoner.device
+            query = torch.tensor([[item.question.entity, item.question.relation]], device=device)
+            included = torch.tensor([[item.answer]], device=device)
+            subgraph = self._reasoner.sampler.sample(self._reasoner.graph, query, included)
+            item.sampled = self._kept(item.question, subgraph)
+            with self._changed:
+                self._sampled.append(item)
+                self._changed.notify_all()
         except Exception as error:  # as in `_answer`
             _fail(item, error)
+
+    def _explain_all(self) -> None:
+        # Explanations are computed on small tensors, and queries need the other cores.
+        torch.set_num_threads(1)
+        self._started.set()
+        while True:
+            with self._changed:
+                is_idle = not self._sampled
+            if is_idle:
+                return_freed_memory()
+            with self._changed:
+                while not (self._sampled or self._stopping):
+                    self._changed.wait()
+                if self._stopping:
+                    for waiting in self._sampled:
+                        _fail(waiting, OverloadedError("the service is stopping"))
+                    return
+                item = self._sampled.popleft()
+            if self._is_wanted(item):
+                with self._in_progress(item):
+                    self._explain(item)
+            del item
+
+    def _explain(self, item: _WaitingExplanation) -> None:
+        sampled = item.sampled
+        assert sampled is not None
+
+        def proceed() -> None:
+            if self._stopping:
+                raise OverloadedError("the service is stopping")
+            if item.future.cancelled() or time.monotonic() > item.deadline:
+                raise ExpiredError("the explanation took too long; retry later")
+
+        try:
+            started = time.monotonic()
+            (found,) = explain(
+                self._reasoner,
+                sampled.subgraph,
+                [item.answer],
+                item.paths,
+                known=sampled.known,
+                proceed=proceed,
+            )
+            seconds = time.monotonic() - started
+            self._metrics.step("explaining", seconds)
+            self._explaining_pace = _averaged(self._explaining_pace, seconds)
+            _finish(item, (found, sampled.version))
+        except Exception as error:  # as in `_answer`
+            if item.future.cancelled():
+                self._metrics.questions("abandoned")
+            else:
+                _fail(item, error)
 
     def _now(self) -> float:
         """The time after all work that the device has queued."""
@@ -299,6 +474,16 @@ class Engine:
         return time.monotonic()
 
 
+def _averaged(old: float, latest: float) -> float:
+    """A moving average; `old` is 0 before the first value."""
+    return latest if old == 0 else 0.8 * old + 0.2 * latest
+
+
+def _finish(item: _Waiting, result: object) -> None:
+    with contextlib.suppress(InvalidStateError):  # cancelled or refused in the meantime
+        item.future.set_result(result)
+
+
 def _fail(item: _Waiting, error: Exception) -> None:
-    if not item.future.done():
+    with contextlib.suppress(InvalidStateError):  # cancelled or done
         item.future.set_exception(error)

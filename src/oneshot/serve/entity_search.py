@@ -23,6 +23,8 @@ _LIKE = 0.55  # lowest similarity ratio: about half of the characters match, in 
 _PREFIX_RANKED = 200_000  # names with one prefix that are ranked by degree
 _CHUNK = 1 << 17
 _NEW = 2_000  # names without an index, compared one by one
+_COMPARED_LETTERS = 256  # of such a name
+_FUZZY_LETTERS = 100  # of a text, in fuzzy matches; their time is quadratic in them
 
 
 class NameIndex:
@@ -42,7 +44,7 @@ class NameIndex:
 
     def alike(self, text: str, limit: int) -> "list[tuple[float, int, str]]":
         """Fuzzy matches as (distance, negative degree, name)."""
-        wanted = _encoded(text)
+        wanted = _encoded(text[:_FUZZY_LETTERS])
         return self._alike(wanted, limit) if len(wanted) >= 3 else []
 
     def _name(self, position: int) -> bytes:
@@ -126,6 +128,7 @@ class NameSearch:
         self._new: tuple[tuple[int, NameIndex], ...] = ()
         self._first = len(known)
         self._making = threading.Lock()
+        self._folded: dict[str, str] = {}  # new names without an index
 
     def search(self, text: str, limit: int) -> list[str]:
         """Prefix matches by degree, then fuzzy matches.
@@ -134,7 +137,7 @@ class NameSearch:
         """
         indices, fresh = self._look()
         wanted = fold(text)
-        folded = [(fold(name), name) for name in reversed(fresh)]
+        folded = [(self._plain(name), name) for name in reversed(fresh)]
         new = [name for plain, name in folded if plain.startswith(wanted)]
         for index in indices:
             new += index.beginning(text, limit)
@@ -146,6 +149,15 @@ class NameSearch:
             found |= dict.fromkeys(name for plain, name in folded if wanted in plain)
             found |= dict.fromkeys(_best(i.alike(text, limit) for i in (*indices, self._index)))
         return list(found)[:limit]
+
+    def _plain(self, name: str) -> str:
+        """The beginning of a new name, folded; folding an unusual name is slow."""
+        plain = self._folded.get(name)
+        if plain is None:
+            if len(self._folded) > 4 * _NEW:  # most of these names have an index by now
+                self._folded = {}
+            plain = self._folded[name] = fold(name[:_COMPARED_LETTERS])
+        return plain
 
     def _look(self) -> tuple[list[NameIndex], list[str]]:
         """The indices of new names, latest first, and the latest names without an index."""

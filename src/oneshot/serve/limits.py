@@ -13,11 +13,13 @@ MAX_TOP = 1000  # answers per query
 MAX_EXPLAINED = 10  # answers with paths; each takes several times as long as the query
 MAX_FACTS = 1000  # per request
 MAX_NAME = 4096  # characters
+MAX_NEW_NAME = 1024  # characters of the name of an entity that is added
+MAX_ERRORS = 20  # reported per request
+LARGE_BODY = 1 << 16  # bytes; a larger body is parsed in another thread
 MAX_BODY = 2 << 20  # bytes
 MAX_FOUND = 100  # names per search; ten times as many facts of an entity
 
 _DECLARED = "oneshot_limits"
-_API = "/v1/"
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -62,13 +64,13 @@ class RouteLimits:
             methods.update(dict.fromkeys(route.methods, declared))
 
     def find(self, path: str, method: str) -> Limits:
-        """The limits of a request; a path or method without a route may need the token only."""
-        # Match as the app does: "/metrics\n" also reaches "/metrics".
+        """The limits of a request; without a route for the path or method, those of any other."""
+        # The whole path: a pattern that ends in "$" also matches before a trailing line break.
         methods = self._by_path.get(path) or next(
-            (self._by_path[p] for p, found in self._patterns.items() if found.match(path)), None
+            (self._by_path[p] for p, found in self._patterns.items() if found.fullmatch(path)), None
         )
         if methods is None:
-            return Limits(token=path.startswith(_API))
+            return Limits()
         if method in methods:
             return methods[method]
-        return Limits(token=all(limits.token for limits in methods.values()))
+        return Limits(token=any(limits.token for limits in methods.values()))

@@ -5,7 +5,10 @@ has disconnected. It is plain ASGI, so that nothing is buffered.
 """
 
 import asyncio
+import contextlib
 import hmac
+import ipaddress
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -23,6 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+_CLOSE = (b"connection", b"close")
+_DISCARD_SECONDS = 1.0  # time for the rest of a body that is not used
 _GONE = 499  # in the metrics: the client disconnected before the response
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -34,6 +39,10 @@ _HEADERS = [
         b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 ]
+
+
+_NAMES = "/v1/entities/"  # followed by a name, which may contain any character
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:[0-9]*)?", re.IGNORECASE)
 
 
 class Guard:
@@ -57,22 +66,28 @@ class Guard:
         started = time.monotonic()
         status = 500
         begun = False
+        body = _Body(scope, receive)
 
         async def sending(message: Message) -> None:
             nonlocal status, begun
             if message["type"] == "http.response.start":
                 status, begun = message["status"], True
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                headers = list(message.get("headers", ()))
+                given = {name for name, _ in headers}
+                headers += [header for header in _HEADERS if header[0] not in given]
+                # The rest of a body could come slowly, or never.
+                if not body.is_complete and _CLOSE not in headers:
+                    headers.append(_CLOSE)
+                message["headers"] = headers
             await send(message)
 
         try:
             refusal = self._refusal(scope)
             if refusal is not None:
-                if refusal[0] == 413:
-                    await _drained(receive)
+                await body.discard()
                 await _answer(sending, *refusal, self.engine.patience)
             else:
-                await self._passed(scope, receive, sending)
+                await self._passed(scope, body, sending)
                 if not begun:
                     status = _GONE
         except Exception:
@@ -85,25 +100,25 @@ class Guard:
     def _refusal(self, scope: Message) -> tuple[int, str] | None:
         """The problem for which a request is refused, or None."""
         headers = dict(scope["headers"])
-        hosts = self.settings.hosts
-        if hosts is not None:
-            host = headers.get(b"host", b"").decode("latin-1")
-            name = host[: host.rfind("]") + 1] if host.startswith("[") else host.split(":")[0]
-            if name.lower() not in hosts:
-                return (
-                    421,
-                    "unknown host name; this service answers only to the names of its own machine",
-                )
+        if not _is_accepted(headers.get(b"host", b"").decode("latin-1"), self.settings.hosts):
+            return (
+                421,
+                "unknown host name; if the service is meant to have this name, start it with "
+                "--allow-host NAME",
+            )
+        path = scope["path"]
+        if not path.startswith(_NAMES) and not path.isprintable():
+            return 400, "the path contains a control character"
+        limits, token = self.limits.find(path, scope["method"]), self.settings.token
+        if token is not None and limits.token:
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
+                return 401, "send the header Authorization: Bearer TOKEN"
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18:
             return 400, "the header Content-Length is not a number"
         if int(length) > MAX_BODY:
             return 413, f"the body is too large; at most {MAX_BODY:,} bytes are accepted"
-        limits, token = self.limits.find(scope["path"], scope["method"]), self.settings.token
-        if token is not None and limits.token:
-            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
-                return 401, "send the header Authorization: Bearer TOKEN"
         # Browsers let a page of another site send anything but JSON without a preflight request.
         media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if limits.json and media_type != b"application/json":
@@ -113,29 +128,25 @@ class Guard:
             return 503, "too many queries are waiting; retry in a moment"
         return None
 
-    async def _passed(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _passed(self, scope: Message, body: "_Body", send: Send) -> None:
         """Run the app; after the body is read, a disconnected client cancels it."""
-        read = 0
         until = asyncio.get_running_loop().time() + self.settings.timeout
         complete = asyncio.Event()
 
         async def receiving() -> Message:
-            nonlocal read
             if complete.is_set():
                 # Only a waiter for the end gets here; the watcher below sees it first.
                 await asyncio.Event().wait()
             try:
                 async with asyncio.timeout_at(until):
-                    message = await receive()
+                    message = await body.receive()
             except TimeoutError:
-                raise HTTPException(408, headers={"Connection": "close"}) from None
-            read += len(message.get("body", b""))
-            if read > MAX_BODY:
-                if message.get("more_body", False):
-                    await _drained(receive)
+                raise HTTPException(408) from None
+            if body.read > MAX_BODY:
+                await body.discard()
                 # An exception type that readers of bodies do not catch.
-                raise HTTPException(413, headers={"Connection": "close"})
-            if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                raise HTTPException(413)
+            if body.is_complete:
                 complete.set()
             return message
 
@@ -143,7 +154,7 @@ class Guard:
 
         async def watch() -> None:
             await complete.wait()
-            while (await receive())["type"] != "http.disconnect":
+            while (await body.receive())["type"] != "http.disconnect":
                 pass
 
         watcher = asyncio.ensure_future(watch())
@@ -160,14 +171,55 @@ class Guard:
             work.cancel()
 
 
-async def _drained(receive: Receive) -> None:
-    """Discard the body for a while: a client that still sends would miss the response."""
-    read = 0
-    while read < 8 * MAX_BODY:
-        message = await receive()
-        read += len(message.get("body", b""))
+def _is_accepted(host: str, names: tuple[str, ...]) -> bool:
+    """Whether a Host header has an accepted name: an IP address, `localhost` or one of `names`.
+
+    Addresses are safe: the page of another site has a name, or its own address.
+    """
+    if "*" in names:
+        return True
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1].lower()
+    if name == "localhost" or name in (one.lower() for one in names):
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+class _Body:
+    """The body of a request as it is received. `read`: its bytes so far."""
+
+    def __init__(self, scope: Message, receive: Receive) -> None:
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        self.is_complete = b"transfer-encoding" not in headers and length.strip(b"0") == b""
+        self.read = 0
+        self._receive = receive
+        self._is_announced = b"expect" in headers
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self.read += len(message.get("body", b""))
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self.is_complete = True
+        return message
+
+    async def discard(self) -> None:
+        """Read on for a moment: a client that still sends would miss the response.
+
+        A client that waits for permission to send (Expect: 100-continue) does not get it.
+        """
+        if self.is_complete or self._is_announced:
             return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while not self.is_complete and self.read < 8 * MAX_BODY:
+                    await self.receive()
 
 
 async def _answer(send: Send, status: int, detail: str, patience: int) -> None:
@@ -177,8 +229,6 @@ async def _answer(send: Send, status: int, detail: str, patience: int) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     if status == 503:
         headers.append((b"retry-after", b"%d" % patience))
-    if status == 413:
-        headers.append((b"connection", b"close"))  # the rest of the body is not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -10,6 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
+
+from oneshot.serve.limits import MAX_ERRORS, MAX_NAME
 
 log = logging.getLogger("oneshot.serve")
 
@@ -24,6 +27,7 @@ _DETAILS = {
     413: "the request is too large",
     415: "the body must be JSON: send the header Content-Type: application/json",
     422: "the request does not match its schema; see /reference",
+    503: "too many connections are open; retry in a moment",
     500: "internal error; the log of the service has the details",
 }
 SCHEMA: dict[str, Any] = {
@@ -43,7 +47,17 @@ SCHEMA: dict[str, Any] = {
             "type": "array",
             "items": {
                 "type": "object",
-                "properties": {"pointer": {"type": "string"}, "detail": {"type": "string"}},
+                "properties": {
+                    "pointer": {
+                        "type": "string",
+                        "description": "JSON pointer (RFC 6901) to a field of the body.",
+                    },
+                    "parameter": {
+                        "type": "string",
+                        "description": "Name of a parameter of the path or the query.",
+                    },
+                    "detail": {"type": "string"},
+                },
             },
             "description": "Fields of the request that do not match its schema.",
         },
@@ -62,21 +76,30 @@ class Problem(Exception):  # noqa: N818  (its name in RFC 9457)
         self.status, self.detail = status, detail
         self.headers, self.more = headers or {}, more
 
+    def as_dict(self) -> dict[str, Any]:
+        """The problem as JSON values."""
+        return _problem(self.status, self.detail, **self.more)
 
-def problem_body(status: int, detail: str = "", **more: Any) -> bytes:
-    """A problem as JSON."""
+
+def _problem(status: int, detail: str = "", **more: Any) -> dict[str, Any]:
     value = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
     text = detail or _DETAILS.get(status)
     if text:
         value["detail"] = text
-    return json.dumps({**value, **more}).encode()
+    return {**value, **more}
+
+
+def problem_body(status: int, detail: str = "", **more: Any) -> bytes:
+    """A problem as JSON."""
+    return json.dumps(_problem(status, detail, **more)).encode()
 
 
 def raw_problem(status: int) -> bytes:
     """A complete HTTP response, for a connection without a valid request."""
     body = problem_body(status)
+    retry = "Retry-After: 1\r\n" if status == 503 else ""
     head = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {MEDIA_TYPE}\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {MEDIA_TYPE}\r\n{retry}"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body
@@ -85,6 +108,15 @@ def raw_problem(status: int) -> bytes:
 def response(problem: Problem) -> Response:
     body = problem_body(problem.status, problem.detail, **problem.more)
     return Response(body, problem.status, problem.headers, media_type=MEDIA_TYPE)
+
+
+def _place(location: Sequence[str | int]) -> dict[str, str]:
+    """Where an error is: a JSON pointer into the body, or the name of a parameter."""
+    origin, *parts = location
+    if origin != "body":
+        return {"parameter": str(parts[0])[:MAX_NAME] if parts else str(origin)}
+    escaped = (str(part).replace("~", "~0").replace("/", "~1")[:MAX_NAME] for part in parts)
+    return {"pointer": "".join(f"/{part}" for part in escaped)}
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:
@@ -106,11 +138,8 @@ def handle_errors(app: FastAPI) -> None:
         found = error.errors()
         if any(part["type"] == "json_invalid" for part in found):
             return response(Problem(400, "the body is not JSON"))
-        errors = [
-            # The input is not repeated: it may be long, or a secret in the wrong field.
-            {"pointer": "/" + "/".join(map(str, part["loc"])), "detail": part["msg"]}
-            for part in found[:20]
-        ]
+        # The input is not repeated: it may be long, or a secret in the wrong field.
+        errors = [{**_place(part["loc"]), "detail": part["msg"]} for part in found[:MAX_ERRORS]]
         return response(Problem(422, errors=errors))
 
     async def plain(request: Request, error: Exception) -> Response:

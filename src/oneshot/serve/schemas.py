@@ -1,10 +1,11 @@
 """Schemas of requests and responses."""
 
+import itertools
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from oneshot.serve.limits import MAX_FACTS, MAX_NAME, MAX_QUESTIONS, MAX_TOP
+from oneshot.serve.limits import MAX_ERRORS, MAX_FACTS, MAX_NAME, MAX_QUESTIONS, MAX_TOP
 
 
 def _whole(value: Any) -> Any:
@@ -21,6 +22,16 @@ class _Strict(BaseModel):
     # Strict types and no unknown fields: "5" is not accepted for 5.
     model_config = ConfigDict(strict=True, extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_unknown_fields(cls, value: Any) -> Any:
+        """Leave a few unknown fields for the error: a body can contain a hundred thousand."""
+        if not isinstance(value, dict) or len(value) <= len(cls.model_fields):
+            return value
+        known = {name: value[name] for name in cls.model_fields if name in value}
+        unknown = (name for name in value if name not in cls.model_fields)
+        return known | dict.fromkeys(itertools.islice(unknown, MAX_ERRORS))
+
 
 class QuestionIn(_Strict):
     """`(entity, relation, ?)`, or `(?, relation, entity)` if inverse."""
@@ -28,6 +39,13 @@ class QuestionIn(_Strict):
     entity: Name
     relation: Name
     inverse: bool = False
+
+
+MinVersion = Annotated[
+    int | None,
+    Field(ge=0, le=2**53, description="refuse to answer on facts older than this version"),
+    _WHOLE,
+]
 
 
 class PredictIn(_Strict):
@@ -39,6 +57,7 @@ class PredictIn(_Strict):
         bool, Field(description="include the paths that explain the best answers")
     ] = False
     exclude_known: Annotated[bool, Field(description="exclude facts of the graph")] = False
+    min_version: MinVersion = None
 
 
 class ExplainIn(_Strict):
@@ -48,6 +67,7 @@ class ExplainIn(_Strict):
     answer: Name
     paths: Annotated[int, Field(ge=1, le=20), _WHOLE] = 5
     drawing: Annotated[bool, Field(description="include drawings as SVG")] = False
+    min_version: MinVersion = None
 
 
 class FactsIn(_Strict):
@@ -60,6 +80,12 @@ class FactsIn(_Strict):
             examples=[[["a", "r", "b"]]],
         ),
     ]
+
+
+Version = Annotated[
+    int,
+    Field(description="version of the facts that this was computed on; increases with changes"),
+]
 
 
 class QueryOut(BaseModel):
@@ -111,12 +137,17 @@ class ResultOut(BaseModel):
             "and the number of queries in the batch as `batch`"
         ),
     ]
+    version: Version
     message: Annotated[str | None, Field(description="why there are no answers")] = None
+    error: Annotated[
+        dict[str, Any] | None,
+        Field(description="the problem of a query that cannot be answered, as for a request"),
+    ] = None
 
 
 class PredictOut(BaseModel):
     results: list[ResultOut]
-    version: Annotated[int, Field(description="version of the facts; increases with every change")]
+    version: Version
 
 
 class ExplainOut(BaseModel):
@@ -128,6 +159,7 @@ class ExplainOut(BaseModel):
     message: str
     paths: list[PathOut]
     milliseconds: dict[str, float]
+    version: Version
     drawing: Annotated[
         str | None, Field(description="drawing of the paths and their neighbourhood, SVG")
     ] = None
@@ -149,6 +181,7 @@ class EntityOut(BaseModel):
     entity: str
     facts: list[list[str]]
     total: Annotated[int, Field(description="number of all facts; `facts` lists at most `limit`")]
+    version: Version
 
 
 class AddedOut(BaseModel):

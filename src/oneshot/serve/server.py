@@ -1,9 +1,14 @@
 """The server of a service: load a run, listen, and serve until stopped."""
 
+import asyncio
+import contextlib
 import dataclasses
 import logging
+import math
+import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +26,13 @@ from oneshot.serve.protocol import Protocol
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
 
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_PATIENCE = 5  # seconds for open requests to finish when the server stops
+log = logging.getLogger("oneshot.serve")
+
+_BACKLOG = 2048
+_ACCEPTED_AT_ONCE = 128  # connections that are accepted before any of them is counted
+_OTHER_FILES = 128  # open files besides connections
+_ACCEPT_LOG_SECONDS = 60.0  # between two messages about connections that cannot be accepted
+_FAREWELL_SECONDS = 2.0  # for refusals after the grace period to be sent
 
 
 def guarded(service: Service) -> Guard:
@@ -46,8 +56,7 @@ def run_server(
 
     `graph`: another graph than that of the run.
     """
-    if settings.hosts is None and host in ("127.0.0.1", "::1", "localhost"):
-        settings = dataclasses.replace(settings, hosts=_LOOPBACK)
+    settings = dataclasses.replace(settings, hosts=(*settings.hosts, host))
     listener = _listen(host, port)
     try:
         service = Service(run, settings, device, changes, graph)
@@ -58,7 +67,7 @@ def run_server(
     try:
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        server = _Server(_config(guarded(service)), lambda: tell(address))
+        server = _Server(service, lambda: tell(address))
         server.run(sockets=[listener])
     finally:
         service.stop()
@@ -70,7 +79,7 @@ def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterato
     """Run a service in the background while the block runs; yields its address."""
     listener = _listen(host, port)
     ready = threading.Event()
-    server = _Server(_config(guarded(service)), ready.set)
+    server = _Server(service, ready.set)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     service.start()
     thread.start()
@@ -86,30 +95,95 @@ def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterato
 
 
 class _Server(uvicorn.Server):
-    """A server that signals when it listens."""
+    """A server that signals when it listens, and stops in order."""
 
-    def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._listening = listening
+    def __init__(self, service: Service, listening: Callable[[], None]) -> None:
+        super().__init__(_config(service))
+        self._service, self._listening = service, listening
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on a signal. uvicorn would raise it again and end the process before it is done."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let open requests finish; refuse those that are not done after the grace period."""
+        loop = asyncio.get_running_loop()
+        refusal = loop.call_later(self._service.settings.grace, self._service.refuse)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            refusal.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         await super().startup(sockets)
+        for listener in sockets or ():
+            # Connections that wait in the system; asyncio has set the number it accepts at once.
+            listener.listen(_BACKLOG)
         self._listening()
 
 
-def _config(app: Any) -> uvicorn.Config:
+class AcceptErrors:
+    """The exception handler of an event loop that reports failing accepts once in a while.
+
+    Without free file descriptors, the loop would report thousands of them per second.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "accept" not in str(context.get("message", "")):
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _ACCEPT_LOG_SECONDS
+            log.error("connections cannot be accepted (%s)", context.get("exception"))
+
+
+def _connections(wanted: int) -> int:
+    """The number of connections that the limit of open files allows; raises it if possible."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _ACCEPTED_AT_ONCE + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+        wanted = max(min(wanted, soft - _ACCEPTED_AT_ONCE - _OTHER_FILES), 16)
+    return wanted
+
+
+def _config(service: Service) -> uvicorn.Config:
+    class Limited(Protocol):
+        max_connections = _connections(service.settings.connections)
+
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     # The warnings of uvicorn are about invalid requests, which are answered with a problem.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
-        app,
-        http=Protocol,
+        guarded(service),
+        http=Limited,
+        loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
-        timeout_graceful_shutdown=_PATIENCE,
-        backlog=2048,
+        timeout_graceful_shutdown=math.ceil(service.settings.grace + _FAREWELL_SECONDS),
+        backlog=_ACCEPTED_AT_ONCE,
         lifespan="off",
         ws="none",
     )

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,15 +18,16 @@ from oneshot.graph.live.store import StoreError
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.reasoner.explanation import Explanation
 from oneshot.runs.run import Run
-from oneshot.serve.engine import Answered, Engine, ExpiredError, OverloadedError, Question
+from oneshot.serve.engine import Answered, Engine, ExpiredError, OverloadedError, Question, Sampled
 from oneshot.serve.entity_search import NameSearch
-from oneshot.serve.limits import MAX_EXPLAINED
+from oneshot.serve.limits import MAX_EXPLAINED, MAX_NEW_NAME
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import Problem
 from oneshot.serve.settings import ServeSettings
-from oneshot.subgraph import SubgraphBatch
 
 log = logging.getLogger("oneshot.serve")
+
+_MORE_NAMES = 20  # searched besides those wanted, in case some of them have no facts
 
 
 class Service:
@@ -50,13 +50,13 @@ class Service:
         opened = Run.open(run, changes)
         base = opened.base_graph if graph is None else graph
         self.reasoner = opened.reasoner_on(base)
+        self._fingerprint = base.fingerprint
         self.reasoner.predictor.to(device)
         if graph is None:
-            # A read-only run can still be queried.
-            unwritable = self.settings.read_only and not os.access(run, os.W_OK)
-            self.live = opened.live_graph(device, unwritable)
+            self.live = opened.live_graph(device, self.settings.read_only)
         else:
             self.live = LiveGraph(self.reasoner.graph.to("cpu"), device=device)
+        self.reasoner.predictor.eval()
         self.reasoner.graph = self.live.graph()
         self.names = NameSearch(self.live.entities, _degrees(base))
         self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
@@ -70,19 +70,46 @@ class Service:
             self.metrics.watch(name, about, value)
         # Changes are written one after another; queries do not wait for them.
         self._changer = ThreadPoolExecutor(1, "oneshot-facts")
-        self._changing = 0
+        self._changes: set[asyncio.Future[tuple[int, int]]] = set()
+        self._is_refusing = False
 
     def start(self) -> None:
         """Start the engine and warm it up with one query."""
         linked = torch.nonzero(self.reasoner.graph.degree)
+        pace = 0.0
         if len(linked) and self.reasoner.graph.num_relations:
-            self.reasoner.reason(torch.tensor([[int(linked[0]), 0]], device=self.reasoner.device))
-        self.engine.start()
+            query = torch.tensor([[int(linked[0]), 0]], device=self.reasoner.device)
+            for _ in range(2):  # the first one includes preparations
+                started = time.monotonic()
+                self.reasoner.reason(query)
+                pace = time.monotonic() - started
+        self.engine.start(pace)
+
+    def refuse(self) -> None:
+        """Refuse all requests that are not answered yet; called in the event loop."""
+        self._is_refusing = True
+        self.engine.refuse()
+        for change in list(self._changes):
+            change.cancel()
 
     def stop(self) -> None:
+        """Finish what is being computed and stored, and close the files."""
         self.engine.stop()
         self._changer.shutdown(cancel_futures=True)  # none of them was acknowledged
         self.live.close()
+
+    def check_version(self, wanted: int | None) -> None:
+        """Raise a problem if the facts are older than a version."""
+        if wanted is None or self.live.version >= wanted:
+            return
+        self.live.catch_up()
+        if self.live.version < wanted:
+            detail = f"the facts have version {self.live.version}, and {wanted} was requested"
+            raise Problem(409, detail, {"Retry-After": "1"})
+
+    def tag(self, version: int) -> str:
+        """The entity tag of a response that depends on the facts alone."""
+        return f'"{self._fingerprint[:16]}-{version}"'
 
     def deadline(self) -> float:
         """The deadline of a request that starts now, as `time.monotonic`."""
@@ -98,6 +125,15 @@ class Service:
         except UnknownNameError as error:
             raise Problem(404, str(error), nearest=error.nearest) from error
         return Question(number, label, options or AnswerOptions())
+
+    def question_or_problem(
+        self, entity: str, relation: str, inverse: bool, options: AnswerOptions
+    ) -> Question | Problem:
+        """As `question`, with the problem as result."""
+        try:
+            return self.question(entity, relation, inverse, options)
+        except Problem as problem:
+            return problem
 
     def knows(self, entity: str) -> bool:
         """Whether the lookup of an entity is immediate."""
@@ -117,22 +153,25 @@ class Service:
 
     async def predict(self, questions: Sequence[Question], deadline: float) -> list[dict[str, Any]]:
         """Answers to queries as JSON."""
-        if not any(question.options.explain for question in questions):
-            every = await self._answered(questions, deadline)
-            return [self._as_json(*one) for one in zip(questions, every, strict=True)]
-        # One by one: each query keeps its subgraph until its answers are explained.
+        every = await self._answered(questions, deadline)
         results = []
-        for question in questions:
-            (answered,) = await self._answered([question], deadline)
+        for question, answered in zip(questions, every, strict=True):
             value = self._as_json(question, answered)
-            started = time.monotonic()
-            for answer in value["answers"][: min(question.options.num_explained, MAX_EXPLAINED)]:
-                number = self.entity(answer["entity"])
-                reason = await self.explain(question, number, 5, deadline, answered.subgraph)
-                answer["paths"] = reason.as_dict()["paths"]
-            value["milliseconds"]["explaining"] = round(1e3 * (time.monotonic() - started), 3)
+            if question.options.explain:
+                await self._add_paths(value, question, answered, deadline)
             results.append(value)
         return results
+
+    async def _add_paths(
+        self, value: dict[str, Any], question: Question, answered: Answered, deadline: float
+    ) -> None:
+        """Explain the best answers of a result, on their subgraph."""
+        started = time.monotonic()
+        for answer in value["answers"][: min(question.options.num_explained, MAX_EXPLAINED)]:
+            number = self.entity(answer["entity"])
+            reason, _ = await self.explain(question, number, 5, deadline, answered.sampled)
+            answer["paths"] = reason.as_dict()["paths"]
+        value["milliseconds"]["explaining"] = round(1e3 * (time.monotonic() - started), 3)
 
     async def _answered(self, questions: Sequence[Question], deadline: float) -> list[Answered]:
         """The answers to each query."""
@@ -144,6 +183,7 @@ class Service:
 
     def _as_json(self, question: Question, answered: Answered) -> dict[str, Any]:
         value = answered.prediction.as_dict()
+        value["version"] = answered.version
         value["milliseconds"] = {**answered.milliseconds, "batch": answered.batch}
         if not value["answers"] and not question.options.exclude_known:
             value["message"] = "the entity has no facts; add one first"
@@ -155,14 +195,17 @@ class Service:
         answer: int,
         paths: int,
         deadline: float,
-        subgraph: SubgraphBatch | None = None,
-    ) -> Explanation:
-        """The explanation of an answer id; `subgraph`: that of the answer, if kept."""
+        sampled: Sampled | None = None,
+    ) -> tuple[Explanation, int]:
+        """The explanation of an answer id, and the version of its graph.
+
+        `sampled`: the subgraph of the answer, if kept.
+        """
         try:
-            future = self.engine.explain(question, answer, paths, deadline, subgraph)
+            future = self.engine.explain(question, answer, paths, deadline, sampled)
         except OverloadedError as error:
             raise self.busy(error) from error
-        found: Explanation = (await self._waited([future], deadline))[0]
+        found: tuple[Explanation, int] = (await self._waited([future], deadline))[0]
         return found
 
     def busy(self, error: OverloadedError) -> Problem:
@@ -185,26 +228,36 @@ class Service:
             for future in futures:
                 future.cancel()
 
-    async def change(self, facts: Sequence[Sequence[str]], present: bool, deadline: float) -> int:
-        """Add or remove facts durably. Returns the number of changed facts."""
-        if self._changing >= self.settings.queue:
+    async def change(
+        self, facts: Sequence[Sequence[str]], present: bool, deadline: float
+    ) -> tuple[int, int]:
+        """Add or remove facts durably. → number of changed facts, and the version since then"""
+        if len(self._changes) >= self.settings.queue:
             raise Problem(
                 503, "too many changes are waiting; retry in a moment", {"Retry-After": "1"}
             )
-        self._changing += 1
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._changer, self._change, facts, present)
+        self._changes.add(running)
+        unknown = "and may or may not be saved; send it again"
         try:
-            loop = asyncio.get_running_loop()
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                return await loop.run_in_executor(self._changer, self._change, facts, present)
+                return await running
         except TimeoutError as error:
-            detail = "the change exceeded its time limit and may or may not be saved; send it again"
-            raise Problem(504, detail) from error
+            raise Problem(504, f"the change exceeded its time limit {unknown}") from error
+        except asyncio.CancelledError as error:
+            if not self._is_refusing:
+                raise
+            detail = f"the service is stopping; the change was not finished {unknown}"
+            raise Problem(503, detail, {"Retry-After": "5"}) from error
         finally:
-            self._changing -= 1
+            self._changes.discard(running)
 
-    def _change(self, facts: Sequence[Sequence[str]], present: bool) -> int:
+    def _change(self, facts: Sequence[Sequence[str]], present: bool) -> tuple[int, int]:
+        if present:
+            self._check_new_names(facts)
         try:
-            count = self.live.add(facts) if present else self.live.remove(facts)
+            count, version = self.live.change(facts, present)
         except UnknownNameError as error:
             raise Problem(404, str(error), nearest=error.nearest) from error
         except StoreError as error:
@@ -214,34 +267,54 @@ class Service:
         except InputError as error:
             raise Problem(422, str(error)) from error
         self.metrics.facts("added" if present else "removed", count)
-        return count
+        return count, version
+
+    def _check_new_names(self, facts: Sequence[Sequence[str]]) -> None:
+        """Raise a problem if an entity that would be new has too long a name."""
+        for head, _, tail in facts:
+            for name in (head, tail):
+                if len(name) > MAX_NEW_NAME and name not in self.live.entities:
+                    raise Problem(
+                        422,
+                        f"the name of a new entity has {len(name):,} characters; at most "
+                        f"{MAX_NEW_NAME:,} are accepted",
+                    )
 
     def search(self, text: str, limit: int) -> list[str]:
-        """Entities by name: prefix matches first, then fuzzy matches."""
+        """Entities by name: prefix matches first, then fuzzy matches.
+
+        Entities without facts come last, except for the one with exactly this name.
+        """
         self.live.catch_up()
-        return self.names.search(text, limit)
+        found = self.names.search(text, limit + _MORE_NAMES)
+        found.sort(key=lambda name: name != text and not self._has_facts(name))  # stable
+        return found[:limit]
+
+    def _has_facts(self, name: str) -> bool:
+        number = self.live.entities.get(name)
+        return number is not None and self.live.facts_of(number, 0)[1] > 0
 
     def state(self) -> dict[str, Any]:
         """The size and state of the service as JSON."""
-        self.live.catch_up()
-        live = self.live
+        entities, facts, version = self.live.size()
         return {
             "status": "ready",
-            "entities": live.num_entities,
-            "relations": len(live.relations),
-            "facts": live.num_facts,
-            "version": live.version,
+            "entities": entities,
+            "relations": len(self.live.relations),
+            "facts": facts,
+            "version": version,
             "waiting": self.engine.waiting,
             "read_only": self.settings.read_only,
         }
 
     def facts_of(self, name: str, limit: int) -> dict[str, Any]:
         """The facts about an entity as JSON."""
-        found, total = self.live.facts_of(self.entity(name), limit)
+        found, total, version = self.live.facts_of(self.entity(name), limit)
         return {
             "entity": name,
             "facts": [list(self.live.names(fact)) for fact in found],
             "total": total,
+            "version": version,
         }
 
 

@@ -10,9 +10,10 @@ class ServeSettings:
     `token`: the token of every request (`Authorization: Bearer …`); None for no access control.
     `read_only`: facts cannot be changed. `batch_size`: maximum queries per batch. `batch_wait`:
     seconds that a query waits for others. `queue`: queries that may wait before more are refused.
-    `timeout`: time limit of a request in seconds. `hosts`: accepted host names, None for any. They
-    prevent DNS rebinding: a page of another site must not reach a service of this machine through
-    a host name of its own.
+    `timeout`: time limit of a request in seconds. `hosts`: accepted host names besides `localhost`
+    and IP addresses, "*" for any. They prevent DNS rebinding: a page of another site must not reach
+    the service through a host name of its own. `connections`: connections that may be open at once.
+    `grace`: seconds for open requests to finish when the service stops.
     """
 
     token: str | None = None
@@ -21,4 +22,6 @@ class ServeSettings:
     batch_wait: float = 0.005
     queue: int = 128
     timeout: float = 30.0
-    hosts: tuple[str, ...] | None = None
+    hosts: tuple[str, ...] = ()
+    connections: int = 1000
+    grace: float = 10.0

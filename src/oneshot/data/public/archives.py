@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import math
 import pickle
 import shutil
 import tarfile
@@ -77,6 +78,7 @@ def unpack_ogb(files: list[Path], directory: Path) -> None:
             names[path.name.removesuffix(".csv.gz")] = _second_column(member.read())
     if set(splits) != set(SPLITS):
         raise InputError(f"{files[0].name}: train.pt, valid.pt or test.pt is missing")
+    _check_columns(files[0].name, splits)
     sizes = _type_sizes(splits.values())
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     for split, facts in splits.items():
@@ -100,6 +102,42 @@ def unpack_ogb(files: list[Path], directory: Path) -> None:
     known = names.get("relidx2relname") or names.get("reltype2relid")
     write_names(directory / "entities.txt", entities)
     write_names(directory / "relations.txt", _or_numbers(known, relations))
+
+
+def _check_columns(archive: str, splits: dict[str, dict[str, Any]]) -> None:
+    """Raise unless the columns of each split fit each other, with ids that can be numbered.
+
+    The ids of OGB are consecutive, so none is as large as the number of ids in all splits.
+    """
+    counts: dict[str, int] = {"entity": 0, "relation": 0}
+    for facts in splits.values():
+        for name, column in facts.items():
+            if isinstance(column, np.ndarray) and not name.endswith("_type"):
+                counts["relation" if name == "relation" else "entity"] += column.size
+    for split, facts in splits.items():
+        for name in ("head", "relation", "tail"):
+            if name not in facts:
+                raise InputError(f"{archive}: {split} has no column {name}")
+        rows = {len(column) for column in facts.values()}
+        if len(rows) != 1:
+            raise InputError(f"{archive}: the columns of {split} differ in length")
+        for name in ("head", "relation", "tail", "head_neg", "tail_neg"):
+            column = facts.get(name)
+            if column is None:
+                continue
+            dimensions = 2 if name.endswith("_neg") else 1
+            limit = counts["relation" if name == "relation" else "entity"]
+            is_valid = (
+                isinstance(column, np.ndarray)
+                and column.dtype.kind in "iu"
+                and column.ndim == dimensions
+                and (not column.size or 0 <= int(column.min()) <= int(column.max()) < limit)
+            )
+            if not is_valid:
+                raise InputError(f"{archive}: {name} of {split} has invalid ids")
+        types = [facts.get(name) for name in ("head_type", "tail_type")]
+        if types != [None, None] and not all(isinstance(column, list) for column in types):
+            raise InputError(f"{archive}: the types of {split} are not complete")
 
 
 def _negatives(facts: dict[str, Any], side: str, starts: dict[str, int]) -> NDArray[np.int32]:
@@ -126,7 +164,7 @@ def _type_sizes(splits: Iterable[dict[str, Any]]) -> dict[str, int]:
 
 
 def _safe_arrays(data: bytes, name: str) -> dict[str, Any]:
-    """The dictionary of arrays in a file of `torch.save`, read without executing pickled code.
+    """The dictionary of columns in a file of `torch.save`: arrays of numbers or lists of strings.
 
     The safe reader of torch supports only pickle protocol 2; OGB's files use later ones.
     """
@@ -134,31 +172,94 @@ def _safe_arrays(data: bytes, name: str) -> dict[str, Any]:
         if zipfile.is_zipfile(io.BytesIO(data)):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 inner = next(n for n in archive.namelist() if n.endswith("/data.pkl"))
-                return dict(_OnlyArrays(io.BytesIO(archive.read(inner))).load())
-        # The format of torch up to 1.5: first a magic number, a version and system information.
-        file = io.BytesIO(data)
-        for _ in range(3):
-            _OnlyArrays(file).load()
-        return dict(_OnlyArrays(file).load())
+                columns = _OnlyArrays(io.BytesIO(archive.read(inner))).load()
+        else:
+            # The format of torch up to 1.5: a magic number, a version and system information first.
+            file = io.BytesIO(data)
+            for _ in range(3):
+                _OnlyArrays(file).load()
+            columns = _OnlyArrays(file).load()
+        return {str(key): _column(value) for key, value in dict(columns).items()}
     except Exception as error:  # a damaged pickle can fail anywhere
         raise InputError(f"{name}: not a file of arrays ({error})") from error
 
 
+def _column(value: Any) -> Any:
+    """A pickled value as an array of numbers or a list of strings."""
+    if isinstance(value, _PickledArray):
+        return value.array()
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return value
+    raise ValueError(f"a column is a {type(value).__name__} instead of an array or strings")
+
+
 class _OnlyArrays(pickle.Unpickler):
-    """Reads numbers, strings, containers and arrays; refuses anything else."""
+    """Reads numbers, strings, containers and arrays of numbers; refuses anything else.
+
+    Nothing of numpy is called: its own reconstruction takes the type and the memory of an array
+    from the file as they are, so that a file could present its bytes as addresses of objects.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _SAFE:
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-        raise pickle.UnpicklingError(f"it would execute {module}.{name}")
+        known = _STAND_INS.get((module.replace("numpy.core", "numpy._core"), name))
+        if known is None:
+            raise pickle.UnpicklingError(f"it would execute {module}.{name}")
+        return known
 
 
-_SAFE = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("_codecs", "encode"),
+class _PickledType:
+    """The type of a pickled array, of which only the name and the byte order are used."""
+
+    def __init__(self, name: object, *_: object) -> None:
+        if not isinstance(name, str) or name not in _NUMBERS:
+            raise pickle.UnpicklingError(f"its type {name!r} is not a type of numbers")
+        self.name, self.order = name, "<"
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = ">" if state[1] == ">" else "<"
+
+    def dtype(self) -> "np.dtype[Any]":
+        return np.dtype(self.order + self.name)
+
+
+class _PickledArray:
+    """A pickled array: shape, type, order of the axes and bytes, which must fit each other."""
+
+    def __init__(self, *_: object) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def array(self) -> NDArray[Any]:
+        _, shape, dtype, is_fortran, content = self.state
+        if not isinstance(dtype, _PickledType) or not isinstance(content, bytes):
+            raise TypeError("an array has no type of numbers or no bytes")
+        if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError("an array has no valid shape")
+        numbers = np.frombuffer(content, dtype.dtype())
+        if math.prod(shape) != len(numbers):
+            raise ValueError(f"an array of shape {shape} has {len(numbers)} numbers")
+        return numbers.reshape(shape, order="F" if is_fortran else "C")
+
+
+class _NoArray:
+    """Stands for the class of arrays, which is named but never created."""
+
+
+def _text_as_bytes(text: object, encoding: object) -> bytes:
+    """The bytes of an array in pickle protocol 2, which has no bytes."""
+    if not isinstance(text, str) or encoding != "latin1":
+        raise pickle.UnpicklingError("it contains text in an unexpected encoding")
+    return text.encode("latin1")
+
+
+_NUMBERS = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)} | {"f2", "f4", "f8", "b1"}
+_STAND_INS: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _NoArray,
+    ("numpy", "dtype"): _PickledType,
+    ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
+    ("_codecs", "encode"): _text_as_bytes,
 }
 
 

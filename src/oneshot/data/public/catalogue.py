@@ -36,6 +36,7 @@ from oneshot.system.files import locked, sync, write_json
 
 PYKEEN = "pykeen:"
 _DONE = "source.json"
+_INCOMPLETE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError)
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,17 @@ def _fetch(name: str, target: Path, arriving: Path, progress: Progress | None) -
             _check(name, named, directory)
             sums = [checksum(file) for file in files]
             write_json(directory / _DONE, {"name": name, "urls": named.urls, "sha256": sums})
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, OSError) as error:
+    except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the local disk
             raise
-        shutil.rmtree(arriving)
-        raise InputError(f"{named.urls[0]}: incomplete archive ({error}); try again") from error
-    except InputError:
-        shutil.rmtree(arriving)
-        raise
+        shutil.rmtree(arriving)  # also of an unforeseen error: the next call must not fail again
+        if isinstance(error, InputError):
+            raise
+        if isinstance(error, _INCOMPLETE):
+            fault = "incomplete archive"
+        else:
+            fault = "the archive is not readable"
+        raise InputError(f"{named.urls[0]}: {fault} ({error}); try again") from error
     shutil.rmtree(arriving)
 
 
@@ -183,7 +187,7 @@ def _from_pykeen(name: str, directory: Path) -> None:
 
 _CONVE = "https://github.com/TimDettmers/ConvE/raw/master"
 _OFFICIAL = "https://raw.githubusercontent.com/tmlr-group/one-shot-subgraph/main/data"
-_OGB = "http://snap.stanford.edu/ogb/data/linkproppred"
+_OGB = "https://snap.stanford.edu/ogb/data/linkproppred"
 
 NAMED: dict[str, Named] = {
     "WN18RR": Named(

@@ -1,4 +1,4 @@
-"""Downloads over HTTP that resume after an interruption and verify a checksum."""
+"""Downloads over HTTPS that resume after an interruption and verify a checksum."""
 
 import hashlib
 import http.client
@@ -6,6 +6,7 @@ import json
 import ssl
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -35,17 +36,18 @@ def download(
     """Download a URL to `path`, and verify its checksum if one is given.
 
     An unfinished download is kept as `path` with the suffix `.part`. The next call resumes it if
-    the file on the server is unchanged.
+    the file on the server is unchanged. Plain HTTP is accepted only from this machine or with a
+    checksum, also after a redirection.
     """
-    if not url.startswith(("http://", "https://")):
-        raise InputError(f"{url}: only http and https are supported")
+    opener = urllib.request.build_opener(_Redirections(sha256 is not None))
+    _check_address(url, sha256 is not None)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSE * 2 ** (attempt - 1))
         try:
-            _continue(url, part, progress or (lambda *_: None))
+            _continue(opener, url, part, progress or (lambda *_: None))
             break
         except urllib.error.HTTPError as error:
             if error.code < 500:
@@ -86,7 +88,33 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _continue(url: str, part: Path, progress: Progress) -> None:
+def _check_address(url: str, has_checksum: bool) -> None:
+    """Raise if what a URL sends could be replaced on the way without being noticed."""
+    address = urllib.parse.urlsplit(url)
+    is_near = address.hostname in ("127.0.0.1", "::1", "localhost")
+    if address.scheme != "https" and not (address.scheme == "http" and (is_near or has_checksum)):
+        raise InputError(
+            f"{url}: only https is supported (http with a known checksum); download the file "
+            "yourself and put the data set into $ONESHOT_DATA"
+        )
+
+
+class _Redirections(urllib.request.HTTPRedirectHandler):
+    """Follows redirections to addresses that a download may start from."""
+
+    def __init__(self, has_checksum: bool) -> None:
+        self.has_checksum = has_checksum
+
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        _check_address(newurl, self.has_checksum)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _continue(
+    opener: urllib.request.OpenerDirector, url: str, part: Path, progress: Progress
+) -> None:
     """Download the missing part of a file."""
     have, version = _arrived(part, url)
     headers = {"Accept-Encoding": "identity", "User-Agent": "oneshot"}
@@ -95,7 +123,7 @@ def _continue(url: str, part: Path, progress: Progress) -> None:
         headers |= {"Range": f"bytes={have}-", "If-Range": version}
     request = urllib.request.Request(url, headers=headers)
     try:
-        response = urllib.request.urlopen(request, timeout=_TIMEOUT)
+        response = opener.open(request, timeout=_TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and have:  # nothing is missing, or the file has become shorter

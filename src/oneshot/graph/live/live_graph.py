@@ -77,9 +77,9 @@ class LiveGraph:
         self._lock = threading.RLock()  # for the data in memory
         self._writing = threading.Lock()  # for the store; acquired before the other
         self._store: FactStore | None = None
-        if run is not None and (not read_only or (run / STORE).is_file()):
-            self._store = FactStore(run / STORE, fingerprint, read_only)
+        self._run, self._fingerprint = run, fingerprint
         self._read_only = read_only
+        self._open_store()
         # All changed facts: whether each is present, and whether the base contains it.
         self._state: dict[Fact, tuple[bool, bool]] = {}
         self._around: dict[int, dict[Fact, None]] = defaultdict(dict)
@@ -112,14 +112,18 @@ class LiveGraph:
 
     def add(self, facts: Iterable[Sequence[str]]) -> int:
         """Add facts by name; new entities are added. → number of new facts"""
-        return self._change(facts, True)
+        return self.change(facts, True)[0]
 
     def remove(self, facts: Iterable[Sequence[str]]) -> int:
         """Remove facts by name. → number of removed facts"""
-        return self._change(facts, False)
+        return self.change(facts, False)[0]
 
     def graph(self) -> KnowledgeGraph:
         """The graph with all changes so far; valid until the next call (see `Overlay`)."""
+        return self.snapshot()[0]
+
+    def snapshot(self) -> tuple[KnowledgeGraph, int]:
+        """The graph with all changes so far, and its version (see `graph`)."""
         with self._lock:
             self._catch_up()
             if self._overlay is None:
@@ -144,17 +148,24 @@ class LiveGraph:
                     target=self._compact, args=(dict(self._since_base),), daemon=True
                 )
                 self._compaction.start()
-            return self._snapshot
+            return self._snapshot, self.version
 
     def catch_up(self) -> None:
         """Read changes of other processes, such as `oneshot facts`; takes microseconds."""
         with self._lock:
             self._catch_up()
 
-    def facts_of(self, entity: int, limit: int) -> tuple[list[Fact], int]:
-        """At most `limit` facts of an entity, and their total number."""
+    def size(self) -> tuple[int, int, int]:
+        """The number of entities and of facts, and the version that they belong to."""
         with self._lock:
             self._catch_up()
+            return len(self.entities), self.num_facts, self.version
+
+    def facts_of(self, entity: int, limit: int) -> tuple[list[Fact], int, int]:
+        """At most `limit` facts of an entity, their total number, and the version of both."""
+        with self._lock:
+            self._catch_up()
+            version = self.version
             changed = {fact: self._state[fact][0] for fact in self._around.get(entity, ())}
             base, count = self._base, self._base.num_relations
         found: dict[Fact, None] = {fact: None for fact, holds in changed.items() if holds}
@@ -174,7 +185,7 @@ class LiveGraph:
                 fact = (x, r, entity) if r < count else (entity, r - count, x)
                 if fact not in changed:
                     found[fact] = None
-        return list(found)[:limit], total
+        return list(found)[:limit], total, version
 
     def names(self, fact: Fact) -> NamedFact:
         return self.entities[fact[0]], self.relations[fact[1]], self.entities[fact[2]]
@@ -193,7 +204,8 @@ class LiveGraph:
         if self._store is not None:
             self._store.close()
 
-    def _change(self, facts: Iterable[Sequence[str]], present: bool) -> int:
+    def change(self, facts: Iterable[Sequence[str]], present: bool) -> tuple[int, int]:
+        """Add or remove facts by name. → number of changed facts, and the version since then"""
         if self._read_only:
             raise InputError("the graph was opened read-only")
         named = [checked_fact(fact) for fact in facts]
@@ -203,18 +215,20 @@ class LiveGraph:
             with self._lock:
                 changes = self._effective(named, present)
                 self._absorb(changes)
-            return len(changes)
+                self.version += bool(changes)
+                return len(changes), self.version
         with self._writing:
             with self._store.writing():
                 with self._lock:
                     self._read_store()  # changes of other processes, which are now locked out
                     changes = self._effective(named, present)
+                    version = self.version
                 if changes:
-                    self._store.write(changes)
+                    version = self._store.write(changes)
             # Persistent now. Read back, because another process may have written since.
             with self._lock:
                 self._read_store()
-        return len(changes)
+        return len(changes), version
 
     def _effective(self, named: Sequence[NamedFact], present: bool) -> list[Change]:
         """The changes needed to make these facts present or absent; each fact once."""
@@ -256,8 +270,17 @@ class LiveGraph:
                     pending[fact] = change.present
 
     def _catch_up(self) -> None:
-        if self._store is not None and self._store.moved_on():
+        if self._store is None:
+            self._open_store()  # another process may have created it
+            if self._store is not None:
+                self._read_store()
+        elif self._store.moved_on():
             self._read_store()
+
+    def _open_store(self) -> None:
+        """Open the store of the run; one that is only read is not created."""
+        if self._run is not None and (not self._read_only or (self._run / STORE).is_file()):
+            self._store = FactStore(self._run / STORE, self._fingerprint, self._read_only)
 
     def _read_store(self) -> None:
         assert self._store is not None

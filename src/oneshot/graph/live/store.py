@@ -34,6 +34,12 @@ _SCHEMA = (
     "version INTEGER NOT NULL, UNIQUE (head, relation, tail))",
     "CREATE INDEX by_version ON changes (version)",
 )
+_OBJECTS = {
+    *zip(("table", "table", "index"), ("about", "changes", "by_version"), _SCHEMA, strict=True),
+    ("index", "sqlite_autoindex_about_1", None),
+    ("index", "sqlite_autoindex_changes_1", None),
+}
+_LAST_VERSION = 2**53  # larger integers are not exact in JSON
 _COLUMNS = "head, relation, tail, present, in_base"
 _UPSERT = (
     "INSERT INTO changes (head, relation, tail, present, in_base, version) "
@@ -74,11 +80,16 @@ class FactStore:
             raise InputError(f"{path}: is a symbolic link; facts are not written through links")
         is_new = not path.exists()
         try:
+            if not is_new:
+                with contextlib.closing(_connect(path, read_only=True)) as connection:
+                    _check_schema(connection)
             if not read_only:
                 self._writer = _connect(path, read_only=False)
                 _prepare(self._writer, fingerprint)
             self._reader = _connect(path, read_only)
+            _check_schema(self._reader)
             about = dict(self._rows("SELECT key, value FROM about"))
+            self._version()
         except sqlite3.OperationalError as error:
             # A partial store, from a full disk, is removed; one that another process has just
             # created and locked is left alone.
@@ -95,6 +106,7 @@ class FactStore:
         except (
             sqlite3.Error,
             ValueError,
+            TypeError,
         ) as error:  # an error message of sqlite3 may be undecodable
             raise InputError(f"{path}: not a whole store of facts ({error})") from error
         if about.get("format") != str(_FORMAT):
@@ -108,6 +120,7 @@ class FactStore:
                 "run without them"
             )
         self._inode = path.stat().st_ino
+        self._stamp = _stamp(path) if read_only else None
         self._seen = self._data_version()
 
     def read(self, since: int = 0) -> tuple[int, list[Change]]:
@@ -116,19 +129,30 @@ class FactStore:
         With `since` 0, all rows are verified by their checksum.
         """
         try:
-            # First the version: changes between the two reads are read again, not missed.
-            version = self._version()
-            rows = self._rows(
-                f"SELECT {_COLUMNS} FROM changes WHERE version > ? ORDER BY id", since
-            )
-            if since == 0 and version == self._version():
-                self._check(version, rows)
-            return version, [Change(h, r, t, bool(now), bool(base)) for h, r, t, now, base in rows]
-        except (sqlite3.Error, ValueError, TypeError, IndexError) as error:
+            # One transaction: the changes are those up to the version, and no more.
+            self._reader.execute("BEGIN")
+            try:
+                version = self._version()
+                rows = self._rows(
+                    f"SELECT {_COLUMNS} FROM changes WHERE version > ? ORDER BY id", since
+                )
+                if since == 0:
+                    self._check(version, rows)
+            finally:
+                self._reader.execute("COMMIT")
+            return version, [_change(row) for row in rows]
+        except (sqlite3.Error, ValueError, TypeError) as error:
             raise InputError(f"{self.path}: not a whole store of facts ({error})") from error
 
     def moved_on(self) -> bool:
         """Whether another process has written since the last call; takes microseconds."""
+        if self._stamp is not None and self._stamp != _stamp(self.path):
+            # A file that nobody was writing is read without its log; now there is one.
+            self._reader.close()
+            self._reader = _connect(self.path, read_only=True)
+            self._stamp = _stamp(self.path)
+            self._seen = self._data_version()
+            return True
         before, self._seen = self._seen, self._data_version()
         return before != self._seen
 
@@ -155,8 +179,9 @@ class FactStore:
     def write(self, changes: Sequence[Change]) -> int:
         """Store these changes, within `writing`. → the new version"""
         assert self._writer is not None
-        before = self._version()
-        checksum = self._checksum(before)
+        # Not by the reader, which may be in the transaction of another thread.
+        before = self._version(self._writer)
+        checksum = self._checksum(before, self._writer)
         if checksum is None:  # nothing has been written yet
             checksum = _sum_of(self._writer.execute(f"SELECT {_COLUMNS} FROM changes"))
         find = f"SELECT {_COLUMNS} FROM changes WHERE head = ? AND relation = ? AND tail = ?"
@@ -180,20 +205,55 @@ class FactStore:
         if wanted is not None and _sum_of(rows) != wanted:
             raise ValueError("was changed or damaged: wrong checksum")
 
-    def _checksum(self, version: int) -> int | None:
+    def _checksum(self, version: int, source: sqlite3.Connection | None = None) -> int | None:
         """The checksum of all rows of a version, if it is known."""
-        rows = self._rows("SELECT value FROM about WHERE key = 'checksum'")
+        wanted = "SELECT value FROM about WHERE key = 'checksum'"
+        rows = (source or self._reader).execute(wanted).fetchall()
         kept, _, checksum = str(rows[0][0]).partition(":") if rows else ("", "", "")
         return int(checksum, 16) if kept == str(version) else None
 
-    def _version(self) -> int:
-        return int(self._rows("SELECT value FROM about WHERE key = 'version'")[0][0])
+    def _version(self, source: sqlite3.Connection | None = None) -> int:
+        wanted = "SELECT value FROM about WHERE key = 'version'"
+        rows = (source or self._reader).execute(wanted).fetchall()
+        text = str(rows[0][0]) if rows else ""
+        if not text.isascii() or not text.isdecimal() or len(text) > len(str(_LAST_VERSION)):
+            raise ValueError("its version is not a number")
+        if int(text) > _LAST_VERSION:
+            raise ValueError("its version is too large")
+        return int(text)
 
     def _data_version(self) -> int:
         return int(self._rows("PRAGMA data_version")[0][0])
 
     def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self._reader.execute(statement, values).fetchall()
+
+
+def _change(row: tuple[Any, ...]) -> Change:
+    """A row as a change; SQLite stores values of any type in any column."""
+    *names, present, in_base = row
+    if not all(isinstance(name, str) and name for name in names):
+        raise TypeError("a name is not text")
+    if present not in (0, 1) or in_base not in (0, 1):
+        raise ValueError("a change is neither an addition nor a removal")
+    head, relation, tail = names
+    return Change(head, relation, tail, bool(present), bool(in_base))
+
+
+def _check_schema(connection: sqlite3.Connection) -> None:
+    """Raise unless a file is a store of facts, or a new one without any content.
+
+    A view or trigger could do anything when a table is read or written, and a database of another
+    program must not become a store.
+    """
+    ours = connection.execute("PRAGMA application_id").fetchone()[0]
+    found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    if ours not in (0, _APPLICATION) or (found and ours != _APPLICATION):
+        raise ValueError("it is a database of another program")
+    unknown = set(found) - _OBJECTS
+    if unknown or (found and set(found) != _OBJECTS):
+        name = min((str(name) for _, name, _ in unknown), default="a missing table")
+        raise ValueError(f"its schema is not that of a store: {name}")
 
 
 def _prepare(connection: sqlite3.Connection, fingerprint: str) -> None:
@@ -227,6 +287,7 @@ def has_changes(path: Path) -> bool:
         return False
     try:
         with contextlib.closing(_connect(path, read_only=True)) as connection:
+            _check_schema(connection)
             wanted = "SELECT 1 FROM changes WHERE present != in_base LIMIT 1"
             return connection.execute(wanted).fetchone() is not None
     except (sqlite3.Error, ValueError) as error:
@@ -237,6 +298,9 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     if not read_only:
         return _opened(str(path))
     address = path.resolve().as_uri()
+    if not path.with_name(f"{path.name}-wal").exists():
+        # Nobody has it open for writing. Without this, SQLite would create files next to it.
+        return _opened(f"{address}?immutable=1")
     connection = _opened(f"{address}?mode=ro")
     try:
         connection.execute("SELECT 1 FROM sqlite_master")
@@ -248,11 +312,21 @@ def _connect(path: Path, read_only: bool) -> sqlite3.Connection:
     return connection
 
 
+def _stamp(path: Path) -> tuple[bool, int, int]:
+    """Changes when a store is opened for writing or has been written."""
+    about = path.stat()
+    return path.with_name(f"{path.name}-wal").exists(), about.st_mtime_ns, about.st_size
+
+
 def _opened(address: str) -> sqlite3.Connection:
     is_uri = address.startswith("file:")
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         address, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=is_uri
     )
+    # The file may come from anywhere: nothing in its schema may call functions.
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
 
 
 def checked_fact(fact: Sequence[str]) -> NamedFact:

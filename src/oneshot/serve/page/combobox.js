@@ -52,6 +52,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
       option.id = `${list.id}-${number}`;
       option.setAttribute("role", "option");
       option.setAttribute("aria-selected", "false");
+      option.dir = "auto";
       option.textContent = name;
       // Keep the focus in the field: losing it would close the list.
       option.addEventListener("pointerdown", (event) => event.preventDefault());

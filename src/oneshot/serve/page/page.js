@@ -56,10 +56,13 @@ function element(tag, content, attributes = {}) {
   return made;
 }
 
+// A name, isolated from the text around it: it may be written from right to left.
+function name(text) { return element("bdi", text); }
+
 function showStatus(text) { $("status").textContent = text; }
-function showError(error) {
-  showStatus("");
-  $("problem").textContent = error.message;
+function showError(error, where = $("problem")) {
+  if (where === $("problem")) showStatus("");
+  where.textContent = error.message;
 }
 
 // The question is part of the URL: it can be linked to, and the back button works.
@@ -97,7 +100,12 @@ function go(question) {
   else location.hash = target; // the hashchange event asks
 }
 
-function walk(entity) { go({ ...fromForm(), entity }); }
+let focusAnswers = false; // whether what had the focus is about to be replaced
+
+function walk(entity) {
+  focusAnswers = true;
+  go({ ...fromForm(), entity });
+}
 
 // Questions and answers.
 
@@ -124,8 +132,10 @@ async function ask(question) {
     });
     if (number !== asking) return;
     showAnswers(question, result);
+    if (focusAnswers) $("answers-title").focus();
+    focusAnswers = false;
+    $("why").hidden = true; // it belongs to the previous question
     if (result.answers.length) await why(question, result.answers[0].entity, number);
-    else $("why").hidden = true;
   } catch (error) {
     if (number !== asking) return;
     $("answers-card").hidden = $("why").hidden = true; // they belong to the previous question
@@ -136,14 +146,15 @@ async function ask(question) {
 function showAnswers(question, result) {
   const { answers, subgraph, milliseconds, query } = result;
   $("answers-card").hidden = false;
-  $("answers-title").textContent = `(${query.entity}, ${query.relation}, ?)`;
+  $("answers-title").replaceChildren("(", name(query.entity), ", ", name(query.relation), ", ?)");
   $("answers").tBodies[0].replaceChildren(...answers.map((answer, number) => {
     const { entity, score, probability, known } = answer;
-    const chance = probability === null ? "" : [
+    // A fact of the graph holds, whatever the predictor would expect without it.
+    const chance = known || probability === null ? "" : [
       element("meter", "", { value: probability, "aria-hidden": "true" }),
       ` ${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)}%`,
     ];
-    const open = element("button", entity, {
+    const open = element("button", name(entity), {
       type: "button", class: "link", onclick: () => why(question, entity, ++asking),
     });
     const mark = known ? element("span", "known", { class: "known" }) : "";
@@ -166,15 +177,17 @@ async function why(question, answer, number) {
   for (const row of $("answers").tBodies[0].rows) {
     row.setAttribute("aria-current", String(row.dataset.answer === answer));
   }
+  $("why").hidden = false;
   $("why").setAttribute("aria-busy", "true");
+  $("why-title").replaceChildren("Why ", name(answer), "?");
+  $("why-problem").textContent = "";
+  for (const id of ["paths", "drawing", "charts"]) $(id).replaceChildren();
   try {
     const { entity, relation, inverse } = question;
     const explanation = await call("/v1/explain", {
       entity, relation, inverse, answer, drawing: true,
     });
     if (number !== asking) return;
-    $("why").hidden = false;
-    $("why-title").textContent = `Why ${answer}?`;
     $("paths").replaceChildren(...explanation.paths.map(pathInWords));
     if (!explanation.paths.length) $("paths").replaceChildren(element("li", explanation.message));
     draw($("drawing"), explanation.drawing, walk);
@@ -191,20 +204,20 @@ async function why(question, answer, number) {
       ]));
     }
   } catch (error) {
-    if (number === asking) showError(error);
+    if (number === asking) showError(error, $("why-problem"));
   } finally {
-    $("why").removeAttribute("aria-busy");
+    if (number === asking) $("why").removeAttribute("aria-busy");
   }
 }
 
 function pathInWords(path) {
-  const words = [path.steps[0].source];
-  for (const step of path.steps) words.push(` —${step.relation}→ `, step.target);
+  const words = [name(path.steps[0].source)];
+  for (const step of path.steps) words.push(" —", name(step.relation), "→ ", name(step.target));
   const more = path.parallel ? `, ${path.parallel} more by parallel facts` : "";
   const note = path.known ? ", the known fact itself" : "";
   const figures = `weight ${SCORE.format(path.weight)}, score without it ` +
     `${SCORE.format(path.score_without)}${more}${note}`;
-  return element("li", [words.join(""), " ", element("small", figures)]);
+  return element("li", [...words, " ", element("small", figures)]);
 }
 
 // Facts about an entity, and changes to them.
@@ -215,7 +228,7 @@ async function showFacts(entity, number) {
     if (number !== asking) return;
     $("around").hidden = false;
     const shown = around.facts.length < around.total ? `${around.facts.length} of ` : "";
-    $("facts-title").textContent = `Facts about ${entity} (${shown}${around.total})`;
+    $("facts-title").replaceChildren("Facts about ", name(entity), ` (${shown}${around.total})`);
     $("facts").replaceChildren(...around.facts.map((fact) => factLine(fact, entity)));
   } catch (error) {
     if (number !== asking) return;
@@ -226,32 +239,39 @@ async function showFacts(entity, number) {
 
 function factLine(fact, entity) {
   const [head, relation, tail] = fact;
-  const name = (which) => which === entity ? which : element("button", which, {
+  const link = (which) => which === entity ? name(which) : element("button", name(which), {
     type: "button", class: "link", onclick: () => walk(which),
   });
   const remove = element("button", "×", {
     type: "button", class: "small", "aria-label": `Remove ${head}, ${relation}, ${tail}`,
     onclick: () => change([fact], "DELETE"),
   });
-  const words = element("span", [name(head), ` —${relation}→ `, name(tail)]);
+  const words = element("span", [link(head), " —", name(relation), "→ ", link(tail)]);
   return element("li", readOnly ? [words] : [words, remove]);
 }
 
 async function change(facts, method) {
   $("problem").textContent = "";
-  $("added").textContent = "";
+  $("add-problem").textContent = "";
+  $("added").replaceChildren();
   try {
     const done = await call("/v1/facts", { facts }, method);
-    const text = facts[0].join(", ");
     const outcome = method === "DELETE" ? "Removed" : done.added ? "Added" : "Already known";
-    $("added").textContent = `${outcome}: ${text}.`;
+    const words = facts[0].flatMap((part, number) => number ? [", ", name(part)] : [name(part)]);
+    $("added").replaceChildren(`${outcome}: `, ...words, ".");
+    if (done.added || done.removed) {
+      const opposite = method === "DELETE" ? "POST" : "DELETE";
+      $("added").append(" ", element("button", "Undo", {
+        type: "button", class: "small", onclick: () => change(facts, opposite),
+      }));
+    }
     call("/v1/readyz").then(count, () => {}); // in the background
   } catch (error) {
-    showError(error);
+    showError(error, $("add-problem"));
     return false;
   }
   const question = fromForm();
-  if (method === "DELETE" && question.entity) ask(question);
+  if (question.entity && (method === "DELETE" || facts[0].includes(question.entity))) ask(question);
   return true;
 }
 
@@ -272,9 +292,26 @@ const findRelations = async (text) => {
 for (const id of ["entity", "head", "tail"]) suggest($(id), findEntities);
 for (const id of ["relation", "label"]) suggest($(id), findRelations, { delay: 0 });
 
-$("ask").addEventListener("submit", (event) => {
+// The name that a text stands for: itself, or the only suggestion that begins with it.
+async function completed(text, find) {
+  const found = await find(text);
+  if (!text || found.includes(text)) return text;
+  const plain = text.toLowerCase();
+  const begins = found.filter((one) => one.toLowerCase().startsWith(plain));
+  return begins.length === 1 ? begins[0] : text;
+}
+
+$("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
-  go(fromForm());
+  const question = fromForm();
+  try {
+    question.entity = await completed(question.entity, findEntities);
+    question.relation = await completed(question.relation, findRelations);
+  } catch (error) {
+    showError(error);
+    return;
+  }
+  go(question);
 });
 $("add").addEventListener("submit", async (event) => {
   event.preventDefault();

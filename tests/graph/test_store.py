@@ -1,0 +1,125 @@
+"""Tests of the store of facts on files that were made or changed on purpose."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.support.samples import chain_world
+
+from oneshot.errors import InputError
+from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.live.store import STORE, FactStore, has_changes
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x, x FROM n"
+CRAFTED = {
+    "an endless view": (
+        f"DROP TABLE about; CREATE VIEW about (key, value) AS {ENDLESS}",
+        "its schema is not that of a store: about",
+    ),
+    "a trigger": (
+        "CREATE TRIGGER t AFTER INSERT ON changes BEGIN DELETE FROM changes; END",
+        "its schema is not that of a store: t",
+    ),
+    "a further table": ("CREATE TABLE more (x)", "its schema is not that of a store: more"),
+    "a missing index": ("DROP INDEX by_version", "its schema is not that of a store"),
+    "another table": (
+        "DROP TABLE about; CREATE TABLE about (key, value)",
+        "its schema is not that of a store: about",
+    ),
+    "a blob as name": ("UPDATE changes SET head = x'ff00ff'", "a name is not text"),
+    "a number as state": ("UPDATE changes SET present = 7", "neither an addition nor a removal"),
+    "a long version": (
+        f"UPDATE about SET value = '{'9' * 30}' WHERE key = 'version'",
+        "its version is not a number",
+    ),
+    "a large version": (
+        f"UPDATE about SET value = '{2**53 + 1}' WHERE key = 'version'",
+        "its version is too large",
+    ),
+    "a negative version": (
+        "UPDATE about SET value = '-1' WHERE key = 'version'",
+        "its version is not a number",
+    ),
+    "no version": ("DELETE FROM about WHERE key = 'version'", "its version is not a number"),
+    "a text that is no text": (
+        "UPDATE changes SET head = CAST(x'ff' AS TEXT)",
+        "decode",
+    ),
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    live = live_graph(tmp_path)
+    live.add([("new", "next", "link 1")])
+    live.close()
+    return tmp_path
+
+
+def live_graph(run: Path, read_only: bool = False) -> LiveGraph:
+    graph = chain_world(8).graph
+    return LiveGraph(graph, run, graph.fingerprint, read_only=read_only)
+
+
+def change(run: Path, statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(run / STORE)) as connection:
+        # Without its checksum, as one who writes such a file would compute another.
+        connection.executescript(f"DELETE FROM about WHERE key = 'checksum'; {statements}")
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_crafted_store_is_refused(run: Path, what: str, read_only: bool) -> None:
+    statements, message = CRAFTED[what]
+    change(run, statements)
+    with pytest.raises(InputError, match=f"not a whole store of facts .*{message}"):
+        live_graph(run, read_only)
+
+
+def test_the_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
+    for number, script in enumerate(
+        ("CREATE TABLE mine (x)", "PRAGMA application_id = 7", "CREATE TABLE about (key, value)")
+    ):
+        run = tmp_path / str(number)
+        run.mkdir()
+        with contextlib.closing(sqlite3.connect(run / STORE)) as connection:
+            connection.executescript(script)
+        before = (run / STORE).read_bytes()
+        with pytest.raises(InputError, match="it is a database of another program"):
+            live_graph(run)
+        with pytest.raises(InputError, match="it is a database of another program"):
+            has_changes(run / STORE)
+        assert (run / STORE).read_bytes() == before
+        assert [file.name for file in run.iterdir()] == [STORE]
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    """It may be left by a full disk."""
+    (tmp_path / STORE).touch()
+    live = live_graph(tmp_path)
+    assert live.add([("a", "next", "b")]) == 1
+    live.close()
+    assert has_changes(tmp_path / STORE)
+
+
+def test_a_store_of_the_previous_version_opens(tmp_path: Path) -> None:
+    """The statements with which versions up to now have created it."""
+    graph = chain_world(8).graph
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE)) as connection:
+        connection.executescript(
+            "PRAGMA journal_mode = WAL;"
+            "CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL);"
+            "CREATE TABLE changes (id INTEGER PRIMARY KEY, head TEXT NOT NULL, relation TEXT NOT "
+            "NULL, tail TEXT NOT NULL, present INTEGER NOT NULL, in_base INTEGER NOT NULL, "
+            "version INTEGER NOT NULL, UNIQUE (head, relation, tail));"
+            "CREATE INDEX by_version ON changes (version);"
+            f"INSERT INTO about VALUES ('format', '1'), ('version', '1'), "
+            f"('fingerprint', '{graph.fingerprint}');"
+            "INSERT INTO changes VALUES (1, 'a', 'next', 'link 1', 1, 0, 1);"
+            "PRAGMA application_id = 1869505907"
+        )
+    store = FactStore(tmp_path / STORE, graph.fingerprint)
+    version, changes = store.read()
+    assert (version, [tuple(one) for one in changes]) == (1, [("a", "next", "link 1", True, False)])
+    store.close()

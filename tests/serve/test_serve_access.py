@@ -1,0 +1,127 @@
+"""Tests of access control: which paths, hosts and origins reach the service."""
+
+import json
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.services import request, saved_run
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+from oneshot.graph.live.store import STORE
+from oneshot.serve.limits import Limits, RouteLimits
+from oneshot.serve.server import guarded, serving
+from oneshot.serve.service import Service
+from oneshot.serve.settings import ServeSettings
+
+TOKEN = {"Authorization": "Bearer s3cret"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    run = saved_run(tmp_path_factory.mktemp("access") / "run", 8)
+    return Service(run, ServeSettings(token="s3cret", hosts=("KG.example",)))
+
+
+@pytest.fixture(scope="module")
+def url(service: Service) -> Iterator[str]:
+    with serving(service) as address:
+        yield address
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\0", "\x7f", "\u0085", "\u2028"])
+@pytest.mark.parametrize("path", ["/v1/healthz", "/metrics", "/v1/relations", "/", "/page/page.js"])
+def test_a_path_with_a_control_character_reaches_no_route(url: str, path: str, end: str) -> None:
+    """A pattern that ends in `$` also matches before a trailing line break."""
+    reply = request(url + path + urllib.parse.quote(end), headers=TOKEN)
+    assert reply.status == 400
+    assert "control character" in reply.json["detail"]
+
+
+def test_a_page_of_another_site_cannot_change_facts(url: str, service: Service) -> None:
+    facts = json.dumps({"facts": [["from elsewhere", "next", "link 1"]]}).encode()
+    for path in ("/v1/facts", "/v1/facts%0A", "/v1/facts%0D", "//v1/facts", "/v1/facts/"):
+        for content in ("text/plain", "application/x-www-form-urlencoded", ""):
+            headers = {**TOKEN, "Content-Type": content}
+            assert request(url + path, facts, headers=headers).status in (400, 404, 415)
+    assert "from elsewhere" not in service.live.entities
+
+
+def test_names_may_have_control_characters(url: str) -> None:
+    name = "a\nb\x7f"
+    facts = {"facts": [[name, "next", "link 1"]]}
+    assert request(f"{url}/v1/facts", facts, headers=TOKEN).status == 200
+    path = f"{url}/v1/entities/{urllib.parse.quote(name)}"
+    assert request(path, headers=TOKEN).json["entity"] == name
+    assert request(path).status == 401
+
+
+def test_what_is_not_known_needs_the_token(url: str) -> None:
+    for path in ("/unknown", "/metrics/", "/v1/nothing", "/V1/healthz"):
+        assert request(url + path).status == 401
+        assert request(url + path, headers=TOKEN).status == 404
+    assert request(f"{url}/v1/healthz", method="PUT").status == 405
+    assert request(f"{url}/v1/facts", method="PUT").status == 401
+
+
+def test_limits_are_those_of_the_whole_path(service: Service) -> None:
+    limits = RouteLimits(guarded(service).app.routes)  # type: ignore[attr-defined]
+    assert limits.find("/v1/healthz", "GET") == Limits(token=False)
+    assert limits.find("/v1/healthz\n", "GET") == Limits()
+    assert limits.find("/v1/facts", "POST").json
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8000", 200),
+        ("localhost", 200),
+        ("LOCALHOST:1", 200),
+        ("[::1]:8000", 200),
+        ("192.0.2.7", 200),  # an address cannot be rebound
+        ("[2001:db8::1]", 200),
+        ("kg.example", 200),
+        ("KG.EXAMPLE:443", 200),
+        ("evil.example", 421),
+        ("kg.example.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("127.0.0.1:80@evil.example", 421),
+        ("[::1]evil.example", 421),
+        ("localhost:evil", 421),
+        ("1.2.3", 421),
+    ],
+)
+def test_hosts(url: str, host: str, status: int) -> None:
+    """A page of another site must not reach the service through a host name of its own."""
+    reply = request(f"{url}/v1/relations", headers={**TOKEN, "Host": host})
+    assert reply.status == status
+    if status == 421:
+        assert "--allow-host" in reply.json["detail"]
+
+
+def test_every_address_is_checked_for_its_host(tmp_path: Path) -> None:
+    """Also a service that listens on all addresses."""
+    run = saved_run(tmp_path / "run", 8)
+    command = [sys.executable, "-m", "oneshot", "serve", run, "--port", "0", "--json"]
+    command += ["--host", "0.0.0.0", "--allow-host", "kg.example", "--allow-host", "other.example"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = json.loads(process.stdout.readline())["url"].rsplit(":", 1)[1]
+        url = f"http://127.0.0.1:{port}/v1/relations"
+        facts = {"facts": [["rebound", "next", "link 1"]]}
+        for host, status in (("kg.example", 200), ("other.example", 200), ("evil.example", 421)):
+            assert request(url, headers={"Host": host}).status == status
+        changing = url.replace("relations", "facts")
+        assert request(changing, facts, headers={"Host": "evil.example"}).status == 421
+        process.terminate()
+    assert b"rebound" not in (run / STORE).read_bytes()
+
+
+def test_any_host_only_if_asked_for(tmp_path: Path) -> None:
+    settings = ServeSettings(hosts=("*",))
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        assert request(f"{url}/v1/relations", headers={"Host": "evil.example"}).status == 200

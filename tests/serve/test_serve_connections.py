@@ -1,0 +1,178 @@
+"""Tests of connections: slow, idle and too many of them do not take the service down."""
+
+import asyncio
+import http.client
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from tests.support.services import request, saved_run, wait_for
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from oneshot.serve import middleware, protocol
+from oneshot.serve.limits import MAX_BODY
+from oneshot.serve.server import AcceptErrors, serving
+from oneshot.serve.service import Service
+from oneshot.serve.settings import ServeSettings
+
+ASKED = {"questions": [{"entity": "link 1", "relation": "next"}]}
+TOKEN = {"Authorization": "Bearer s3cret"}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    run = saved_run(tmp_path_factory.mktemp("connections") / "run", 8)
+    with serving(Service(run, ServeSettings(token="s3cret", connections=20))) as address:
+        yield address
+
+
+def connect(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of all that comes until the service closes the connection."""
+    whole = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    head, _, body = whole.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines)
+    return int(first.split()[1]), headers, body
+
+
+POST = "POST /v1/facts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+LARGE = f"Content-Length: {MAX_BODY + 1}\r\n"
+STALLED = {
+    "a large body, no token": (POST + LARGE, "", 401),
+    "a large body": (POST + "Authorization: Bearer s3cret\r\n" + LARGE, "", 413),
+    "half a body, no token": (POST + "Content-Length: 100\r\n", "{", 401),
+    "chunks, no token": (POST + "Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n", 401),
+    "chunks, no route": ("POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n", "", 421),
+    "a body of GET": (
+        "GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n",
+        "",
+        200,
+    ),
+    "waits for permission": (POST + "Expect: 100-continue\r\nContent-Length: 9\r\n", "", 401),
+}
+
+
+@pytest.mark.parametrize("what", STALLED)
+def test_a_body_that_does_not_come_is_not_waited_for(
+    url: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "_DISCARD_SECONDS", 0.1)
+    head, body, expected = STALLED[what]
+    with connect(url) as connection:
+        connection.sendall(f"{head}\r\n{body}".encode())
+        status, headers, _ = answer(connection)
+    assert status == expected
+    assert headers["connection"] == "close"
+
+
+def test_a_refused_request_with_a_whole_body_keeps_its_connection(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    for _ in range(3):
+        connection.request("POST", "/v1/facts", json.dumps({"facts": []}))
+        reply = connection.getresponse()
+        assert (reply.status, reply.headers["connection"]) == (401, None)
+        reply.read()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n",
+        f"{POST}Authorization: Bearer s3cret\r\n{LARGE[:-4]}0\r\n\r\n{{".encode(),
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_idle_connections_lock_nobody_out(url: str, sent: bytes) -> None:
+    opened = []
+    try:
+        for _ in range(60):  # three times as many as may be open
+            opened.append(connect(url))
+            opened[-1].sendall(sent)
+        assert request(f"{url}/v1/predict", ASKED, headers=TOKEN).status == 200
+        if not sent:  # what is sent to a closed connection resets it
+            status, headers, body = answer(opened[0])
+            assert (status, headers["connection"]) == (408, "close")
+            assert json.loads(body)["status"] == 408
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def test_connections_that_are_answered_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(connections=3))
+    original, begun, go = service.reasoner.scores, threading.Event(), threading.Event()
+
+    def held(batch: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return original(batch)
+
+    with serving(service) as url, ThreadPoolExecutor(3) as pool:
+        monkeypatch.setattr(service.reasoner, "scores", held)
+        asked = [pool.submit(request, f"{url}/v1/predict", ASKED)]
+        assert begun.wait(60)
+        asked += [pool.submit(request, f"{url}/v1/predict", ASKED) for _ in range(2)]
+        wait_for(lambda: service.engine.waiting == 2)
+        with connect(url) as connection:
+            status, headers, _ = answer(connection)
+        assert (status, headers["retry-after"]) == (503, "1")
+        go.set()
+        assert [one.result().status for one in asked] == [200] * 3
+
+
+def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "_WRITE_SECONDS", 0.05)
+
+    async def paused(resumes: bool) -> bool:
+        """Whether a connection is cut off whose client does not read, or reads on."""
+        cut, transport = asyncio.Event(), MagicMock()
+        transport.abort = cut.set
+        server = ServerState()
+        made = protocol.Protocol(uvicorn.Config(MagicMock()), server, {})
+        made.connection_made(transport)
+        made.pause_writing()
+        if resumes:
+            made.resume_writing()
+            return made._write_timer is not None
+        await asyncio.wait_for(cut.wait(), 60)
+        return True
+
+    assert asyncio.run(paused(resumes=False))
+    assert not asyncio.run(paused(resumes=True))
+
+
+def test_accept_errors_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        handler = AcceptErrors()
+        failed = OSError(24, "Too many open files")
+        with caplog.at_level(logging.ERROR):
+            for _ in range(1000):
+                handler(loop, {"message": "socket.accept() out of resource", "exception": failed})
+            assert len(caplog.records) == 1
+            assert "Too many open files" in caplog.text
+            handler(loop, {"message": "other", "exception": ValueError("unexpected")})
+            assert "unexpected" in caplog.text
+    finally:
+        loop.close()

@@ -1,0 +1,209 @@
+"""Tests of what a request sees while others change facts or explain answers."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.services import request, saved_run, wait_for
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+
+from oneshot.serve import engine
+from oneshot.serve.server import serving
+from oneshot.serve.service import Service
+from oneshot.serve.settings import ServeSettings
+
+QUESTION = {"entity": "link 1", "relation": "next"}
+
+
+class Held:
+    """Holds the first forward pass of a service until `go` is set."""
+
+    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        original = service.reasoner.scores
+
+        def scores(batch: Any) -> Any:
+            self.begun.set()
+            assert self.go.wait(60)
+            return original(batch)
+
+        monkeypatch.setattr(service.reasoner, "scores", scores)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    whole = ["sampler.entity_ratio=1.0"]  # every known answer is among the answers
+    return Service(saved_run(tmp_path / "run", 8), ServeSettings(batch_size=3), changes=whole)
+
+
+@pytest.fixture
+def url(service: Service) -> Iterator[str]:
+    with serving(service) as address:
+        yield address
+
+
+def known(result: dict[str, Any]) -> int:
+    return sum(answer["known"] for answer in result["answers"])
+
+
+def test_the_version_is_that_of_the_graph_that_answered(
+    service: Service, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"questions": [QUESTION] * 20, "top": 1000}
+    before = known(request(f"{url}/v1/predict", asked).json["results"][0])
+    held = Held(service, monkeypatch)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(request, f"{url}/v1/predict", asked)
+        assert held.begun.wait(60)
+        # A fact is added, and further queries wait, while the first batch of three is answered.
+        added = request(f"{url}/v1/facts", {"facts": [["link 1", "next", "new"]]}).json
+        assert added == {"added": 1, "version": 1}
+        second = pool.submit(request, f"{url}/v1/predict", asked)
+        wait_for(lambda: service.engine.waiting == 37)
+        held.go.set()
+        old, new = first.result().json, second.result().json
+    for reply, version in ((old, 0), (new, 1)):
+        assert reply["version"] == version
+        for result in reply["results"]:
+            assert (result["version"], known(result)) == (version, before + version)
+
+
+def test_explained_answers_are_of_one_version(
+    service: Service, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(service, monkeypatch)
+    asked = {"questions": [QUESTION] * 5, "explain": True, "top": 2}
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(request, f"{url}/v1/predict", asked)
+        assert held.begun.wait(60)
+        request(f"{url}/v1/facts", {"facts": [["link 1", "next", "new"]]})
+        held.go.set()
+        results = reply.result().json["results"]
+    assert [result["version"] for result in results] == [0] * 5
+    why = request(f"{url}/v1/explain", {**QUESTION, "answer": "new"}).json
+    assert (why["version"], why["known"]) == (1, True)
+    assert request(f"{url}/v1/entities/new").json["version"] == 1
+
+
+def test_versions_under_concurrent_changes(url: str) -> None:
+    """Each change adds one fact about the entity, so that its known answers tell the version."""
+    stop = threading.Event()
+
+    def add() -> int:
+        number = 0
+        while not stop.is_set():
+            fact = [["link 1", "next", f"new {number}"]]
+            assert request(f"{url}/v1/facts", {"facts": fact}).json["version"] == number + 1
+            number += 1
+        return number
+
+    def ask(_: int) -> list[dict[str, Any]]:
+        asked = {"questions": [QUESTION] * 4, "top": 1000}
+        results: list[dict[str, Any]] = request(f"{url}/v1/predict", asked).json["results"]
+        return results
+
+    before = known(ask(0)[0])
+    with ThreadPoolExecutor(3) as pool:
+        adding = pool.submit(add)
+        replies = list(pool.map(ask, range(60)))
+        stop.set()
+        assert adding.result() > 0
+    for results in replies:
+        assert len({result["version"] for result in results}) == 1
+        assert all(known(result) == before + result["version"] for result in results)
+
+
+def test_queries_do_not_wait_for_explanations(
+    service: Service, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, begun, go = engine.explain, threading.Event(), threading.Event()
+
+    def held(*arguments: Any, **options: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(engine, "explain", held)
+    with ThreadPoolExecutor(1) as pool:
+        why = pool.submit(request, f"{url}/v1/explain", {**QUESTION, "answer": "link 3"})
+        assert begun.wait(60)
+        assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
+        go.set()
+        assert why.result().json["paths"]
+
+
+def test_an_explanation_ends_when_its_client_leaves(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, begun, ended = engine.explain, threading.Event(), threading.Event()
+
+    def endless(*_: Any, proceed: Any, **__: Any) -> Any:
+        begun.set()
+        try:
+            while True:
+                proceed()
+        finally:
+            ended.set()
+
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps({**QUESTION, "answer": "link 3"})
+    head = f"POST /v1/explain HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    monkeypatch.setattr(engine, "explain", endless)
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        assert begun.wait(60)
+    assert ended.wait(60)
+    monkeypatch.setattr(engine, "explain", original)
+    assert request(f"{url}/v1/explain", {**QUESTION, "answer": "link 3"}).json["paths"]
+
+
+def test_an_explanation_asks_between_its_steps(service: Service) -> None:
+    steps = []
+    query = service.reasoner.query("link 1", "next")
+    with serving(service):
+        future = service.engine.explain(engine.Question(*query), 3, 5, float("inf"))
+        found, version = future.result(60)
+    assert version == 0
+    engine.explain(
+        service.reasoner,
+        found.batch,
+        [3],
+        known=found.batch.entities[:0],
+        proceed=lambda: steps.append(1),
+    )
+    assert len(steps) >= 3
+
+
+def test_a_version_can_be_required(url: str) -> None:
+    asked = {"questions": [QUESTION], "min_version": 1}
+    reply = request(f"{url}/v1/predict", asked)
+    assert (reply.status, reply.headers["retry-after"]) == (409, "1")
+    assert "version 0, and 1 was requested" in reply.json["detail"]
+    added = request(f"{url}/v1/facts", {"facts": [["link 1", "next", "new"]]}).json
+    assert request(f"{url}/v1/predict", asked).json["version"] == added["version"] == 1
+    why = {**QUESTION, "answer": "new", "min_version": 2}
+    assert request(f"{url}/v1/explain", why).status == 409
+
+
+def test_what_has_not_changed_is_not_sent_again(url: str) -> None:
+    first = request(f"{url}/v1/entities/link%201")
+    tag = first.headers["etag"]
+    assert first.headers["cache-control"] == "no-cache"
+    again = request(f"{url}/v1/entities/link%201", headers={"If-None-Match": f'"x", W/{tag}'})
+    assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
+    request(f"{url}/v1/facts", {"facts": [["link 1", "next", "new"]]})
+    changed = request(f"{url}/v1/entities/link%201", headers={"If-None-Match": tag})
+    assert changed.status == 200
+    assert changed.headers["etag"] != tag
+    relations = request(f"{url}/v1/relations")
+    assert (
+        request(f"{url}/v1/relations", headers={"If-None-Match": relations.headers["etag"]}).status
+        == 304
+    )
+    assert request(f"{url}/v1/healthz").headers["cache-control"] == "no-store"
