@@ -18,9 +18,9 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor import Predictor
 from oneshot.reasoner import cone
+from oneshot.reasoner.cone import edge_gradients
 from oneshot.reasoner.explanation import (
     agreement,
-    edge_gradients,
     edge_shares,
     without,
     without_facts,
