@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.adjacency import Neighbours
+from oneshot.graph.components import ComponentIndex
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.sparse import Matrix
 
@@ -66,6 +67,10 @@ class Snapshot(KnowledgeGraph):
         facts = self._overlay.facts().cpu().numpy()
         names = self._overlay.entities.settled(self.num_entities)
         return KnowledgeGraph.from_distinct(facts, names, self.relations)
+
+    @property
+    def components(self) -> ComponentIndex:
+        return self._overlay.components()
 
     @property
     def fingerprint(self) -> str:
