@@ -1,4 +1,4 @@
-"""Local PPR: scores around one entity at a cost that does not grow with the graph.
+"""Local PPR in a ball: scores around one entity, for graphs without hubs.
 
 Power iteration touches every entity of the graph in every step. Here, probability is pushed
 outwards from `u` only as far as necessary: in each round, the entities with the most probability
@@ -7,7 +7,8 @@ as requested. The scores inside the ball are then computed as on a whole graph, 
 degrees; only walks that leave the ball and return are missed.
 
 Large hubs make this inefficient: a push through a hub touches all its neighbours, nearly all of
-which have the same small score, so the ball must be large to contain the right ones.
+which have the same small score, so the ball must be large to contain the right ones. On graphs
+with hubs, `_push` is better.
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ from oneshot.samplers._pagerank import chebyshev
 _JOIN_SHARE = 0.1
 
 
-class PushWorkspace:
+class BallWorkspace:
     """Scratch memory over all entities of a graph, reset between uses.
 
     Allocated once per graph size, so that the cost of a push depends only on what it touches.
@@ -41,12 +42,12 @@ class PushWorkspace:
         return len(self.mass) == graph.num_entities and self.mass.device == graph.device
 
 
-def ppr_push(
+def ppr_ball(
     graph: AdjacencyGraph,
     entity: int,
     restart: float,
     ball_size: int,
-    workspace: PushWorkspace,
+    workspace: BallWorkspace,
     steps: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """PPR scores around one entity. → (entities int64 [m] sorted, scores [m], all positive).
@@ -57,7 +58,7 @@ def ppr_push(
     ball = grow_ball(neighbours, entity, restart, ball_size, workspace)
     if len(ball) == 1:
         return ball, torch.ones(1, device=ball.device)
-    row, reached = _expand(neighbours, ball)
+    row, reached = expand(neighbours, ball)
     # Edges inside the ball, with local indices.
     workspace.mark[ball] = torch.arange(len(ball), device=ball.device)
     column = workspace.mark[reached].clamp_(0, len(ball) - 1)
@@ -73,7 +74,7 @@ def ppr_push(
 
 
 def grow_ball(
-    neighbours: Neighbours, entity: int, restart: float, size: int, workspace: PushWorkspace
+    neighbours: Neighbours, entity: int, restart: float, size: int, workspace: BallWorkspace
 ) -> Tensor:
     """The entities around `entity` that receive most probability, sorted, int64 [≤ size].
 
@@ -88,7 +89,7 @@ def grow_ball(
     missing = size - 1
     waiting = joining[:0]  # reached, but not in the ball
     while missing > 0:
-        row, reached = _expand(neighbours, joining)
+        row, reached = expand(neighbours, joining)
         share = (1 - restart) * mass[joining] / neighbours.degree_of(joining).clamp(min=1)
         outside = ~joined[reached]
         row, reached = row[outside], reached[outside]
@@ -121,7 +122,7 @@ def _zeros(graph: AdjacencyGraph, dtype: DTypeLike) -> Tensor:
     return torch.from_numpy(np.zeros(graph.num_entities, dtype)).to(graph.device)
 
 
-def _expand(neighbours: Neighbours, entities: Tensor) -> tuple[Tensor, Tensor]:
+def expand(neighbours: Neighbours, entities: Tensor) -> tuple[Tensor, Tensor]:
     """All neighbours of some entities: (index in `entities` [m], neighbour [m]), int64."""
     degree = neighbours.degree_of(entities)
     total = int(degree.sum())

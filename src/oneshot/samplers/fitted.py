@@ -116,7 +116,7 @@ class FittedSampler(PPRSampler):
             likely = self._likelihood(here, queries[rows, 1], near)
             yield rows.to(graph.device), likely.to(graph.device)
 
-    def _may_push(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
+    def _may_be_local(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         return False  # the likelihood is over all entities
 
     def _choose(
