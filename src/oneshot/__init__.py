@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Sampler,
     )
     from oneshot.samplers._pagerank import pagerank, ppr
+    from oneshot.samplers.neighbourhood import Neighbourhood, TopScores, neighbourhood
     from oneshot.subgraph import SubgraphBatch
     from oneshot.training.plan import plan
     from oneshot.training.trainer import fit
@@ -56,6 +57,9 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "Explanation": "reasoner.explanation",
     "KnowledgeGraph": "graph.graph",
+    "Neighbourhood": "samplers.neighbourhood",
+    "TopScores": "samplers.neighbourhood",
+    "neighbourhood": "samplers.neighbourhood",
     "plan": "training.plan",
     "pagerank": "samplers._pagerank",
     "ppr": "samplers._pagerank",
@@ -88,6 +92,7 @@ __all__ = [
     "InputError",
     "KnowledgeGraph",
     "MissingPackageError",
+    "Neighbourhood",
     "OneshotError",
     "PPRSampler",
     "PageRankSampler",
@@ -101,6 +106,7 @@ __all__ = [
     "SamplerConfig",
     "ServiceError",
     "SubgraphBatch",
+    "TopScores",
     "TrainingConfig",
     "UnknownNameError",
     "Vocabulary",
@@ -110,6 +116,7 @@ __all__ = [
     "evaluate",
     "fit",
     "load",
+    "neighbourhood",
     "pagerank",
     "plan",
     "ppr",

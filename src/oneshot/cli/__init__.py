@@ -14,6 +14,7 @@ from oneshot.cli.demo import demo
 from oneshot.cli.evaluate import evaluate
 from oneshot.cli.facts import facts
 from oneshot.cli.import_official import import_official
+from oneshot.cli.neighbourhood import neighbourhood
 from oneshot.cli.paper import paper
 from oneshot.cli.plan import plan
 from oneshot.cli.predict import predict
@@ -48,6 +49,7 @@ COMMANDS = (
     train,
     evaluate,
     predict,
+    neighbourhood,
     import_official,
     search,
     serve,

@@ -2,7 +2,7 @@
 
 An added pair of neighbours joins two components: the smaller one is renamed. A removed pair may
 divide one, which only a search can tell. Changes are collected, and applied when the components are
-asked for: the search then starts at the ends of all removed pairs at once, goes on where it is
+asked for: the search then starts at the ends of all removed pairs at once, continues where it is
 cheapest, and ends when all of them have met or only one part is not yet exhausted.
 """
 

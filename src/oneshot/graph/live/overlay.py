@@ -127,7 +127,7 @@ class Overlay:
         self.touched = torch.cat([self.touched, rows]).unique()
 
     def _note_pairs(self, rows: Tensor, row: Tensor, index: Tensor) -> None:
-        """Tell the components which pairs of neighbours will be replaced (see `_set_neighbours`)."""
+        """Note which pairs of neighbours `_set_neighbours` replaces, for the components."""
         assert self._components is not None
         width = self.num_entities
         old_row, (old_index,) = self._neighbours.read(rows)

@@ -39,6 +39,7 @@ class Snapshot(KnowledgeGraph):
     def __init__(self, overlay: "Overlay") -> None:
         self.entities, self.relations = overlay.entities, overlay.base.relations
         self.origin = None
+        self.push_recall = overlay.base.push_recall
         self.edges, self.degree = overlay.edges(), overlay.degree()
         self.neighbours = overlay.neighbours()
         self._overlay = overlay
