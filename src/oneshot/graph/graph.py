@@ -241,6 +241,7 @@ class KnowledgeGraph:
             neighbours.index[keep_pair],
             new_pair[pair].to(pair.dtype),  # -1 picks the last entry, which is -1
         )
+        graph.push_recall = self.push_recall
         return graph
 
     def to(self, device: torch.device | str) -> "KnowledgeGraph":

@@ -310,3 +310,26 @@ def _select(one: _One, neighbours: Neighbours, entity: int, count: int, heads: T
     order = entities.argsort()
     order = order[value[order].argsort(descending=True, stable=True)][:count]
     return one._replace(entities=entities[order], score=score[order])
+
+
+def push_scores(graph: AdjacencyGraph, entities: Tensor, count: int, restart: float) -> Tensor:
+    """Approximate PPR of all entities from each of `entities` int64 [n] → float32 [n, V].
+
+    The `count` highest scores by push. The rest of the probability is divided among the other
+    entities of the component in proportion to their degrees.
+    """
+    counts = torch.full((len(entities),), min(count, graph.num_entities), device=graph.device)
+    pushed = ppr_push(graph, entities, counts, restart)
+    degree = graph.neighbours.degree.float()
+    component = graph.components.component_of(torch.arange(len(degree), device=graph.device))
+    volume = graph.components.heads(entities, 1).volume
+    scores = torch.empty(len(entities), len(degree), device=graph.device)
+    for row, entity in enumerate(entities.tolist()):
+        size = int(pushed.counts[row])
+        found, score = pushed.entities[row, :size], pushed.score[row, :size]
+        left = (1 - score.sum(dtype=torch.float64)).clamp(min=0)
+        others = (volume[row] - degree[found].sum(dtype=torch.float64)).clamp(min=1)
+        torch.mul(degree, float(left / others), out=scores[row])
+        scores[row].masked_fill_(component != component[entity], 0)
+        scores[row, found] = score
+    return scores
