@@ -11,7 +11,7 @@ setup(
     ext_modules=[
         Extension(
             "oneshot.compiled._kernels",
-            [f"src/oneshot/compiled/{name}.c" for name in ("predictor", "subgraph")],
+            [f"src/oneshot/compiled/{name}.c" for name in ("predictor", "push", "subgraph")],
             extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-Wno-psabi"],
             optional=True,
         )

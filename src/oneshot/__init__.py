@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Sampler,
     )
     from oneshot.samplers._pagerank import pagerank, ppr
+    from oneshot.samplers.neighbourhood import Neighbourhood, TopScores, neighbourhood
     from oneshot.subgraph import SubgraphBatch
     from oneshot.training.plan import plan
     from oneshot.training.trainer import fit
@@ -58,6 +59,9 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "Explanation": "reasoner.explanation",
     "KnowledgeGraph": "graph.graph",
+    "Neighbourhood": "samplers.neighbourhood",
+    "TopScores": "samplers.neighbourhood",
+    "neighbourhood": "samplers.neighbourhood",
     "plan": "training.plan",
     "pagerank": "samplers._pagerank",
     "ppr": "samplers._pagerank",
@@ -92,6 +96,7 @@ __all__ = [
     "InputError",
     "KnowledgeGraph",
     "MissingPackageError",
+    "Neighbourhood",
     "OneshotError",
     "PPRSampler",
     "PageRankSampler",
@@ -107,6 +112,7 @@ __all__ = [
     "ScoredFact",
     "ServiceError",
     "SubgraphBatch",
+    "TopScores",
     "TrainingConfig",
     "UnknownNameError",
     "Vocabulary",
@@ -116,6 +122,7 @@ __all__ = [
     "evaluate",
     "fit",
     "load",
+    "neighbourhood",
     "pagerank",
     "plan",
     "ppr",

@@ -42,11 +42,11 @@ class SamplerConfig:
     keep_unreachable: bool = False
     # PPR: probability of jumping back to the query entity
     restart: float = 0.15
-    # PPR: "auto", "chebyshev", "power" or "push"
+    # PPR: "auto", "chebyshev", "power", "push" or "ball"
     method: str = "auto"
     # PPR: number of matrix products, at most 100,000; by default as many as the method needs
     steps: int | None = None
-    # PPR: entities that "push" visits, as a multiple of the budget; 1 to 1,000,000
+    # PPR: entities that "ball" visits, as a multiple of the budget; 1 to 1,000,000
     ball_factor: float = 3.0
     # PPR: "walk", or "paper" for scores divided by the degree
     transition: str = "walk"

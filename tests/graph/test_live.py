@@ -100,6 +100,43 @@ def test_a_changed_graph_is_the_graph_of_its_facts(seed: int) -> None:
         assert ({live.names(fact) for fact in found}, total) == (mine, len(mine))
 
 
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_components_of_a_changed_graph_are_those_of_a_new_one(seed: int) -> None:
+    """Few facts, so that components are joined and divided all the time."""
+    generator = np.random.default_rng(seed)
+    base = random_graph(seed, 16, int(generator.integers(8, 24)), 2)
+    live = LiveGraph(base)
+    facts = named(base)
+    for _ in range(int(generator.integers(1, 8))):
+        some = [draw_fact(generator, base) for _ in range(int(generator.integers(1, 4)))]
+        if generator.random() < 0.4:
+            live.add(some)
+            facts |= set(some)
+        else:
+            some += sorted(facts)[:: int(generator.integers(2, 6))]
+            live.remove(some)
+            facts -= set(some)
+        graph = live.graph()
+        if generator.random() < 0.5:
+            graph.components.heads(torch.arange(graph.num_entities), 3)
+    rows = [[live.entities.index(h), 0, live.entities.index(t)] for h, _, t in facts]
+    plain = KnowledgeGraph.from_facts(rows, live.entities.settled(), 1)
+    everyone = torch.arange(plain.num_entities)
+    ours, expected = graph.components, plain.components
+    labels = ours.component_of(everyone).tolist(), expected.component_of(everyone).tolist()
+    assert len(set(zip(*labels, strict=True))) == len(set(labels[0])) == len(set(labels[1]))
+    for most in (1, 4, 100):
+        one, other = ours.heads(everyone, most), expected.heads(everyone, most)
+        assert torch.equal(one.volume, other.volume)
+        assert torch.equal(one.size, other.size)
+        for entity in range(plain.num_entities):
+            lists = [
+                h.entities[int(h.begin[entity]) : int(h.end[entity])].tolist() for h in (one, other)
+            ]
+            assert lists[0] == lists[1]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("seed", range(4))

@@ -163,12 +163,36 @@ ARRAYS = sorted(
     ["facts", "valid", "test"]
     + [f"edges_{name}" for name in ("indptr", "source", "relation", "fact")]
     + [f"neighbours_{name}" for name in ("indptr", "index", "pair")]
+    + [f"components_{name}" for name in ("component", "order", "first", "volume")]
     + [
         f"{kind}_{name}"
         for kind in ("entity", "relation")
         for name in ("blob", "offsets", "hashes", "hash_ids")
     ]
 )
+
+
+def test_a_graph_saved_without_components_opens_and_finds_them(tmp_path: Path) -> None:
+    data = family(150)
+    data.save(tmp_path)
+    indexed = load(tmp_path).graph.components
+    for file in tmp_path.glob("components_*.npy"):
+        file.unlink()
+    older = load(sealed_again(tmp_path))
+    assert "components" not in vars(older.graph)
+    for name in ("component", "order", "first", "volume"):
+        assert torch.equal(getattr(older.graph.components, name), getattr(indexed, name))
+        assert torch.equal(getattr(data.graph.components, name), getattr(indexed, name))
+    verify_graph(tmp_path)
+    assert_equal_data(data, older)
+
+
+def test_the_measured_recall_of_the_push_is_kept(tmp_path: Path) -> None:
+    small().save(tmp_path)
+    assert load(tmp_path).graph.push_recall is None
+    storage.note_push_recall(tmp_path, 0.96)
+    assert load(tmp_path).graph.push_recall == 0.96
+    verify_graph(tmp_path)
 
 
 def npy(array: np.ndarray, **options: bool) -> bytes:

@@ -11,6 +11,7 @@ from tests.support.samples import chain_world
 
 import oneshot
 from oneshot.config import from_table
+from oneshot.data.synthetic.generators import power_law
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph
@@ -205,3 +206,37 @@ def test_changed_facts_count_at_once() -> None:
     fresh = FittedSampler(1.0).sample(live.graph(), queries)
     assert torch.equal(after.score, fresh.score)
     assert not torch.equal(after.score, before.score)
+
+
+def test_the_local_push_gives_nearly_the_same_likelihoods() -> None:
+    data = power_law(3000, 30_000)
+    queries, answers = data.queries("test")
+    queries, answers = queries[:40], answers[:40]
+    local, whole = (
+        FittedSampler(max_entities=300, method=method, context=0.5)
+        for method in ("push", "chebyshev")
+    )
+    (_, ours), *more = list(local.likelihoods(data.graph, queries[:8]))
+    (_, expected), *_ = list(whole.likelihoods(data.graph, queries[:8]))
+    assert not more
+    assert float((ours / expected).log().abs().median()) < 0.2
+    one, other = (sampler.sample(data.graph, queries) for sampler in (local, whole))
+    size = data.graph.num_entities
+    shared = torch.isin(
+        one.entity_query * size + one.entities, other.entity_query * size + other.entities
+    )
+    assert len(one.entities) == len(other.entities)
+    assert float(shared.float().mean()) > 0.9
+    sampled = local.ranks(data.graph, queries, answers) < 300
+    assert torch.equal(sampled, one.find(answers) >= 0)
+
+
+def test_the_local_push_gives_no_score_to_other_components() -> None:
+    graph = KnowledgeGraph.from_facts([[0, 0, 1], [1, 0, 2], [3, 0, 4]], 6, 1)
+    scores = FittedSampler(method="push", max_entities=1).scores(graph, torch.tensor([0, 3, 5]))
+    assert (scores > 0).tolist() == [
+        [True, True, True, False, False, False],
+        [False, False, False, True, True, False],
+        [False, False, False, False, False, True],
+    ]
+    assert scores.sum(1).tolist() == pytest.approx([1, 1, 1], abs=0.05)

@@ -7,8 +7,8 @@ from tests.support.graphs import as_networkx, random_graph
 from oneshot.data.load import family
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.samplers._ball import BallWorkspace, grow_ball, ppr_ball
 from oneshot.samplers._pagerank import pagerank, ppr, ppr_chebyshev
-from oneshot.samplers._push import PushWorkspace, grow_ball, ppr_push
 
 
 def reference(graph: KnowledgeGraph, entity: int, restart: float = 0.15) -> np.ndarray:
@@ -118,20 +118,20 @@ def test_pagerank_equals_networkx():
     assert all(float(scores[i]) == pytest.approx(1 / 50) for i in isolated)
 
 
-def test_push_over_a_whole_component_is_exact():
+def test_a_ball_of_a_whole_component_is_exact():
     for seed in range(40):
         graph = graph_of_seed(seed)
-        workspace = PushWorkspace(graph)
+        workspace = BallWorkspace(graph)
         for entity in (0, graph.num_entities - 1):
-            found, scores = ppr_push(graph, entity, 0.15, graph.num_entities, workspace, steps=60)
+            found, scores = ppr_ball(graph, entity, 0.15, graph.num_entities, workspace, steps=60)
             dense = np.zeros(graph.num_entities)
             dense[found.numpy()] = scores.numpy()
             assert np.abs(dense - reference(graph, entity)).max() < 1e-5
 
 
-def test_push_leaves_a_clean_workspace_and_respects_the_size():
+def test_a_ball_leaves_a_clean_workspace_and_respects_the_size():
     graph = random_graph(3, 300, 2000)
-    workspace = PushWorkspace(graph)
+    workspace = BallWorkspace(graph)
     for size in (1, 2, 17, 100, 300):
         ball = grow_ball(graph.neighbours, 5, 0.15, size, workspace)
         assert len(ball) <= size
@@ -141,13 +141,13 @@ def test_push_leaves_a_clean_workspace_and_respects_the_size():
         assert not workspace.joined.any()
 
 
-def test_push_takes_the_entities_that_matter():
+def test_a_ball_takes_the_entities_that_matter():
     graph = family(20_000).graph
-    workspace = PushWorkspace(graph)
+    workspace = BallWorkspace(graph)
     entities = torch.tensor([10, 9_000, 19_999])
     exact = ppr(graph, entities, tolerance=1e-9)
     for row, entity in enumerate(entities.tolist()):
-        found, scores = ppr_push(graph, entity, 0.15, 900, workspace)
+        found, scores = ppr_ball(graph, entity, 0.15, 900, workspace)
         best = found[scores.topk(300).indices]
         assert np.isin(best.numpy(), exact[row].topk(300).indices.numpy()).mean() > 0.97
 

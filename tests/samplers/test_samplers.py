@@ -107,13 +107,13 @@ def test_ranks_tell_with_which_budget_an_entity_is_sampled(name):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_push_chooses_like_the_whole_graph_methods(seed):
+def test_a_ball_chooses_like_the_whole_graph_methods(seed):
     graph = random_graph(seed, 60, 100)
     queries, targets = random_queries(graph, 12, seed), random_queries(graph, 12, seed + 1)[:, 0]
-    push, series = (
-        PPRSampler(0.3, method=m, steps=60, ball_factor=9) for m in ("push", "chebyshev")
+    ball, series = (
+        PPRSampler(0.3, method=m, steps=60, ball_factor=9) for m in ("ball", "chebyshev")
     )
-    ours, expected = push.select(graph, queries), series.select(graph, queries)
+    ours, expected = ball.select(graph, queries), series.select(graph, queries)
     exact = series.scores(graph, torch.arange(60))
     for row, (entity, _) in enumerate(queries.tolist()):
         left = set(ours.entities[ours.query == row].tolist())
@@ -122,8 +122,8 @@ def test_push_chooses_like_the_whole_graph_methods(seed):
         # The two may differ only where scores are equal up to rounding.
         for a, b in zip(sorted(left - right), sorted(right - left), strict=True):
             assert float(exact[entity, a]) == pytest.approx(float(exact[entity, b]), abs=1e-6)
-    places = push.ranks(graph, queries, targets)
-    wide = PPRSampler(1.0, method="push", steps=60).select(graph, queries)
+    places = ball.ranks(graph, queries, targets)
+    wide = PPRSampler(1.0, method="ball", steps=60).select(graph, queries)
     assert len(wide.entities) == 12 * 60
     assert (places[queries[:, 0] == targets] == 0).all()
     assert ((places >= 0) & (places < 60)).all()
@@ -132,14 +132,14 @@ def test_push_chooses_like_the_whole_graph_methods(seed):
 def test_unreachable_entities_fill_up_by_lowest_id_or_are_dropped():
     graph = KnowledgeGraph.from_facts([[5, 0, 6], [0, 0, 1]], 8, 1)
     query = torch.tensor([[5, 0]])
-    for method in ("chebyshev", "power", "push"):
+    for method in ("chebyshev", "power", "push", "ball"):
         full = PPRSampler(0.5, method=method).sample(graph, query)
         assert full.entities.tolist() == [0, 1, 5, 6]
         lean = PPRSampler(0.5, method=method, keep_unreachable=False).sample(graph, query)
         assert lean.entities.tolist() == [5, 6]
 
 
-@pytest.mark.parametrize("method", ["chebyshev", "push"])
+@pytest.mark.parametrize("method", ["chebyshev", "push", "ball"])
 def test_included_entities_are_in_and_take_places(method):
     graph = random_graph(9, 40, 80)
     queries = random_queries(graph, 3, 0)
@@ -288,7 +288,7 @@ def test_budgets_that_are_no_numbers_are_named(value):
             PPRSampler(**{field: value})
 
 
-@pytest.mark.parametrize("method", ["chebyshev", "push"])
+@pytest.mark.parametrize("method", ["chebyshev", "push", "ball"])
 def test_bad_entities_to_include_are_named(method):
     graph = random_graph(0)
     sampler = PPRSampler(0.2, method=method)
@@ -305,10 +305,10 @@ def test_what_is_not_there_is_not_found():
     assert batch.find(torch.tensor([99, 5, 99])).tolist() == [-1, 35, -1]
 
 
-def test_an_interrupted_push_does_not_spoil_the_next(monkeypatch):
+def test_an_interrupted_ball_does_not_spoil_the_next(monkeypatch):
     graph = random_graph(3, 300, 900)
     query = torch.tensor([[7, 0]])
-    sampler = PPRSampler(0.1, method="push")
+    sampler = PPRSampler(0.1, method="ball")
     expected = sampler.sample(graph, query)
     calls = []
 
@@ -317,7 +317,7 @@ def test_an_interrupted_push_does_not_spoil_the_next(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("oneshot.samplers._push._distinct", interrupted)
+        patch.setattr("oneshot.samplers._ball._distinct", interrupted)
         with pytest.raises(KeyboardInterrupt):
             sampler.sample(graph, query)
     assert calls
@@ -334,15 +334,17 @@ def test_bad_queries_are_named():
             PPRSampler().sample(graph, torch.tensor(query))
 
 
-def test_auto_takes_push_only_where_it_wins(monkeypatch):
+def test_auto_takes_a_local_method_only_where_it_wins(monkeypatch):
     graph = random_graph(0, entities=600)
     sampler = PPRSampler(max_entities=6)
     assert sampler.chosen_method(graph, 6) == "chebyshev"
-    monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LEAST_GRAPH", 500)
-    assert sampler.chosen_method(graph, 6) == "push"
+    monkeypatch.setattr("oneshot.samplers.ppr.LOCAL_LEAST_GRAPH", 500)
+    assert sampler.chosen_method(graph, 6) == "ball"
     assert sampler.chosen_method(graph, 7) == "chebyshev"
-    monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LARGEST_HUB", 1)
-    assert sampler.chosen_method(graph, 6) == "chebyshev"
+    monkeypatch.setattr("oneshot.samplers.ppr.BALL_LARGEST_HUB", 1)
+    for recall, method in ((None, "chebyshev"), (0.9, "chebyshev"), (0.97, "push")):
+        graph.push_recall = recall
+        assert sampler.chosen_method(graph, 6) == method
     assert PPRSampler(method="power").chosen_method(graph, 6) == "power"
 
 

@@ -17,6 +17,7 @@ from oneshot.cli.evaluate import evaluate
 from oneshot.cli.facts import facts
 from oneshot.cli.import_official import import_official
 from oneshot.cli.import_ultra import import_ultra
+from oneshot.cli.neighbourhood import neighbourhood
 from oneshot.cli.paper import paper
 from oneshot.cli.plan import plan
 from oneshot.cli.predict import predict
@@ -57,6 +58,7 @@ COMMANDS = (
     relations,
     discover,
     audit,
+    neighbourhood,
     import_official,
     import_ultra,
     search,

@@ -58,6 +58,7 @@ def data(
             with console.status(f"saving to {save}"):
                 dataset.save(save)
         summary["saved"] = str(save)
+        summary["push_recall"] = _measure(save)
     if verify:
         summary["verified"] = True
     if json:
@@ -80,6 +81,8 @@ def data(
     if verify:
         console.note("the checksums of all files are correct")
     if save is not None:
+        if summary["push_recall"] is not None:
+            console.note(_on_push(summary["push_recall"]))
         console.note(f"saved: {save}")
 
 
@@ -127,6 +130,23 @@ def _build(source: str, save: Path, seed: int) -> bool:
     return True
 
 
+def _measure(save: Path) -> float | None:
+    """Measure the local push on the saved graph; None if it has no hubs or is small."""
+    from oneshot.samplers.push_recall import measure_saved_graph
+
+    with console.status("measuring the local push"):
+        return measure_saved_graph(save)
+
+
+def _on_push(recall: float) -> str:
+    """What `method="auto"` does on a graph with this recall."""
+    from oneshot.samplers.ppr import PUSH_LEAST_RECALL
+
+    if recall >= PUSH_LEAST_RECALL:
+        return f"the local push finds {recall:.3f} of the entities; small budgets use it"
+    return f"the local push finds only {recall:.3f} of the entities; PPR uses the whole graph"
+
+
 def _summary(dataset: "Dataset") -> dict[str, Any]:
     return {
         "name": dataset.name,
@@ -139,4 +159,5 @@ def _summary(dataset: "Dataset") -> dict[str, Any]:
         "unseen_entities": dataset.unseen_entities,
         "overlaps": dataset.overlaps,
         "notes": list(dataset.notes),
+        "push_recall": dataset.graph.push_recall,
     }

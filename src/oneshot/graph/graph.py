@@ -26,6 +26,7 @@ from oneshot.graph.adjacency import (
     moved,
     normalized_adjacency,
 )
+from oneshot.graph.components import ComponentIndex, Components
 from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
 from oneshot.graph.relation_graph import RelationGraph, count_relations
 from oneshot.graph.sparse import Matrix
@@ -41,11 +42,13 @@ class KnowledgeGraph:
     `origin`: how to load it again, {"source": …, "options": …}, if it was loaded from a source.
     `packed`: whether the rows of the adjacency are contiguous, without gaps.
     `host`: the graph with the adjacency, if not on the graph's device (see `HostGraph`).
+    `push_recall`: recall of the local push, measured when the graph was saved; otherwise None.
     Immutable; `subset` and `to` return new graphs.
     """
 
     packed = True
     host: "KnowledgeGraph | None" = None
+    push_recall: float | None = None
 
     def __init__(self, facts: Tensor, entities: Vocabulary, relations: Vocabulary) -> None:
         self._facts = facts
@@ -167,6 +170,11 @@ class KnowledgeGraph:
             pair.to(edges.fact.dtype),
         )
 
+    @cached_property
+    def components(self) -> ComponentIndex:
+        """The connected components, with the entities of each by degree."""
+        return Components.of(self.neighbours.indptr, self.neighbours.index)
+
     def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
         """`D^-1/2 A D^-1/2` of the undirected simple graph, sparse CSR [V, V].
 
@@ -239,6 +247,7 @@ class KnowledgeGraph:
             neighbours.index[keep_pair],
             new_pair[pair].to(pair.dtype),  # -1 picks the last entry, which is -1
         )
+        graph.push_recall = self.push_recall
         return graph
 
     def to(self, device: torch.device | str) -> "KnowledgeGraph":

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.adjacency import Edges, Neighbours
+from oneshot.graph.components import ComponentIndex
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.relation_graph import RelationGraph
 from oneshot.graph.sparse import Matrix
@@ -62,12 +63,16 @@ class HostGraph(KnowledgeGraph):
 
     @property
     def edges(self) -> Edges:
-        """On the host, as `neighbours` and `normalized_adjacency` are."""
+        """On the host, as `neighbours`, `components` and `normalized_adjacency` are."""
         return self.host.edges
 
     @property
     def neighbours(self) -> Neighbours:
         return self.host.neighbours
+
+    @property
+    def components(self) -> ComponentIndex:
+        return self.host.components
 
     def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
         return self.host.normalized_adjacency(dtype)

@@ -3,7 +3,8 @@
 A saved graph is a directory with `oneshot-graph.json` (format version, fingerprint, checksums) and
 one `.npy` file per array. Opening maps the files; pages are read on first access. A graph may be
 larger than the memory: queries with the local push (`method="push"`) and the extraction of their
-subgraphs read only the rows of the entities that they reach.
+subgraphs read only the rows of the entities that they reach. Graphs that were saved without the
+index of components get it in memory, on demand.
 """
 
 import json
@@ -18,11 +19,18 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import Edges, Neighbours
+from oneshot.graph.components import Components, component_arrays
 from oneshot.graph.graph import KnowledgeGraph, check_relations
 from oneshot.graph.memory_map import Scattered, map_array
 from oneshot.graph.validation import check_values
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.system.checksums import file_digest, is_intact, sealed
+from oneshot.system.checksums import (
+    file_digest,
+    is_intact,
+    read_sealed_json,
+    sealed,
+    write_sealed_json,
+)
 from oneshot.system.devices import total_memory
 from oneshot.system.files import check_replaceable, replacing_directory
 
@@ -33,8 +41,11 @@ CHECKED_BYTES = 1 << 26
 SCATTERED_SHARE = 0.5
 """Share of the memory above which the adjacency is read page by page (see `graph.memory_map`)."""
 
+_COMPARED = 1 << 16  # components whose sizes are compared with the graph when it is opened
 _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")
+_COMPONENTS = ("component", "order", "first", "volume")
+_COMPONENT_FILES = {f"components_{name}.npy" for name in _COMPONENTS}
 _SPLITS = ("valid", "test")
 _NAMES = ("blob", "offsets", "hashes", "hash_ids")
 
@@ -43,6 +54,7 @@ CONTENTS: dict[str, None] = dict.fromkeys(
         MARKER,
         *(f"edges_{name}.npy" for name in _EDGES),
         *(f"neighbours_{name}.npy" for name in _NEIGHBOURS),
+        *sorted(_COMPONENT_FILES),
         *(f"{kind}_{name}.npy" for kind in ("entity", "relation") for name in _NAMES),
         *(f"{facts}.npy" for facts in ("facts", "valid", "test")),
     ]
@@ -96,6 +108,7 @@ def save_graph(
             _save(directory / f"edges_{name}.npy", getattr(graph.edges, name))
         for name in _NEIGHBOURS:
             _save(directory / f"neighbours_{name}.npy", getattr(graph.neighbours, name))
+        save_components(directory, graph.neighbours.indptr, graph.neighbours.index)
         _save(directory / "facts.npy", graph.facts)
         for split, facts in splits.items():
             _save(directory / f"{split}.npy", facts)
@@ -109,6 +122,18 @@ def save_graph(
             for name, array in arrays.items():
                 np.save(directory / f"{vocabulary.kind}_{name}.npy", array)
         write_marker(directory, fingerprint, largest_degree, splits, about)
+
+
+def save_components(directory: Path, indptr: Tensor, index: Tensor) -> None:
+    """Write the index of components of a graph with these neighbours (see `Components`)."""
+    arrays = component_arrays(indptr.cpu().numpy(), index.cpu().numpy())
+    for name in _COMPONENTS:
+        np.save(directory / f"components_{name}.npy", arrays[name])
+
+
+def note_push_recall(path: Path, recall: float) -> None:
+    """Record the measured recall of the local push in a saved graph."""
+    write_sealed_json(path / MARKER, read_sealed_json(path / MARKER) | {"push_recall": recall})
 
 
 def write_marker(
@@ -166,6 +191,12 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
         if memory is not None and size > SCATTERED_SHARE * memory:
             vars(graph.edges)["scattered"] = Scattered(*touched[:2])
             vars(graph.neighbours)["scattered"] = Scattered(touched[2])
+        if _has_components(meta):
+            graph.components = Components(
+                *(_open(path / f"components_{name}.npy") for name in _COMPONENTS)
+            )
+        recall = meta.get("push_recall")
+        graph.push_recall = None if recall is None else float(recall)
         graph.fingerprint = meta["fingerprint"]
         vars(graph.neighbours)["largest_degree"] = int(meta["largest_degree"])
         splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
@@ -194,8 +225,15 @@ def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: N
 
 def _arrays(meta: dict[str, Any]) -> list[str]:
     """The names of the files of arrays."""
-    splits = set(meta["splits"])
-    return [n for n in CONTENTS if n != MARKER and (n[:-4] in splits or n[:-4] not in _SPLITS)]
+    unused = {f"{name}.npy" for name in set(_SPLITS) - set(meta["splits"])}
+    if not _has_components(meta):
+        unused |= _COMPONENT_FILES
+    return [name for name in CONTENTS if name != MARKER and name not in unused]
+
+
+def _has_components(meta: dict[str, Any]) -> bool:
+    """Whether the graph was saved with its index of components."""
+    return bool(_COMPONENT_FILES & set(meta["files"]))
 
 
 def _check_files(
@@ -252,5 +290,15 @@ def _check_lengths(path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor])
             int(names.offsets[-1]) == len(names.blob) for names in (graph.entities, graph.relations)
         )
     )
+    index = vars(graph).get("components")
+    if isinstance(index, Components):
+        some = index.volume[:_COMPARED]
+        pairs = len(neighbours.index)
+        consistent &= (
+            len(index.component) == len(index.order) == graph.num_entities
+            and len(index.first) == len(index.volume) + 1
+            and int(index.first[-1]) == graph.num_entities
+            and (int(some.sum()) == pairs or (len(some) == _COMPARED and int(some.sum()) < pairs))
+        )
     if not consistent:
         raise InputError(f"{path}: the arrays of this saved graph do not fit each other")

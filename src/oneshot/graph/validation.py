@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oneshot.graph.components import Components
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 
@@ -29,6 +30,12 @@ def check_values(graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
     _check_rising("neighbours_indptr", neighbours.indptr, len(neighbours.index))
     _check_range("neighbours_index", neighbours.index, 0, entities)
     _check_range("neighbours_pair", neighbours.pair, -1, len(neighbours.index))
+    index = vars(graph).get("components")
+    if isinstance(index, Components):
+        _check_range("components_component", index.component, 0, len(index.volume))
+        _check_range("components_order", index.order, 0, entities)
+        _check_rising("components_first", index.first, entities)
+        _check_range("components_volume", index.volume, 0, len(neighbours.index) + 1)
     for name, rows in {"facts": graph.facts, **splits}.items():
         for column, most in enumerate((entities, relations, entities)):
             _check_range(name, rows[:, column], 0, most)

@@ -13,7 +13,7 @@ divided by the degree of its entity (and multiplied by that of `u`).
 """
 
 import math
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args, overload
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ from torch import Tensor
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.sparse import Matrix
+
+if TYPE_CHECKING:
+    from oneshot.samplers.neighbourhood import TopScores
 
 Transition = Literal["walk", "paper"]
 
@@ -31,6 +34,22 @@ CHEBYSHEV_ERROR = 1e-5
 CHEBYSHEV_LEAST_STEPS = 20
 
 
+@overload
+def ppr(
+    graph: AdjacencyGraph,
+    entities: Tensor,
+    restart: float = ...,
+    tolerance: float = ...,
+    max_steps: int = ...,
+    transition: Transition = ...,
+    dtype: torch.dtype = ...,
+    *,
+    top: None = ...,
+) -> Tensor: ...
+@overload
+def ppr(
+    graph: AdjacencyGraph, entities: Tensor, restart: float = ..., *, top: int
+) -> "TopScores": ...
 def ppr(
     graph: AdjacencyGraph,
     entities: Tensor,
@@ -39,12 +58,23 @@ def ppr(
     max_steps: int = 100,
     transition: Transition = "walk",
     dtype: torch.dtype = torch.float32,
-) -> Tensor:
+    *,
+    top: int | None = None,
+) -> "Tensor | TopScores":
     """PPR by power iteration from `p = 1(u)`. `entities` int64 [n] → scores [n, V].
 
     Stops when the L1 change of every row is below `tolerance`, or after `max_steps`. This
     follows the definition; `ppr_chebyshev` reaches the same scores in fewer steps.
+
+    With `top`, only the entities of highest score: → `TopScores`, [n, top]. On large graphs by a
+    local push, whose cost hardly grows with the graph; the other arguments are for all scores.
     """
+    if top is not None:
+        from oneshot.samplers.neighbourhood import top_ppr
+
+        if transition != "walk":
+            raise InputError('top needs transition="walk"')
+        return top_ppr(graph, entities, top, restart)
     entities = check_entities(graph, entities)
     _check(restart, transition)
     matrix = graph.normalized_adjacency(dtype)

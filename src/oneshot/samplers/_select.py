@@ -37,18 +37,21 @@ def choose_highest(
     return entities, row, scores[row, entities]
 
 
-def counts_of_mass(scores: Tensor, first: Tensor, counts: Tensor, mass: Tensor) -> Tensor:
+def counts_of_mass(
+    scores: Tensor, first: Tensor, counts: Tensor, mass: Tensor, total: Tensor | None = None
+) -> Tensor:
     """Number of highest scores per row that reach a share of the row's sum; at most `counts` [n].
 
     `scores` [n, V] ≥ 0; `first` int64 [n]: an entity of each row that comes before all others;
-    `mass` float64 [n]: the share, 1 for no limit. Includes the entity that completes the share.
+    `mass` float64 [n]: the share, 1 for no limit. `total` [n]: the sum, if the row is a part of the
+    scores. Includes the entity that completes the share.
     """
     most = int(counts.max()) if len(counts) else 1
     if most <= 1:
         return counts
     rows = torch.arange(len(scores), device=scores.device)
     own = scores[rows, first]
-    wanted = mass * scores.sum(1, dtype=torch.float64)
+    wanted = mass * (scores.sum(1, dtype=torch.float64) if total is None else total.double())
     scores[rows, first] = -1  # never among the highest of the others
     others = scores.topk(min(most, scores.shape[1]) - 1, dim=1).values
     scores[rows, first] = own

@@ -14,6 +14,7 @@ from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
+from oneshot.samplers._push import push_scores
 from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
 
@@ -33,6 +34,8 @@ _ITERATIONS = 60
 _TABLE = 1 << 27
 _BIG = 1e30
 _WEIGHTS = "weights"
+# Entities whose PPR is computed on large graphs, as a multiple of the budget.
+_NEAREST = 4
 # Minimum number of facts for a fit.
 _LEAST_FACTS = 10
 # Cache of the last fit in this process: trials and probes on one graph repeat it.
@@ -62,6 +65,9 @@ class FittedSampler(PPRSampler):
 
     In the subgraphs, `score` is the likelihood of an entity relative to a random one: the
     exponential of the fitted score divided by its mean.
+
+    On large graphs on which PPR uses the local push (see `PPRSampler`), so does the likelihood: its
+    cost per query is then that of a few passes over the entities, instead of passes over all facts.
 
     `context`: share of the budget chosen by PPR, for the paths between query entity and answer.
     Unreachable entities can be among the likely answers, regardless of `keep_unreachable`.
@@ -116,7 +122,17 @@ class FittedSampler(PPRSampler):
             likely = self._likelihood(here, queries[rows, 1], near)
             yield rows.to(graph.device), likely.to(graph.device)
 
-    def _may_push(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
+    def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
+        every = torch.arange(2 * graph.num_relations, device=graph.device)
+        counts = self.budget.entity_counts(graph, every)
+        if len(counts) and self._local_method(graph, counts) == "push":
+            # The likelihood is over all entities. Beyond the nearest, PPR adds hardly anything to
+            # it, and the degree tail is accurate enough.
+            most = _NEAREST * int(counts.max())
+            return push_scores(graph, entities, most, self.restart)
+        return super().scores(graph, entities)
+
+    def _may_be_local(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         return False  # the likelihood is over all entities
 
     def _choose(

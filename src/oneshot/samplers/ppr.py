@@ -7,22 +7,25 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
+from oneshot.samplers._ball import BallWorkspace, ppr_ball
 from oneshot.samplers._budget import Count, Ratio
 from oneshot.samplers._extract import EdgeScore
 from oneshot.samplers._pagerank import Transition, ppr, ppr_chebyshev
-from oneshot.samplers._push import PushWorkspace, ppr_push
+from oneshot.samplers._push import ppr_push
 from oneshot.samplers._select import choose_highest, counts_of_mass
 from oneshot.samplers.base import Sampler, Selection, joined
 
-Method = Literal["auto", "chebyshev", "power", "push"]
+Method = Literal["auto", "chebyshev", "power", "push", "ball"]
 
 POWER_STEPS = 30
 
-# When `method="auto"` uses the local push. Its cost grows with the budget, that of the block
+# When `method="auto"` uses a local method. Its cost grows with the budget, that of the block
 # methods with the graph; on family graphs they are equal at a hundredth (`benchmarks/push.py`).
-PUSH_LARGEST_SHARE = 0.01
-PUSH_LEAST_GRAPH = 50_000
-PUSH_LARGEST_HUB = 1_000
+LOCAL_LARGEST_SHARE = 0.01
+LOCAL_LEAST_GRAPH = 50_000
+BALL_LARGEST_HUB = 1_000
+# Share of the exact selection that the push must have found on sampled queries.
+PUSH_LEAST_RECALL = 0.95
 
 
 class PPRSampler(Sampler):
@@ -33,13 +36,16 @@ class PPRSampler(Sampler):
     `method`: how the scores are computed; always on demand, nothing is precomputed.
         "chebyshev": a block of queries at once, 20 matrix products.
         "power": plain power iteration, 30 products; its errors are about 300 times larger.
-        "push": query by query, at a cost that does not grow with the graph; slow and inaccurate
-            on graphs with large hubs.
-        "auto": push for budgets of at most a hundredth of the entities, on graphs of at least
-            50,000 entities none of which has more than 1,000 neighbours, on a CPU;
-            chebyshev otherwise.
+        "push": forward push with a degree tail, query by query, at a cost that hardly grows with
+            the graph, with and without hubs. With `transition="paper"` as "ball".
+        "ball": exact scores within a ball around `u`, query by query; slow and inaccurate on
+            graphs with large hubs.
+        "auto": on a CPU, for budgets of at most a hundredth of the entities and graphs of at
+            least 50,000 entities: ball if no entity has more than 1,000 neighbours; push if it
+            was measured on the saved graph and finds 0.95 of the exact selection (see
+            `measure_push`). Otherwise chebyshev.
     `steps`: number of matrix products; default 30 for power, otherwise at least 20, as `restart`
-    needs. `ball_factor`: entities that push visits, as a multiple of `K`; more is slower and more
+    needs. `ball_factor`: entities in the ball, as a multiple of `K`; more is slower and more
     accurate. `transition`: "walk", or "paper" for scores divided by degree (see `oneshot.ppr`).
     """
 
@@ -88,7 +94,7 @@ class PPRSampler(Sampler):
         self.steps = steps
         self.ball_factor = ball_factor
         self.transition: Transition = transition
-        self._workspace: PushWorkspace | None = None
+        self._workspace: BallWorkspace | None = None
 
     def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         if self.method == "power":
@@ -100,36 +106,53 @@ class PPRSampler(Sampler):
         """The method that "auto" selects for this graph and budget."""
         if self.method != "auto":
             return self.method
-        local = (
+        is_local = (
             graph.device.type == "cpu"
-            and most_entities <= PUSH_LARGEST_SHARE * graph.num_entities
-            and graph.num_entities >= PUSH_LEAST_GRAPH
-            and graph.neighbours.largest_degree <= PUSH_LARGEST_HUB
+            and most_entities <= LOCAL_LARGEST_SHARE * graph.num_entities
+            and graph.num_entities >= LOCAL_LEAST_GRAPH
         )
-        return "push" if local else "chebyshev"
+        if not is_local:
+            return "chebyshev"
+        if graph.neighbours.largest_degree <= BALL_LARGEST_HUB:
+            return "ball"
+        measured = graph.push_recall
+        return "chebyshev" if measured is None or measured < PUSH_LEAST_RECALL else "push"
+
+    def _local_method(self, graph: AdjacencyGraph, counts: Tensor) -> Method | None:
+        """ "push" or "ball" if a local method is used for these numbers of entities, or None."""
+        method = self.chosen_method(graph, int(counts.max()))
+        if method == "push" and self.transition == "paper":
+            return "ball"
+        return method if method in ("push", "ball") else None
 
     def select(
         self, graph: AdjacencyGraph, queries: Tensor, include: Tensor | None = None
     ) -> Selection:
-        if not self._may_push(graph, queries):
+        if not self._may_be_local(graph, queries):
             return super().select(graph, queries, include)
         counts = self.budget.entity_counts(graph, queries[:, 1])
-        if self.chosen_method(graph, int(counts.max())) != "push":
+        method = self._local_method(graph, counts)
+        if method is None:
             return super().select(graph, queries, include)
-        return self._select_by_push(graph, queries, counts, include)
+        if method == "push":
+            return self._select_by_push(graph, queries, counts, include)
+        return self._select_by_ball(graph, queries, counts, include)
 
     def _ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
+        if not self._may_be_local(graph, queries):
+            return super()._ranks(graph, queries, targets)
         counts = self.budget.entity_counts(graph, queries[:, 1])
-        if (
-            not self._may_push(graph, queries)
-            or self.chosen_method(graph, int(counts.max())) != "push"
-        ):
+        method = self._local_method(graph, counts)
+        if method is None:
             return super()._ranks(graph, queries, targets)
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
         for row, ((entity, _), target) in enumerate(
             zip(queries.tolist(), targets.tolist(), strict=True)
         ):
-            found, scores = self._push(graph, entity, int(counts[row]))
+            if method == "push":
+                found, scores = self._pushed(graph, queries[row, :1], counts[row : row + 1])
+            else:
+                found, scores = self._ball(graph, entity, int(counts[row]))
             place = int(torch.searchsorted(found, target))
             if entity == target:
                 places[row] = 0
@@ -143,53 +166,115 @@ class PPRSampler(Sampler):
                 places[row] = target + len(found) - place
         return places
 
-    def _may_push(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
-        """Whether push is possible, before reading the budget (a synchronization on a GPU)."""
+    def _may_be_local(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
+        """Whether a local method is possible, before reading the budget (which waits for a GPU)."""
         on_processor = graph.device.type == "cpu"
         return len(queries) > 0 and (
-            self.method == "push" or (self.method == "auto" and on_processor)
+            self.method in ("push", "ball") or (self.method == "auto" and on_processor)
         )
 
     def _select_by_push(
+        self, graph: AdjacencyGraph, queries: Tensor, counts: Tensor, include: Tensor | None
+    ) -> Selection:
+        """Entities of all queries by the local push."""
+        masses = self.budget.masses(graph, queries[:, 1])
+        entities = queries[:, 0]
+        pushed = ppr_push(graph, entities, counts, self.restart, include)
+        is_whole = not self.keep_unreachable or bool((pushed.counts == counts).all())
+        columns = torch.arange(pushed.entities.shape[1], device=graph.device)
+        row, column = (columns < pushed.counts[:, None]).nonzero().unbind(1)
+        found, score = pushed.entities[row, column], pushed.score[row, column]
+        order = (row * graph.num_entities + found).argsort()
+        row, found, score = row[order], found[order], score[order]
+        if include is None and masses is None and is_whole:
+            return Selection(found, row, score)
+        parts = []
+        ends = pushed.counts.cumsum(0).tolist()
+        for number, end in enumerate(ends):
+            part = slice(end - int(pushed.counts[number]), end)
+            near, near_score = found[part], score[part]
+            if include is not None:
+                wanted = include[number]
+                more = wanted[(wanted >= 0) & ~torch.isin(wanted, near)].unique()
+                places = (wanted == more[:, None]).int().argmax(1)
+                near, order = torch.cat([near, more]).sort()
+                near_score = torch.cat([near_score, pushed.probed[number, places]])[order]
+            forced = None if include is None else include[number]
+            limit = counts[number : number + 1]
+            if masses is not None:
+                first = torch.searchsorted(near, entities[number : number + 1])
+                one = near_score.new_ones(1)  # the scores of all entities add up to 1
+                limit = counts_of_mass(
+                    near_score[None], first, limit, masses[number : number + 1], one
+                )
+            parts.append(self._choose_near(graph, queries, number, near, near_score, limit, forced))
+        return joined(parts, queries)
+
+    def _pushed(
+        self, graph: AdjacencyGraph, entity: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The `count` [1] entities of highest score around `entity` [1], sorted by id."""
+        pushed = ppr_push(graph, entity, count, self.restart)
+        size = int(pushed.counts)
+        found, order = pushed.entities[0, :size].sort()
+        return found, pushed.score[0, order]
+
+    def _select_by_ball(
         self, graph: AdjacencyGraph, queries: Tensor, counts: Tensor, include: Tensor | None
     ) -> Selection:
         parts = []
         masses = self.budget.masses(graph, queries[:, 1])
         for row, (entity, _) in enumerate(queries.tolist()):
             limit = counts[row : row + 1]
-            count = int(limit)
-            found, scores = self._push(graph, entity, count)
+            found, scores = self._ball(graph, entity, int(limit))
             if masses is not None:
                 # Share of the score in the ball; there is almost none outside.
                 first = torch.searchsorted(found, queries[row, :1])
                 limit = counts_of_mass(scores[None], first, limit, masses[row : row + 1])
-            forced = queries[row, :1]
-            if include is not None:
-                forced = torch.cat([forced, include[row]])
-                forced = forced[forced >= 0].unique()
-            # The rest of the graph has score 0: only forced entities and, to fill up the
-            # count, the lowest ids can be chosen from it.
-            others = torch.arange(min(count + len(found), graph.num_entities), device=graph.device)
-            candidates = torch.cat([found, forced, others]).unique()
-            dense = torch.zeros(len(candidates), device=graph.device)
-            dense[torch.searchsorted(candidates, found)] = scores
-            chosen, _, score = choose_highest(
-                dense[None],
-                limit,
-                torch.searchsorted(candidates, forced)[None],
-                self.keep_unreachable,
-            )
-            parts.append((candidates[chosen], torch.full_like(chosen, row), score))
+            forced = None if include is None else include[row]
+            parts.append(self._choose_near(graph, queries, row, found, scores, limit, forced))
         return joined(parts, queries)
 
-    def _push(self, graph: AdjacencyGraph, entity: int, count: int) -> tuple[Tensor, Tensor]:
-        """Scores around one entity, enough to choose `count` entities."""
+    def _choose_near(
+        self,
+        graph: AdjacencyGraph,
+        queries: Tensor,
+        row: int,
+        found: Tensor,
+        scores: Tensor,
+        limit: Tensor,
+        include: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The `limit` [1] entities of one query from the found ones [m], sorted, with scores [m].
+
+        → (entities, query, score). The rest of the graph has score 0: only forced entities and, to
+        fill up the number, the lowest ids can be chosen from it.
+        """
+        forced = queries[row, :1]
+        if include is not None:
+            forced = torch.cat([forced, include])
+            forced = forced[forced >= 0].unique()
+        most = min(int(limit) + len(found), graph.num_entities)
+        others = torch.arange(most, device=graph.device)
+        candidates = torch.cat([found, forced, others]).unique()
+        dense = torch.zeros(len(candidates), device=graph.device)
+        dense[torch.searchsorted(candidates, found)] = scores
+        chosen, _, score = choose_highest(
+            dense[None],
+            limit,
+            torch.searchsorted(candidates, forced)[None],
+            self.keep_unreachable,
+        )
+        return candidates[chosen], torch.full_like(chosen, row), score
+
+    def _ball(self, graph: AdjacencyGraph, entity: int, count: int) -> tuple[Tensor, Tensor]:
+        """Scores in a ball around one entity, enough to choose `count` entities."""
         # Removed while in use: an interrupted push leaves it dirty, and it is not put back.
         workspace, self._workspace = self._workspace, None
         if workspace is None or not workspace.fits(graph):
-            workspace = PushWorkspace(graph)
+            workspace = BallWorkspace(graph)
         size = min(max(int(self.ball_factor * count), 100), graph.num_entities)
-        found, scores = ppr_push(graph, entity, self.restart, size, workspace, self.steps)
+        found, scores = ppr_ball(graph, entity, self.restart, size, workspace, self.steps)
         self._workspace = workspace
         if self.transition == "paper":
             places = torch.cat([found, found.new_tensor([entity])])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from oneshot.data.dataset import SPLITS
@@ -42,7 +43,14 @@ from oneshot.data.split import check_shares, split_notes, split_parts
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.adjacency import integer_type
 from oneshot.graph.graph import check_relations, fingerprint_of
-from oneshot.graph.storage import CONTENTS, MARKER, check_destination, write_marker
+from oneshot.graph.memory_map import map_array
+from oneshot.graph.storage import (
+    CONTENTS,
+    MARKER,
+    check_destination,
+    save_components,
+    write_marker,
+)
 from oneshot.graph.vocabulary import Vocabulary, hash_names
 from oneshot.system.files import replacing_directory, sync
 
@@ -98,6 +106,7 @@ class _Build(BuildState):
             "distinct": self._find_repeats,
             "facts": self._divide,
             "edges": self._sort_edges,
+            "components": self._find_components,
             "hashes": self._index_names,
             "marker": self._finish,
         }
@@ -319,6 +328,15 @@ class _Build(BuildState):
                 adjacency.append(key[order], label[order], row[order])
                 done += len(key)
                 self.progress("sorting edges", done, total)
+
+    def _find_components(self) -> None:
+        """Write the index of connected components (see `Components`)."""
+        self.progress("finding components", 0, 1)
+        arrays = (map_array(self.work / f"neighbours_{name}.npy") for name in ("indptr", "index"))
+        save_components(self.work, *map(torch.from_numpy, arrays))
+        for file in self.work.glob("components_*.npy"):
+            sync(file)
+        self.progress("finding components", 1, 1)
 
     # -- names -----------------------------------------------------------------------------------
 

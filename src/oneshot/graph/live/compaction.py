@@ -48,6 +48,7 @@ def compacted(
     Added facts must not be in the graph, removed ones must be. The sorted adjacency is filtered and
     merged in a few passes instead of being sorted again. The result has no origin.
     """
+    recall = graph.push_recall
     if len(removed):
         keep = torch.ones(graph.num_facts, dtype=torch.bool)
         keep[graph.edges.fact[torch.from_numpy(find_facts(graph, removed))].long()] = False
@@ -57,6 +58,7 @@ def compacted(
     count, labels = len(entities), 2 * graph.num_relations
     if count * count * labels < 2**63 and changed.facts.dtype == graph.facts.dtype:
         changed.edges = _compacted_edges(graph, added, count, labels)
+    changed.push_recall = recall
     return changed
 
 

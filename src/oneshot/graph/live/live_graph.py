@@ -293,7 +293,10 @@ class LiveGraph:
         try:
             base = self._compacted(self._base, changes)
             renewed = base, self._overlay_on(base)
-            renewed[1].base.normalized_adjacency()  # so that no query waits for it
+            # So that no query waits for them.
+            renewed[1].base.normalized_adjacency()
+            if self._overlay is not None and self._overlay.has_components:
+                renewed[1].components()
         except Exception:  # for example out of memory: the old base stays in use
             log.exception("compaction of the graph failed; it will be retried later")
         with self._lock:

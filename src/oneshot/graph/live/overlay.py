@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.adjacency import Edges
+from oneshot.graph.components import ComponentIndex, Components
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.components import LiveComponents
 from oneshot.graph.live.growable import GrowableRows, PatchedMatrix
 from oneshot.graph.live.snapshot import Snapshot, SnapshotNeighbours
 from oneshot.graph.sparse import Matrix
@@ -48,6 +50,7 @@ class Overlay:
         self.touched = torch.empty(0, dtype=torch.long, device=base.device)
         # Where pairs of neighbours differ from the base: x, y, and +1 or -1.
         self._differences = self.touched.new_empty(3, 0)
+        self._components: LiveComponents | None = None
 
     @property
     def needs_compaction(self) -> bool:
@@ -92,6 +95,8 @@ class Overlay:
     def _set_neighbours(self, rows: Tensor, row: Tensor, index: Tensor) -> None:
         """Replace the neighbours of the entities `rows` [m] and record the differences."""
         counts = torch.bincount(row, minlength=len(rows))
+        if self._components is not None:
+            self._note_pairs(rows, row, index)
         self._neighbours.write(rows, counts, (index,))
         known = rows[rows < self.base.num_entities]  # a prefix of the rows, which are sorted
         base = self.base.neighbours
@@ -120,6 +125,37 @@ class Overlay:
         kept = ~torch.isin(self._differences[0], rows)
         self._differences = torch.cat([self._differences[:, kept], difference], dim=1)
         self.touched = torch.cat([self.touched, rows]).unique()
+
+    def _note_pairs(self, rows: Tensor, row: Tensor, index: Tensor) -> None:
+        """Note which pairs of neighbours `_set_neighbours` replaces, for the components."""
+        assert self._components is not None
+        width = self.num_entities
+        old_row, (old_index,) = self._neighbours.read(rows)
+        before, after = rows[old_row] * width + old_index, rows[row] * width + index
+        come, gone = after[~torch.isin(after, before)], before[~torch.isin(before, after)]
+        added, removed = (self._pairs(keys // width, keys % width) for keys in (come, gone))
+        self._components.change(added, removed, width)
+
+    @staticmethod
+    def _pairs(left: Tensor, right: Tensor) -> Tensor:
+        """Pairs of neighbours given in both directions [m], each once: [k, 2]."""
+        return torch.stack([left, right], dim=1)[left < right]
+
+    @property
+    def has_components(self) -> bool:
+        """Whether the components were asked for."""
+        return self._components is not None
+
+    def components(self) -> ComponentIndex:
+        """The components of the current graph; the next `apply` invalidates what they return."""
+        if self._components is None:
+            base = self.base.components
+            assert isinstance(base, Components)
+            self._components = LiveComponents(base, self._neighbours)
+            x, y, sign = self._differences
+            added, removed = (self._pairs(x[sign == s], y[sign == s]) for s in (1, -1))
+            self._components.change(added, removed, self.num_entities)
+        return self._components
 
     def snapshot(self) -> Snapshot:
         """The current graph; the next `apply` invalidates it."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.adjacency import Neighbours
+from oneshot.graph.components import ComponentIndex
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.relation_graph import RelationGraph, recount_relations
 from oneshot.graph.sparse import Matrix
@@ -39,6 +40,7 @@ class Snapshot(KnowledgeGraph):
     def __init__(self, overlay: "Overlay") -> None:
         self.entities, self.relations = overlay.entities, overlay.base.relations
         self.origin = None
+        self.push_recall = overlay.base.push_recall
         self.edges, self.degree = overlay.edges(), overlay.degree()
         self.neighbours = overlay.neighbours()
         self._overlay = overlay
@@ -72,6 +74,10 @@ class Snapshot(KnowledgeGraph):
     def relation_graph(self) -> RelationGraph:
         base = self._overlay.base
         return recount_relations(base.relation_graph, base, self, self._overlay.touched)
+
+    @property
+    def components(self) -> ComponentIndex:
+        return self._overlay.components()
 
     @property
     def fingerprint(self) -> str:

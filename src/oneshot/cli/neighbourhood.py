@@ -1,0 +1,83 @@
+"""The command that shows the neighbourhood of entities in the graph of a run."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption
+from oneshot.errors import InputError
+from oneshot.system import console
+
+if TYPE_CHECKING:
+    from oneshot.graph.graph import KnowledgeGraph
+    from oneshot.samplers.neighbourhood import Neighbourhood
+
+_SHOWN = 20  # entities and facts in the tables
+
+
+def neighbourhood(
+    run: RunArgument,
+    entities: Annotated[
+        list[str], typer.Argument(metavar="ENTITY...", help="Entities around which to look.")
+    ],
+    top: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Number of entities in the neighbourhood.")
+    ] = 100,
+    restart: Annotated[
+        float, typer.Option(help="Probability of jumping back to the entities in PPR.")
+    ] = 0.15,
+    json: JsonOption = False,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+) -> None:
+    """Show the entities of highest Personalized PageRank around others, and the facts between."""
+    import torch
+
+    from oneshot.runs.run import Run
+    from oneshot.samplers.neighbourhood import neighbourhood as find
+    from oneshot.system.devices import find_device
+
+    find_device(device)
+    if not 0 < restart < 1:
+        raise InputError(f"--restart must be between 0 and 1, not {restart}")
+    with console.status(f"reading {run}"):
+        graph = Run.open(run).graph
+    started = time.perf_counter()
+    seeds = torch.tensor([graph.entities.index(name) for name in entities])
+    found = find(graph, seeds, max(top, len(seeds.unique())), restart)
+    value = described(graph, found, entities) | {"seconds": time.perf_counter() - started}
+    if json:
+        console.print_json(value)
+        return
+    title = f"around {', '.join(entities)}"
+    console.print_table(
+        title,
+        ("entity", "score"),
+        [(row["entity"], f"{row['score']:.6f}") for row in value["entities"][:_SHOWN]],
+    )
+    console.print_table(
+        "facts",
+        ("head", "relation", "tail"),
+        [(row["head"], row["relation"], row["tail"]) for row in value["facts"][:_SHOWN]],
+    )
+    console.note(
+        f"{len(value['entities']):,} entities and {len(value['facts']):,} facts between them; "
+        "--json prints all"
+    )
+
+
+def described(graph: "KnowledgeGraph", found: "Neighbourhood", seeds: list[str]) -> dict[str, Any]:
+    """A neighbourhood by names, as JSON."""
+    names = {number: graph.entities[number] for number in found.entities.tolist()}
+    return {
+        "seeds": list(dict.fromkeys(seeds)),
+        "entities": [
+            {"entity": names[number], "score": score}
+            for number, score in zip(found.entities.tolist(), found.scores.tolist(), strict=True)
+        ],
+        "facts": [
+            {"head": names[head], "relation": graph.relations[relation], "tail": names[tail]}
+            for head, relation, tail in found.facts.tolist()
+        ],
+    }

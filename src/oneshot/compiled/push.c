@@ -1,0 +1,410 @@
+/* Local PPR on a CPU: forward push with a degree tail, and the entities of highest score.
+ *
+ * An item of work is a query. Its state is a hash table of the entities that probability has
+ * reached, so that time and memory depend on these and not on the graph. See `_push.py` for the
+ * method; `plain_push` there computes the same.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#define EMPTY UINT32_MAX
+#define WAITING 0x80000000u /* of `degree`: the entity is in the next frontier */
+#define AHEAD 12            /* entries of a row that are fetched in advance */
+#define FIRST_SIZE (1 << 14)
+#define PAGE 4096
+
+/* `start` [V + 1] and `index`: neighbours of each entity, int64 if wide; the rows have gaps if
+ * `counts` [V] gives their lengths. `heads`: entities by descending degree, those of a query from
+ * `head_begin` to `head_end`. `most`: columns of `found` and `score`. */
+typedef struct {
+    int64_t num_queries, wide_starts, wide_ids, scattered, most, num_probes, max_edges;
+    double restart, first_threshold, precision, stable, negligible;
+    const void *start, *index;
+    const int64_t *counts, *entity, *count, *head_begin, *head_end, *heads;
+    const double *volume; /* [n]: sum of the degrees in the component of the entity */
+    const int64_t *probe; /* [n, num_probes]: entities whose scores are wanted, -1 for none */
+    int64_t *found;       /* [n, most] */
+    float *score;         /* [n, most] */
+    float *probe_score;   /* [n, num_probes] */
+    int64_t *num_found, *edges, *touched;
+    double *threshold; /* [n]: the last one */
+    int64_t *failed;   /* number of queries without memory */
+} Push;
+
+typedef struct {
+    uint32_t id, degree;
+    float residue, reserve;
+} Slot;
+
+typedef struct {
+    uint32_t slot, degree;
+    float residue;
+} Pushed;
+
+typedef struct {
+    Slot *slots;
+    uint64_t mask;
+    int64_t used;
+    double left; /* sum of the residues */
+    Pushed *frontier, *next;
+    int64_t frontier_room, next_room;
+    float *scores, *copy;
+    uint32_t *ids;
+    int64_t room;       /* of `scores`, `copy` and `ids` */
+    uint32_t *selected; /* [most]: ids of the last selection */
+    int64_t num_selected;
+} State;
+
+static inline int64_t start_of(const Push *p, int64_t entity) {
+    return p->wide_starts ? ((const int64_t *)p->start)[entity]
+                          : ((const int32_t *)p->start)[entity];
+}
+
+static inline int64_t degree_of(const Push *p, int64_t entity) {
+    return p->counts ? p->counts[entity] : start_of(p, entity + 1) - start_of(p, entity);
+}
+
+static inline uint32_t neighbour(const Push *p, int64_t place) {
+    return p->wide_ids ? (uint32_t)((const int64_t *)p->index)[place]
+                       : (uint32_t)((const int32_t *)p->index)[place];
+}
+
+static inline uint64_t hash(uint32_t id) {
+    uint64_t mixed = (uint64_t)id * 0x9E3779B97F4A7C15ull;
+    return mixed >> 29;
+}
+
+static inline uint64_t find(const State *s, uint32_t id) {
+    uint64_t at = hash(id) & s->mask;
+    while (s->slots[at].id != EMPTY && s->slots[at].id != id) at = (at + 1) & s->mask;
+    return at;
+}
+
+static int make_room(void **memory, int64_t *room, int64_t needed, size_t size) {
+    if (needed <= *room) return 1;
+    int64_t wider = *room ? *room : 1024;
+    while (wider < needed) wider *= 2;
+    void *more = realloc(*memory, (size_t)wider * size);
+    if (!more) return 0;
+    *memory = more;
+    *room = wider;
+    return 1;
+}
+
+/* A table that stays at most half full with `more` further entities. */
+static int reserve(State *s, int64_t more) {
+    const int64_t needed = 2 * (s->used + more);
+    if (s->slots && needed <= (int64_t)s->mask) return 1;
+    uint64_t size = s->slots ? s->mask + 1 : FIRST_SIZE;
+    while ((int64_t)size <= needed) size *= 2;
+    Slot *old = s->slots, *slots = malloc(size * sizeof(Slot));
+    if (!slots) return 0;
+    memset(slots, 0xff, size * sizeof(Slot)); /* EMPTY */
+    const uint64_t last = old ? s->mask + 1 : 0;
+    s->slots = slots;
+    s->mask = size - 1;
+    for (uint64_t at = 0; at < last; at++)
+        if (old[at].id != EMPTY) slots[find(s, old[at].id)] = old[at];
+    free(old);
+    return 1;
+}
+
+/* Forget the last query. */
+static void clear(State *s) {
+    if (s->slots) memset(s->slots, 0xff, (s->mask + 1) * sizeof(Slot));
+    s->used = s->num_selected = 0;
+}
+
+static inline Slot *touch(const Push *p, State *s, uint32_t id) {
+    Slot *slot = s->slots + find(s, id);
+    if (slot->id == EMPTY) {
+        *slot = (Slot){id, (uint32_t)degree_of(p, id), 0, 0};
+        s->used++;
+    }
+    return slot;
+}
+
+static inline float score_of(const Push *p, const Slot *slot, double tail) {
+    return (float)(slot->reserve + p->restart * slot->residue + tail * slot->degree);
+}
+
+/* Fetch into the cache what `touch` reads. */
+static inline void fetch(const Push *p, const State *s, uint32_t id) {
+    __builtin_prefetch(s->slots + (hash(id) & s->mask));
+    if (p->counts) __builtin_prefetch(p->counts + id);
+    else __builtin_prefetch((const char *)p->start + (size_t)id * (p->wide_starts ? 8 : 4));
+}
+
+/* All entities whose residue is at least `threshold` times their degree. */
+static int64_t gather(State *s, double threshold) {
+    int64_t found = 0;
+    for (uint64_t at = 0; at <= s->mask; at++) {
+        const Slot *slot = s->slots + at;
+        if (slot->id == EMPTY || !(slot->residue >= (float)(threshold * slot->degree))) continue;
+        if (slot->residue <= 0) continue;
+        if (!make_room((void **)&s->frontier, &s->frontier_room, found + 1, sizeof(Pushed)))
+            return -1;
+        s->frontier[found++] = (Pushed){(uint32_t)at, slot->degree, slot->residue};
+    }
+    return found;
+}
+
+/* Fetch, for the row `n` of the frontier, what the rows after it need: most rows are short, and
+ * each step from an entity to its neighbours' slots would wait for memory. */
+static inline void fetch_rows(const Push *p, const State *s, int64_t size, int64_t n) {
+    const size_t width = p->wide_ids ? 8 : 4;
+    if (n + 8 < size)
+        __builtin_prefetch((const char *)p->start +
+                           (size_t)s->frontier[n + 8].slot * (p->wide_starts ? 8 : 4));
+    if (n + 4 < size)
+        __builtin_prefetch((const char *)p->index +
+                           (size_t)start_of(p, s->frontier[n + 4].slot) * width);
+    if (n + 2 < size) {
+        const int64_t begin = start_of(p, s->frontier[n + 2].slot);
+        const int64_t degree = s->frontier[n + 2].degree;
+        for (int64_t e = begin; e < begin + (degree < AHEAD ? degree : AHEAD); e++)
+            fetch(p, s, neighbour(p, e));
+    }
+}
+
+/* Push all of the frontier at once: each keeps a share `restart`, its neighbours get the rest.
+ * → those that are above the threshold afterwards, as the new frontier. */
+static int64_t push_round(const Push *p, State *s, int64_t size, double threshold) {
+    /* Indices of slots change if the table grows. */
+    for (int64_t n = 0; n < size; n++) {
+        Slot *slot = s->slots + s->frontier[n].slot;
+        slot->residue = 0;
+        slot->reserve += (float)(p->restart * s->frontier[n].residue);
+        s->left -= p->restart * s->frontier[n].residue;
+        s->frontier[n].slot = slot->id;
+    }
+#ifdef __linux__
+    if (p->scattered) {
+        /* Otherwise each page would wait for the disk. */
+        const size_t width = p->wide_ids ? 8 : 4;
+        for (int64_t n = 0; n < size; n++) {
+            const uintptr_t row = (uintptr_t)p->index + width * (size_t)start_of(p, s->frontier[n].slot);
+            const uintptr_t first = row & ~(uintptr_t)(PAGE - 1);
+            madvise((void *)first, row - first + width * s->frontier[n].degree, MADV_WILLNEED);
+        }
+    }
+#endif
+    int64_t found = 0;
+    for (int64_t n = 0; n < size; n++) {
+        fetch_rows(p, s, size, n);
+        const int64_t degree = s->frontier[n].degree;
+        const int64_t begin = start_of(p, s->frontier[n].slot), end = begin + degree;
+        const float share = (float)((1 - p->restart) * s->frontier[n].residue / (double)degree);
+        if (!reserve(s, degree)) return -1;
+        for (int64_t e = begin; e < end; e++) {
+            if (e + AHEAD < end) fetch(p, s, neighbour(p, e + AHEAD));
+            Slot *slot = touch(p, s, neighbour(p, e));
+            slot->residue += share;
+            if (slot->degree & WAITING || !(slot->residue >= (float)(threshold * slot->degree)))
+                continue;
+            if (!make_room((void **)&s->next, &s->next_room, found + 1, sizeof(Pushed))) return -1;
+            s->next[found++].slot = slot->id;
+            slot->degree |= WAITING;
+        }
+    }
+    for (int64_t n = 0; n < found; n++) {
+        const uint64_t at = find(s, s->next[n].slot);
+        Slot *slot = s->slots + at;
+        slot->degree &= ~WAITING;
+        s->next[n] = (Pushed){(uint32_t)at, slot->degree, slot->residue};
+    }
+    Pushed *other = s->frontier;
+    const int64_t room = s->frontier_room;
+    s->frontier = s->next;
+    s->frontier_room = s->next_room;
+    s->next = other;
+    s->next_room = room;
+    return found;
+}
+
+/* The `count`-th largest of `values` [size], which are reordered. */
+static float largest_but(float *values, int64_t size, int64_t count) {
+    int64_t low = 0, high = size - 1;
+    const int64_t wanted = count - 1;
+    while (low < high) {
+        const float middle = values[low + (high - low) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (values[i] > middle) i++;
+            while (values[j] < middle) j--;
+            if (i <= j) {
+                const float kept = values[i];
+                values[i++] = values[j];
+                values[j--] = kept;
+            }
+        }
+        if (wanted <= j) high = j;
+        else if (wanted >= i) low = i;
+        else break;
+    }
+    return values[wanted];
+}
+
+/* Scores of all entities that can be among the `count` highest: the touched ones, and the first
+ * of the list by degree that are not touched. → their number */
+static int64_t candidates(const Push *p, State *s, int64_t query, int64_t count, double tail) {
+    if (s->room < s->used + count) {
+        int64_t room = s->room, same = s->room, again = s->room;
+        if (!make_room((void **)&s->scores, &room, s->used + count, sizeof(float)) ||
+            !make_room((void **)&s->copy, &same, s->used + count, sizeof(float)) ||
+            !make_room((void **)&s->ids, &again, s->used + count, sizeof(uint32_t)))
+            return -1;
+        s->room = room;
+    }
+    int64_t size = 0;
+    for (uint64_t at = 0; at <= s->mask; at++) {
+        if (s->slots[at].id == EMPTY) continue;
+        s->ids[size] = s->slots[at].id;
+        /* The entity of the query is always selected. */
+        s->scores[size++] = s->slots[at].id == (uint32_t)p->entity[query]
+                                ? INFINITY
+                                : score_of(p, s->slots + at, tail);
+    }
+    int64_t more = 0;
+    for (int64_t n = p->head_begin[query]; n < p->head_end[query] && more < count; n++) {
+        const uint32_t id = (uint32_t)p->heads[n];
+        if (s->slots[find(s, id)].id != EMPTY) continue;
+        s->ids[size] = id;
+        s->scores[size++] = (float)(tail * (double)degree_of(p, id));
+        more++;
+    }
+    return size;
+}
+
+/* The score of any entity of the component. */
+static float score_at(const Push *p, const State *s, int64_t entity, double tail) {
+    const Slot *slot = s->slots + find(s, (uint32_t)entity);
+    return slot->id == EMPTY ? (float)(tail * (double)degree_of(p, entity)) : score_of(p, slot, tail);
+}
+
+static int ascending(const void *one, const void *other) {
+    const uint32_t left = *(const uint32_t *)one, right = *(const uint32_t *)other;
+    return (left > right) - (left < right);
+}
+
+/* Select the `count` highest scores, ties by lower id, into `found` and `score`. */
+static int64_t select_highest(const Push *p, State *s, int64_t query, int64_t size, int64_t count,
+                              float least, double tail) {
+    int64_t *found = p->found + query * p->most;
+    float *score = p->score + query * p->most;
+    int64_t chosen = 0, tied = 0;
+    uint32_t *ties = (uint32_t *)s->copy; /* as many as there are scores */
+    for (int64_t n = 0; n < size; n++) {
+        const int is_own = s->ids[n] == (uint32_t)p->entity[query];
+        if (is_own || s->scores[n] > least) {
+            found[chosen] = s->ids[n];
+            score[chosen++] = is_own ? score_at(p, s, s->ids[n], tail) : s->scores[n];
+        } else if (s->scores[n] == least) {
+            ties[tied++] = s->ids[n];
+        }
+    }
+    if (chosen + tied > count) qsort(ties, (size_t)tied, sizeof(uint32_t), ascending);
+    for (int64_t n = 0; n < tied && chosen < count; n++) {
+        found[chosen] = ties[n];
+        score[chosen++] = least;
+    }
+    return chosen;
+}
+
+static int push_query(const Push *p, State *s, int64_t query) {
+    const int64_t entity = p->entity[query];
+    clear(s);
+    if (!reserve(s, 1)) return 0;
+    Slot *first = touch(p, s, (uint32_t)entity);
+    first->residue = 1;
+    p->edges[query] = 0;
+    p->touched[query] = 1;
+    p->threshold[query] = 0;
+    const int64_t count = p->count[query];
+    if (!first->degree) { /* a walk stays */
+        p->found[query * p->most] = entity;
+        p->score[query * p->most] = 1;
+        p->num_found[query] = 1;
+        for (int64_t n = 0; n < p->num_probes; n++)
+            p->probe_score[query * p->num_probes + n] =
+                p->probe[query * p->num_probes + n] == entity ? 1 : 0;
+        return 1;
+    }
+    double threshold = p->first_threshold, tail = 0;
+    int64_t size = 0, edges = 0;
+    float least = 0;
+    int done = 0;
+    s->left = 1;
+    while (!done) {
+        int64_t waiting = gather(s, threshold);
+        while (waiting > 0) {
+            int64_t work = 0;
+            for (int64_t n = 0; n < waiting; n++) work += s->frontier[n].degree;
+            if (edges && edges + work > p->max_edges) {
+                done = 1;
+                break;
+            }
+            edges += work;
+            waiting = push_round(p, s, waiting, threshold);
+        }
+        if (waiting < 0) return 0;
+        /* If the limit ended the rounds, only twice the threshold holds for all residues. */
+        p->threshold[query] = done ? 2 * threshold : threshold;
+        /* The residues are below the threshold times the degrees; their sum is also known, up to
+         * rounding. */
+        done = done || s->left <= p->negligible || threshold * p->volume[query] <= p->negligible;
+        /* A selection costs about as much as its threshold; only the last two are needed. */
+        if (done || threshold <= 4 * p->precision * least || !s->num_selected) {
+            tail = (1 - p->restart) * (s->left > 0 ? s->left : 0) / p->volume[query];
+            size = candidates(p, s, query, count, tail);
+            if (size < 0) return 0;
+            const int64_t last = count < size ? count : size;
+            memcpy(s->copy, s->scores, (size_t)size * sizeof(float));
+            least = largest_but(s->copy, size, last);
+            if (!done && s->num_selected && threshold <= p->precision * least) {
+                int64_t same = 0;
+                for (int64_t n = 0; n < s->num_selected; n++)
+                    same += s->selected[n] == (uint32_t)entity ||
+                            score_at(p, s, s->selected[n], tail) >= least;
+                done = (double)same >= p->stable * (double)last;
+            }
+            s->num_selected = 0;
+            for (int64_t n = 0; !done && n < size && s->num_selected < last; n++)
+                if (s->scores[n] >= least) s->selected[s->num_selected++] = s->ids[n];
+        }
+        threshold /= 2;
+    }
+    p->edges[query] = edges;
+    p->touched[query] = s->used;
+    p->num_found[query] =
+        select_highest(p, s, query, size, count < size ? count : size, least, tail);
+    for (int64_t n = 0; n < p->num_probes; n++) {
+        const int64_t wanted = p->probe[query * p->num_probes + n];
+        p->probe_score[query * p->num_probes + n] = wanted < 0 ? 0 : score_at(p, s, wanted, tail);
+    }
+    return 1;
+}
+
+void push_queries(int64_t *next, const Push *p) {
+    State s = {0};
+    s.selected = malloc((size_t)p->most * sizeof(uint32_t));
+    for (;;) {
+        const int64_t query = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
+        if (query >= p->num_queries) break;
+        if (!s.selected || !push_query(p, &s, query))
+            __atomic_fetch_add(p->failed, 1, __ATOMIC_RELAXED);
+    }
+    free(s.slots);
+    free(s.frontier);
+    free(s.next);
+    free(s.scores);
+    free(s.copy);
+    free(s.ids);
+    free(s.selected);
+}
