@@ -45,3 +45,12 @@ def test_an_installation_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(runs, "__file__", str(tmp_path / "run.py"))
     with pytest.raises(InputError, match="oneshot pretrain"):
         Run.open("foundation")
+
+
+def test_the_sampler_is_fitted_only_to_graphs_of_moderate_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = load("world").graph
+    assert Reasoner.load("foundation", graph=graph).sampler.parameters()
+    monkeypatch.setattr(runs, "_FITTED_FACTS", graph.num_facts - 1)
+    assert not Reasoner.load("foundation", graph=graph).sampler.parameters()
