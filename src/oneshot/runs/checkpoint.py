@@ -110,7 +110,7 @@ def mend_run(run: Run, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[st
     """
     mended = []
     path, state = run.path, checkpoint.state
-    is_validated = state.best_epoch > 0
+    is_validated = state.best_mrr >= 0
     wanted = checkpoint.best if is_validated else checkpoint.predictor
     if not _is_whole(path / PREDICTOR, wanted):
         about = {"epoch": state.best_epoch if is_validated else state.epoch + (state.asked > 0)}
