@@ -15,7 +15,7 @@ from oneshot.runs.run import Run
 
 
 def test_the_run_answers_on_a_graph_it_has_never_seen() -> None:
-    data = load("world")
+    data = load("rules:500:20")
     run = Run.open("foundation")
     assert not run.has_graph
     reasoner = Reasoner.load("foundation", graph=data.graph)
@@ -30,14 +30,14 @@ def test_a_directory_of_that_name_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    data = load("world")
+    data = load("rules:500:20")
     Reasoner.load("foundation", graph=data.graph).save("foundation")
     run = Run.open("foundation")
     assert run.path == Path("foundation")
     assert run.has_graph
     expected = Reasoner.load(Path(runs.__file__).with_name("foundation"), graph=data.graph)
-    assert run.reasoner.score("Italy", "borders", "France") == pytest.approx(
-        expected.score("Italy", "borders", "France"), abs=1e-4
+    assert run.reasoner.score("0", "relation 0", "1") == pytest.approx(
+        expected.score("0", "relation 0", "1"), abs=1e-4
     )
 
 
@@ -45,3 +45,12 @@ def test_an_installation_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(runs, "__file__", str(tmp_path / "run.py"))
     with pytest.raises(InputError, match="oneshot pretrain"):
         Run.open("foundation")
+
+
+def test_the_sampler_is_fitted_only_to_graphs_of_moderate_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = load("rules:500:20").graph
+    assert Reasoner.load("foundation", graph=graph).sampler.parameters()
+    monkeypatch.setattr(runs, "_FITTED_FACTS", graph.num_facts - 1)
+    assert not Reasoner.load("foundation", graph=graph).sampler.parameters()

@@ -91,6 +91,20 @@ def test_train_from_a_run(tmp_path: Path, run: Command) -> None:
     assert "is not a run" in failed.err
 
 
+def test_a_good_start_is_kept(tmp_path: Path, run: Command) -> None:
+    """A fine-tuning that destroys what was learnt ends with the parameters of the start."""
+    data = write_world(tmp_path / "chain", chain_world(30))
+    first = trained_run(data, tmp_path / "first", "training.epochs=6")
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    settings += ["--set", "training.epochs=1", "--set", "training.learning_rate=3.0"]
+    second = tmp_path / "second"
+    result = run("train", data, "--from", first, "--out", second, *settings, "--json").json
+    assert result["best_epoch"] == 0
+    one, other = (Reasoner.load(path) for path in (first, second))
+    expected = one.score("link 1", "next", "link 2")
+    assert other.score("link 1", "next", "link 2") == pytest.approx(expected, abs=1e-5)
+
+
 def test_train_from_a_pretrained_run(tmp_path: Path, run: Command) -> None:
     config = pretraining_config(["predictor.dim=16", "predictor.num_layers=2"])
     job = PretrainingJob(

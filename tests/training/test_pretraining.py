@@ -204,6 +204,10 @@ def test_the_commands(tmp_path: Path, run: Command) -> None:
     found = run("pretrain", str(tmp_path / "chain"), "--out", out, *limits, "--json", *settings)
     assert found.json["data"] == ["chain"]
     assert found.json["valid"].keys() == {"chain"}
+    more = ("--steps", "12", "--resume", "--episode", "1", "--json")
+    found = run("pretrain", str(tmp_path / "chain"), "--out", out, *more)
+    assert found.json["steps"] >= 12
+    assert Run.open(out).config.training.batch_size == 16
     answer = run("predict", out, "link 1", "r7", "--data", other, "--top", "3", "--json").json
     assert len(answer["answers"]) == 3
     report = run("evaluate", out, "--data", other, "--limit", "10", "--json").json

@@ -60,7 +60,9 @@ ValidationsOption = Annotated[int, typer.Option(min=1, help="Number of validatio
 ResumeOption = Annotated[
     bool,
     typer.Option(
-        "--resume", help="Resume the run in --out; --minutes, --steps and --device may differ."
+        "--resume",
+        help="Resume the run in --out with its own configuration; --minutes, --steps and --device "
+        "may differ.",
     ),
 ]
 
@@ -86,7 +88,9 @@ def pretrain(
     RELATION --data DATA`, or fine-tune it with `oneshot train DATA --from RUN`.
     """
     from oneshot.cli.display.pretraining import PretrainingDisplay
+    from oneshot.runs.layout import CONFIG
     from oneshot.runs.pretrain import PretrainingJob
+    from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
     from oneshot.training.pretraining import Mixture, pretraining_config
 
@@ -96,9 +100,12 @@ def pretrain(
         raise InputError(f"--minutes must be above 0 and at most 1,000,000, not {minutes:g}")
     if minutes is None and steps is None:
         raise InputError("give a time budget with --minutes or a number of steps with --steps")
-    changes = [f"training.batch_size={64 if on_gpu else 32}", *(settings or [])]
-    changes += [f"training.seed={seed}", f"training.minutes={minutes or 0.0!r}"]
-    config = pretraining_config(changes)
+    changes = [*(settings or []), f"training.minutes={minutes or 0.0!r}"]
+    if resume and (out / CONFIG).is_file():
+        config = Run.open(out, changes).config
+    else:
+        first = [f"training.batch_size={64 if on_gpu else 32}", f"training.seed={seed}"]
+        config = pretraining_config([*first, *changes])
     mixture = Mixture(
         steps=episode or (16 if on_gpu else 4),
         max_entities=max_entities or (1000 if on_gpu else 500),

@@ -125,7 +125,7 @@ def mend_run(run: Run, checkpoint: Checkpoint, graph: KnowledgeGraph) -> list[st
     """
     mended = []
     path, state = run.path, checkpoint.state
-    is_validated = state.best_epoch > 0
+    is_validated = state.best_mrr >= 0
     newest = checkpoint.average or checkpoint.predictor
     wanted = checkpoint.best if is_validated else newest
     if not _is_whole(path / PREDICTOR, wanted):

@@ -43,7 +43,8 @@ class PretrainingJob:
 
     `sources`: the graphs of the mixture; `valid`: data sets that decide which parameters are the
     best, by default the sources. `steps`: number of steps in total, 0 for no limit except the time
-    budget of the configuration. `mixture`, `validations`: see `Pretraining`.
+    budget of the configuration. `mixture`, `validations`: see `Pretraining`; a resumed run keeps
+    its mixture.
     """
 
     sources: Sequence[Dataset]
@@ -89,7 +90,7 @@ class PretrainingJob:
                 self.valid,
                 self.config,
                 self.device,
-                mixture=self.mixture,
+                mixture=self.mixture if checkpoint is None else checkpoint.mixture,
                 steps=self.steps,
                 budget=budget,
                 validations=self.validations,
@@ -161,15 +162,20 @@ class PretrainingJob:
         for name, kind in types.items():
             if name != "history":
                 checked(values[name], kind, f"{file}: state.{name}")
-        return _Checkpoint(file, PretrainingState(**values), tensors)
+        try:
+            mixture = Mixture(**about["mixture"])
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{file}: damaged (mixture); start again elsewhere") from error
+        return _Checkpoint(file, PretrainingState(**values), mixture, tensors)
 
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """The state and the tensors of an earlier pre-training."""
+    """The state, the mixture and the tensors of an earlier pre-training."""
 
     file: Path
     state: PretrainingState
+    mixture: Mixture
     tensors: dict[str, torch.Tensor]
 
     def restore(self, pretraining: Pretraining) -> None:
@@ -219,7 +225,12 @@ class _Writer(PretrainingObserver):
         tensors |= optimizer_tensors(pretraining.optimizer)
         sources = [source.data.graph.fingerprint for source in pretraining.sources]
         (path / CHECKPOINT).parent.mkdir(exist_ok=True)
-        save_tensors(path / CHECKPOINT, tensors, {"pretraining": asdict(state), "sources": sources})
+        about = {
+            "pretraining": asdict(state),
+            "mixture": asdict(pretraining.mixture),
+            "sources": sources,
+        }
+        save_tensors(path / CHECKPOINT, tensors, about)
 
 
 def _without_time(config: Config) -> str:

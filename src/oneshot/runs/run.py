@@ -58,6 +58,10 @@ FOUNDATION = "foundation"
 """Name of the pre-trained run in the package."""
 
 
+# Facts of a graph up to which the sampler of a pre-trained run is fitted to it.
+_FITTED_FACTS = 1_000_000
+
+
 def located(path: Path) -> Path:
     """The directory of a run by path, or by the name of the run in the package."""
     if str(path) != FOUNDATION or (path / CONFIG).is_file():
@@ -179,7 +183,8 @@ class Run:
         """A new reasoner on another graph, whose relations are matched by name.
 
         With relative relations, the graph may have any relations. If the run does not know them,
-        the sampler is fitted to the graph, which takes seconds.
+        the sampler is fitted to the graph, which takes seconds; on a large graph, where it would
+        take minutes, the sampler has its default weights.
         """
         config = self.config
         is_known = True
@@ -198,7 +203,7 @@ class Run:
         load_parameters(self.path / PREDICTOR, reasoner.predictor)
         if is_known:
             self.load_sampler(reasoner.sampler)
-        else:
+        elif graph.num_facts <= _FITTED_FACTS:
             reasoner.sampler.fit(reasoner.graph, config.training.seed)
         reasoner.calibration = self.calibration
         return reasoner

@@ -181,6 +181,7 @@ class TrainingJob:
             should_stop=self._is_stopped,
             messages=self.messages if self.team.is_first else warn,
         )
+        trainer.starts_trained = self.initial is not None
         if checkpoint is not None:
             restore(checkpoint, trainer)
             if self._is_reopened(checkpoint):

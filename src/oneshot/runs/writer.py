@@ -86,9 +86,11 @@ class RunWriter(Observer):
     def _save(self, trainer: Trainer) -> None:
         """Write a checkpoint; a staged run replaces the older one."""
         path, state = self._target.path, trainer.state
-        if not state.best_epoch:  # before the first validation, the newest parameters are saved
+        if state.best_mrr < 0:  # before the first validation, the newest parameters are saved
             about = {"epoch": state.epoch + (state.asked > 0)}
             save_tensors(path / PREDICTOR, trainer.current(), about)
+        elif not state.best_epoch:  # no epoch is better than the start (see `starts_trained`)
+            save_tensors(path / PREDICTOR, trainer.best, {"epoch": 0})
         _save_checkpoint(self._target, trainer)
         self.has_saved = True
         if self._staged is not None:

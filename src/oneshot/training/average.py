@@ -22,10 +22,10 @@ class ParameterAverage:
         self.values = [parameter.detach().clone() for parameter in network.parameters()]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Include the current parameters, after a step."""
-        self.steps += 1
-        decay = min(self.decay, self.steps / (self.steps + _WARMUP))
+    def update(self, steps: int = 1) -> None:
+        """Include the current parameters, after one or several steps."""
+        self.steps += steps
+        decay = min(self.decay, self.steps / (self.steps + _WARMUP)) ** steps
         torch._foreach_lerp_(self.values, list(self.network.parameters()), 1 - decay)
 
     @contextmanager

@@ -228,7 +228,8 @@ class Pretraining:
         self.judges = [self._judge(data) for data in (valid or sources) if len(data.valid)]
         self.watched = [] if not valid else [self._judge(d) for d in sources if len(d.valid)]
         self.averaged, self.best = self._parameters(), self._parameters()
-        self._begun = self._kept = self._counted = self.budget.clock()
+        self._kept = self._counted = self.budget.clock()
+        self._level = 0  # subgraph budget of the current episode
 
     @property
     def share(self) -> float:

@@ -136,6 +136,8 @@ class Trainer:
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
         self.best = self.current()
         self.observers: Sequence[Observer] = ()
+        # Whether the parameters before the first epoch are validated, too, and may be the best.
+        self.starts_trained = False
         self._is_over, self._step_seconds = False, 0.0
         # Time of the last checkpoint, and time up to which `state.seconds` counts.
         self._kept = self._counted = self.budget.clock()
@@ -186,6 +188,8 @@ class Trainer:
             self._probe()
         for observer in self.observers:
             observer.on_start(self)
+        if self.starts_trained and self.state.best_mrr < 0 and not self.state.asked:
+            self.state.best_mrr = self._validate({})
         device = self.reasoner.device
         # Dropout uses the global generator of torch, whose state belongs to the caller.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
