@@ -193,10 +193,8 @@ class _Checkpoint:
         check_shapes(self.file, best, wanted)
         pretraining.predictor.load_state_dict(predictor)
         restore_optimizer(self.file, pretraining.optimizer, optimizer)
-        pretraining.averaged, pretraining.best = (
-            {name: tensor.to(pretraining.device) for name, tensor in part.items()}
-            for part in (averaged, best)
-        )
+        pretraining.average.load(averaged, self.state.step)
+        pretraining.best = {name: tensor.to(pretraining.device) for name, tensor in best.items()}
         pretraining.state = replace(self.state, finished=False)
 
 
@@ -218,9 +216,10 @@ class _Writer(PretrainingObserver):
         path, state = self.run.path, pretraining.state
         parameters = pretraining.predictor.state_dict()
         if not state.best_step:  # before the first validation
-            save_tensors(path / PREDICTOR, pretraining.averaged, {"step": state.step})
+            save_tensors(path / PREDICTOR, pretraining.average.named(), {"step": state.step})
         tensors = {f"predictor.{name}": tensor for name, tensor in parameters.items()}
-        tensors |= {f"averaged.{name}": tensor for name, tensor in pretraining.averaged.items()}
+        averaged = pretraining.average.named()
+        tensors |= {f"averaged.{name}": tensor for name, tensor in averaged.items()}
         tensors |= {f"best.{name}": tensor for name, tensor in pretraining.best.items()}
         tensors |= optimizer_tensors(pretraining.optimizer)
         sources = [source.data.graph.fingerprint for source in pretraining.sources]

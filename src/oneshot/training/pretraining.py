@@ -26,6 +26,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.build import build_reasoner, build_sampler
 from oneshot.reasoner.reasoner import Reasoner
+from oneshot.training.average import ParameterAverage
 from oneshot.training.cuda_graph import RecordedStep, can_record
 from oneshot.training.epoch import Epoch, mixed_seed
 from oneshot.training.interrupt import StopTraining
@@ -227,7 +228,8 @@ class Pretraining:
         self.sources = [self._source(data, messages) for data in sources]
         self.judges = [self._judge(data) for data in (valid or sources) if len(data.valid)]
         self.watched = [] if not valid else [self._judge(d) for d in sources if len(d.valid)]
-        self.averaged, self.best = self._parameters(), self._parameters()
+        self.average = ParameterAverage(self.predictor, _DECAY)
+        self.best = {name: value.clone() for name, value in self.average.named().items()}
         self._kept = self._counted = self.budget.clock()
         self._level = 0  # subgraph budget of the current episode
 
@@ -273,7 +275,7 @@ class Pretraining:
             state.recent += done.queries
             state.loss += done.loss
             state.covered += done.covered
-            self._average(steps)
+            self.average.update(steps)
             self.schedule.share = self.share
         state.episode = number
         source.recorders[self._level] = source.stepper.recorder
@@ -350,19 +352,16 @@ class Pretraining:
 
     def _validate(self) -> None:
         """Measure the parameters on all validation graphs, and record the result."""
-        state, current = self.state, self._parameters()
-        self.predictor.load_state_dict(self.averaged)
-        try:
+        state = self.state
+        with self.average.applied():
             scores = {judge.name: self._measured(judge) for judge in self.judges}
             mrr = sum(scores.values()) / len(scores)
             if self.share >= 1:  # for information, so only once
                 scores |= {judge.name: self._measured(judge) for judge in self.watched}
-        finally:
-            self.predictor.load_state_dict(current)
         is_best = mrr > state.best_mrr
         if is_best:
             state.best_mrr, state.best_step = mrr, state.step
-            self.best = {name: tensor.clone() for name, tensor in self.averaged.items()}
+            self.best = {name: value.clone() for name, value in self.average.named().items()}
         self._count_seconds()
         record = {
             "step": state.step,
@@ -415,16 +414,6 @@ class Pretraining:
     def _reasoner(self, graph: KnowledgeGraph) -> Reasoner:
         sampler = build_sampler(self.config.sampler, self.config.training.seed)
         return Reasoner(graph.to(self.device), sampler, self.predictor)
-
-    def _parameters(self) -> dict[str, Tensor]:
-        return {name: t.detach().clone() for name, t in self.predictor.state_dict().items()}
-
-    def _average(self, steps: int) -> None:
-        """Move the averaged parameters towards the current ones, after some steps."""
-        # A short memory at first, so that the random parameters of the start are forgotten.
-        decay = min(_DECAY, (1 + self.state.step) / (10 + self.state.step)) ** steps
-        for name, tensor in self.predictor.state_dict().items():
-            self.averaged[name].lerp_(tensor, 1 - decay)
 
     def _check_stop(self) -> None:
         if self.should_stop():
