@@ -133,10 +133,10 @@ class Client:
         query = urllib.parse.urlencode({"search": text, "limit": limit})
         return list(self._call(f"/v1/entities?{query}")["entities"])
 
-    def facts(self, entity: str, limit: int = 100) -> list[tuple[str, str, str]]:
-        """Facts about an entity."""
+    def facts(self, entity: str, limit: int = 100, offset: int = 0) -> list[tuple[str, str, str]]:
+        """At most `limit` facts about an entity, without the first `offset`."""
         name = urllib.parse.quote(entity, safe="")
-        found = self._call(f"/v1/entities/{name}?limit={limit}")["facts"]
+        found = self._call(f"/v1/entities/{name}?limit={limit}&offset={offset}")["facts"]
         return [(head, relation, tail) for head, relation, tail in found]
 
     def relations(self) -> list[str]:

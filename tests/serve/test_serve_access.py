@@ -125,3 +125,25 @@ def test_any_host_only_if_asked_for(tmp_path: Path) -> None:
     settings = ServeSettings(hosts=("*",))
     with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
         assert request(f"{url}/v1/relations", headers={"Host": "evil.example"}).status == 200
+
+
+def test_a_token_for_reading_and_one_for_changes(tmp_path: Path) -> None:
+    facts = {"facts": [["a", "next", "b"]]}
+    reading, writing = ({"Authorization": f"Bearer {token}"} for token in ("look", "touch"))
+    settings = ServeSettings(token="look", write_token="touch")
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        for method in ("POST", "DELETE"):
+            reply = request(f"{url}/v1/facts", facts, method, headers=reading)
+            assert reply.status == 401
+            assert "token for changes" in reply.json["detail"]
+            assert request(f"{url}/v1/facts", facts, method).status == 401
+            assert request(f"{url}/v1/facts", facts, method, headers=writing).status == 200
+        for headers, status in ((reading, 200), (writing, 200), ({}, 401)):
+            assert request(f"{url}/v1/relations", headers=headers).status == status
+            assert request(f"{url}/metrics", headers=headers).status == status
+    # Without a token for reading, everyone may read.
+    settings = ServeSettings(write_token="touch")
+    with serving(Service(saved_run(tmp_path / "other", 8), settings)) as url:
+        assert request(f"{url}/v1/relations").status == 200
+        assert request(f"{url}/v1/facts", facts).status == 401
+        assert request(f"{url}/v1/facts", facts, headers=writing).status == 200

@@ -11,6 +11,7 @@ from oneshot.errors import InputError
 from oneshot.system import console
 
 _TOKEN = "ONESHOT_TOKEN"
+_WRITE_TOKEN = "ONESHOT_WRITE_TOKEN"
 
 
 def serve(
@@ -34,6 +35,15 @@ def serve(
             metavar="FILE",
             help="File with the bearer token that every request must send.",
             show_default=f"${_TOKEN}",
+        ),
+    ] = None,
+    write_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the bearer token of requests that change facts; the other token is "
+            "then for reading only.",
+            show_default=f"${_WRITE_TOKEN}",
         ),
     ] = None,
     read_only: Annotated[
@@ -75,7 +85,8 @@ def serve(
 
     torch_device = find_device(device)
     chosen = ServeSettings(
-        token=_token(token_file),
+        token=_token(token_file, _TOKEN),
+        write_token=_token(write_token_file, _WRITE_TOKEN),
         read_only=read_only,
         batch_size=batch_size,
         batch_wait=batch_wait / 1000,
@@ -86,7 +97,8 @@ def serve(
         grace=grace_period,
     )
     if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        console.note(f"anyone who can reach {host} can query and change facts; see --token-file")
+        change = "" if read_only or chosen.write_token is not None else " and change facts"
+        console.note(f"anyone who can reach {host} can query{change}; see --token-file")
 
     def announce(address: str) -> None:
         if json:
@@ -97,10 +109,10 @@ def serve(
     run_server(run, host, port, chosen, torch_device, settings or (), announce)
 
 
-def _token(file: Path | None) -> str | None:
+def _token(file: Path | None, variable: str) -> str | None:
     """The bearer token from a file or the environment; other users could see an option."""
     if file is None:
-        token = os.environ.get(_TOKEN, "").strip()
+        token = os.environ.get(variable, "").strip()
         if not token:
             return None
     else:
@@ -109,6 +121,6 @@ def _token(file: Path | None) -> str | None:
         except UnicodeDecodeError:
             token = ""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        origin = f"${_TOKEN}" if file is None else str(file)
+        origin = f"${variable}" if file is None else str(file)
         raise InputError(f"{origin}: must contain one token of printable ASCII characters")
     return token

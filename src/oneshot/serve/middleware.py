@@ -16,7 +16,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from oneshot.serve.engine import Engine
-from oneshot.serve.limits import MAX_BODY, RouteLimits
+from oneshot.serve.limits import MAX_BODY, Limits, RouteLimits
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import MEDIA_TYPE, problem_body
 from oneshot.serve.settings import ServeSettings
@@ -109,10 +109,15 @@ class Guard:
         path = scope["path"]
         if not path.startswith(_NAMES) and not path.isprintable():
             return 400, "the path contains a control character"
-        limits, token = self.limits.find(path, scope["method"]), self.settings.token
-        if token is not None and limits.token:
+        limits = self.limits.find(path, scope["method"])
+        tokens = self._tokens(limits)
+        if tokens:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
+            # All of them are compared, so that the time does not depend on which one it is.
+            matches = [hmac.compare_digest(given, token.encode()) for token in tokens]
+            if scheme.lower() != b"bearer" or not any(matches):
+                if limits.write and self.settings.write_token is not None:
+                    return 401, "send the token for changes: Authorization: Bearer TOKEN"
                 return 401, "send the header Authorization: Bearer TOKEN"
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18:
@@ -127,6 +132,15 @@ class Guard:
         if limits.queued and self.engine.full:
             return 503, "too many queries are waiting; retry in a moment"
         return None
+
+    def _tokens(self, limits: Limits) -> list[str]:
+        """The tokens of which a request must carry one; none if it needs none."""
+        token, write = self.settings.token, self.settings.write_token
+        if limits.write and write is not None:
+            return [write]
+        if not limits.token or token is None:
+            return []
+        return [token] if write is None else [token, write]
 
     async def _passed(self, scope: Message, body: "_Body", send: Send) -> None:
         """Run the app; after the body is read, a disconnected client cancels it."""

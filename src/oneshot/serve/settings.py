@@ -8,6 +8,8 @@ class ServeSettings:
     """Settings of a service.
 
     `token`: the token of every request (`Authorization: Bearer …`); None for no access control.
+    `write_token`: the token of requests that change facts, which is accepted for all others too;
+    None for `token`.
     `read_only`: facts cannot be changed. `batch_size`: maximum queries per batch. `batch_wait`:
     seconds that a query waits for others. `queue`: queries that may wait before more are refused.
     `timeout`: time limit of a request in seconds. `hosts`: accepted host names besides `localhost`
@@ -17,6 +19,7 @@ class ServeSettings:
     """
 
     token: str | None = None
+    write_token: str | None = None
     read_only: bool = False
     batch_size: int = 16
     batch_wait: float = 0.005
