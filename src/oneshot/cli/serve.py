@@ -63,6 +63,9 @@ def serve(
     connections: Annotated[
         int, typer.Option(min=1, help="Maximum number of open connections.")
     ] = 1000,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log each request to stderr, as a line of JSON.")
+    ] = False,
     grace_period: Annotated[
         float,
         typer.Option(
@@ -95,6 +98,7 @@ def serve(
         hosts=tuple(allow_host or ()),
         connections=connections,
         grace=grace_period,
+        access_log=access_log,
     )
     if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
         change = "" if read_only or chosen.write_token is not None else " and change facts"

@@ -15,7 +15,8 @@ class ServeSettings:
     `timeout`: time limit of a request in seconds. `hosts`: accepted host names besides `localhost`
     and IP addresses, "*" for any. They prevent DNS rebinding: a page of another site must not reach
     the service through a host name of its own. `connections`: connections that may be open at once.
-    `grace`: seconds for open requests to finish when the service stops.
+    `access_log`: log every request. `grace`: seconds for open requests to finish when the service
+    stops.
     """
 
     token: str | None = None
@@ -28,3 +29,4 @@ class ServeSettings:
     hosts: tuple[str, ...] = ()
     connections: int = 1000
     grace: float = 10.0
+    access_log: bool = False
