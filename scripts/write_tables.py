@@ -589,7 +589,8 @@ def serve() -> str:
                     f"{row['p99_s']:.2f} s; {row['errors']} errors",
                 ]
             )
-    rows += [*shipped_rows(value["shipped"])] if "shipped" in value else []
+    shipped = result("serve-shipped")
+    rows += shipped_rows(shipped)
     refused = flood["statuses"].get("503", 0)
     rows += [
         [
@@ -621,7 +622,7 @@ def serve() -> str:
         "has dimension 128 and 8 layers. Batching raises the throughput by "
         f"{loads['ratio']:.2f} × on the CPU{on_gpu}. Times include contention with other jobs."
     )
-    return table(["test", "result"], rows) + "\n\n" + remark + "\n\n" + machine(value)
+    return table(["test", "result"], rows) + "\n\n" + remark + "\n\n" + machine(value, shipped)
 
 
 def _amount(value: float | None, digits: int = 1) -> str:
