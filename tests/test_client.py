@@ -69,6 +69,43 @@ def test_a_client_finds_and_changes(changing: oneshot.Client) -> None:
     assert "Client('http://127.0.0.1" in repr(client)
 
 
+def test_a_client_keeps_its_connection(changing: oneshot.Client) -> None:
+    client = changing
+    client.relations()
+    first = client._local.kept.connection.sock.getsockname()
+    client.predict("link 3", "after")
+    with pytest.raises(oneshot.ServiceError):
+        client.predict("nobody", "after")
+    assert client._local.kept.connection.sock.getsockname() == first
+    # One that the service has closed meanwhile is opened again.
+    client._local.kept.connection.sock.shutdown(socket.SHUT_RDWR)
+    assert client.add([("a", "next", "b")]) == 1
+    assert client._local.kept.connection.sock.getsockname() != first
+    client.close()
+    assert client.remove([("a", "next", "b")]) == 1
+
+
+def test_many_facts_are_checked_before_any_is_sent(changing: oneshot.Client) -> None:
+    facts = [(f"n{n}", "next", "link 0") for n in range(1500)]
+    with pytest.raises(oneshot.ServiceError, match="not a fact with a known relation") as caught:
+        changing.add([*facts, ("a", "nxt", "b")])
+    assert (changing.state()["version"], caught.value.changed) == (0, 0)
+    with pytest.raises(oneshot.ServiceError, match="1,024") as caught:
+        changing.add([*facts, ("x" * 2000, "next", "b")])
+    assert caught.value.changed == 1000
+
+
+def test_queries_with_unknown_names_among_many(client: oneshot.Client) -> None:
+    asked = [("link 1", "next"), ("nobody", "next"), ("link 2", "nxt"), ("nobody", "next")]
+    with pytest.raises(oneshot.ServiceError, match="unknown entity 'nobody'") as caught:
+        client.predict_many(asked)
+    assert caught.value.status == 404
+    found = client.predict_many(asked, errors="record", batch_size=2)
+    assert [one.error is None for one in found] == [True, False, False, False]
+    assert [len(one) > 0 for one in found] == [True, False, False, False]
+    assert "unknown relation 'nxt'" in str(found[2].error)
+
+
 def test_refusals_are_errors_that_help(client: oneshot.Client) -> None:
     with pytest.raises(oneshot.ServiceError, match="unknown entity 'lnik 3'; did you") as caught:
         client.predict("lnik 3", "after")

@@ -1,22 +1,24 @@
 """Client of a service that `oneshot serve` runs; needs only Python."""
 
 import json
+import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Sequence
-from http.client import HTTPException
-from typing import Any, Unpack
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Literal, Unpack
 
 from oneshot.errors import OneshotError
 from oneshot.reasoner.answers import Answer, AnswerKeywords, Prediction
+
+_MAX_FACTS = 1000  # per request
 
 
 class ServiceError(OneshotError):
     """A service refused a request, or cannot be reached (`status` is then None).
 
-    `nearest`: known names similar to an unknown one.
+    `nearest`: known names similar to an unknown one. `changed`: facts that had been changed before,
+    if there were more than fit into one request.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class ServiceError(OneshotError):
     ) -> None:
         super().__init__(message)
         self.status, self.nearest = status, list(nearest)
+        self.changed = 0
 
 
 class Client:
@@ -31,19 +34,20 @@ class Client:
 
     `token`: the token of the service, if it requires one. `timeout`: seconds to wait for a
     response. `retries`: how often to repeat a request while the service is busy, each time after
-    the delay that it requests.
+    the delay that it requests. Each thread has a connection of its own, which stays open.
     """
 
     def __init__(
         self, url: str, *, token: str | None = None, timeout: float = 60.0, retries: int = 5
     ) -> None:
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        address = urllib.parse.urlsplit(url)
+        if address.scheme not in ("http", "https") or not address.hostname:
             raise ServiceError(f"{url}: the address must begin with http:// or https://")
         self.url = url.rstrip("/")
         self.timeout, self.retries = timeout, retries
         self._token = token
-        # Requests go to the service directly, without the proxy of the system.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._address, self._prefix = address, address.path.rstrip("/")
+        self._local = threading.local()
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -68,9 +72,14 @@ class Client:
         *,
         inverse: bool = False,
         batch_size: int = 16,
+        errors: Literal["raise", "record"] = "raise",
         **options: Unpack[AnswerKeywords],
     ) -> list[Prediction]:
-        """The answers to many queries (entity, relation), sent in requests of `batch_size`."""
+        """The answers to many queries (entity, relation), sent in requests of `batch_size`.
+
+        `errors`: a query with an unknown name either raises a `ServiceError`, or has a prediction
+        without answers and with its `error`.
+        """
         if "explain" in options:
             raise ServiceError("predictions of a client have no explanations; use `explain`")
         asked = [
@@ -79,9 +88,31 @@ class Client:
         ]
         found = []
         for start in range(0, len(asked), batch_size):
-            body = {"questions": asked[start : start + batch_size], **options}
-            found += [_prediction(value) for value in self._call("/v1/predict", body)["results"]]
+            some = asked[start : start + batch_size]
+            try:
+                results = self._call("/v1/predict", {"questions": some, **options})["results"]
+            except ServiceError as error:
+                if errors == "raise" or error.status != 404:
+                    raise
+                results = [self._refused(question, options) for question in some]
+            for value in results:
+                if "error" in value and errors == "raise":
+                    raise _problem(value["error"], 404)
+                found.append(_prediction(value))
         return found
+
+    def _refused(self, question: dict[str, Any], options: Any) -> dict[str, Any]:
+        """The result of a query of a request that was refused because all of its queries were."""
+        try:
+            results = self._call("/v1/predict", {"questions": [question], **options})["results"]
+            return dict(results[0])
+        except ServiceError as error:
+            if error.status != 404:
+                raise
+            query = {"entity": question["entity"], "relation": question["relation"]}
+            size = {"entities": 0, "edges": 0}
+            refusal = {"detail": str(error)}
+            return {"query": query, "answers": [], "subgraph": size, "error": refusal}
 
     def explain(
         self,
@@ -102,18 +133,27 @@ class Client:
         query = urllib.parse.urlencode({"search": text, "limit": limit})
         return list(self._call(f"/v1/entities?{query}")["entities"])
 
-    def facts(self, entity: str, limit: int = 100) -> list[tuple[str, str, str]]:
-        """Facts about an entity."""
+    def facts(self, entity: str, limit: int = 100, offset: int = 0) -> list[tuple[str, str, str]]:
+        """At most `limit` facts about an entity, without the first `offset`."""
         name = urllib.parse.quote(entity, safe="")
-        found = self._call(f"/v1/entities/{name}?limit={limit}")["facts"]
+        found = self._call(f"/v1/entities/{name}?limit={limit}&offset={offset}")["facts"]
         return [(head, relation, tail) for head, relation, tail in found]
 
     def relations(self) -> list[str]:
         """All relations."""
         return list(self._call("/v1/relations")["relations"])
 
+    def close(self) -> None:
+        """Close the connection of this thread; the next request opens another one."""
+        self._local.kept = None
+
     def add(self, facts: Iterable[Sequence[str]]) -> int:
-        """Add facts (head, relation, tail). Returns the number of new ones."""
+        """Add facts (head, relation, tail). Returns the number of new ones.
+
+        Up to 1,000 facts are added all or not at all. More are sent in several requests, after
+        their relations have been checked; if one is refused, the error has the number of facts
+        that had been `changed` before.
+        """
         return self._change(facts, "POST", "added")
 
     def remove(self, facts: Iterable[Sequence[str]]) -> int:
@@ -126,8 +166,20 @@ class Client:
 
     def _change(self, facts: Iterable[Sequence[str]], method: str, key: str) -> int:
         rows = [list(fact) for fact in facts]
-        parts = [rows[start : start + 1000] for start in range(0, len(rows), 1000)]
-        return sum(self._call("/v1/facts", {"facts": part}, method)[key] for part in parts)
+        parts = [rows[start : start + _MAX_FACTS] for start in range(0, len(rows), _MAX_FACTS)]
+        if len(parts) > 1:
+            known = set(self.relations())
+            for row in rows:
+                if len(row) != 3 or row[1] not in known:
+                    raise ServiceError(f"{row!r} is not a fact with a known relation", 404)
+        changed = 0
+        for part in parts:
+            try:
+                changed += self._call("/v1/facts", {"facts": part}, method)[key]
+            except ServiceError as error:
+                error.changed = changed
+                raise
+        return changed
 
     def _call(self, path: str, body: Any = None, method: str | None = None) -> dict[str, Any]:
         headers = {"Accept": "application/json"}
@@ -137,22 +189,60 @@ class Client:
             headers["Content-Type"] = "application/json"
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        method = method or ("GET" if data is None else "POST")
         for attempt in range(self.retries + 1):
             try:
-                with self._opener.open(request, timeout=self.timeout) as response:
-                    value: dict[str, Any] = json.load(response)
-                    return value
-            except urllib.error.HTTPError as error:
-                with error:
-                    if error.code == 503 and attempt < self.retries:
-                        time.sleep(_pause(error.headers.get("Retry-After")))
-                        continue
-                    raise _refusal(error) from None
+                response, content = self._exchange(method, path, data, headers)
+                if response.status == 503 and attempt < self.retries:
+                    time.sleep(_pause(response.headers.get("Retry-After")))
+                    continue
+                if response.status >= 300:
+                    raise _refusal(response, content)
+                value: dict[str, Any] = json.loads(content)
+                return value
             except (OSError, HTTPException, ValueError) as error:
-                reason = getattr(error, "reason", None) or error
-                raise ServiceError(f"{self.url}: cannot be reached ({reason})") from error
+                self.close()
+                raise ServiceError(f"{self.url}: cannot be reached ({error})") from error
         raise AssertionError("not reached")
+
+    def _exchange(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[HTTPResponse, bytes]:
+        """Send a request on the open connection; on a new one if the service has closed it."""
+        kept: _Kept | None = getattr(self._local, "kept", None)
+        is_new = kept is None
+        if kept is None:
+            # Requests go to the service directly, without the proxy of the system.
+            secure = self._address.scheme == "https"
+            connect = HTTPSConnection if secure else HTTPConnection
+            kept = _Kept(
+                connect(self._address.hostname or "", self._address.port, timeout=self.timeout)
+            )
+            self._local.kept = kept
+        try:
+            kept.connection.request(method, self._prefix + path, data, headers)
+            response = kept.connection.getresponse()
+        except (ConnectionError, HTTPException):
+            kept = None
+            self.close()
+            if is_new:
+                raise
+            # Closed between two requests. All requests may be repeated: facts are sets.
+            return self._exchange(method, path, data, headers)
+        content = response.read()
+        if response.will_close:
+            self.close()
+        return response, content
+
+
+class _Kept:
+    """A connection that is closed with its client, or with the thread that uses it."""
+
+    def __init__(self, connection: HTTPConnection) -> None:
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.close()
 
 
 def _pause(asked: str | None) -> float:
@@ -160,21 +250,27 @@ def _pause(asked: str | None) -> float:
     return min(float(asked), 30.0) if asked and asked.isdecimal() else 1.0
 
 
-def _refusal(error: urllib.error.HTTPError) -> ServiceError:
+def _refusal(response: HTTPResponse, content: bytes) -> ServiceError:
     try:
-        problem = json.load(error)
-        told = problem.get("detail") or problem.get("title") or error.reason
-        details = [part["detail"] for part in problem.get("errors", ())]
-        message = "; ".join([str(told), *details])
-        return ServiceError(message, error.code, problem.get("nearest", ()))
-    except (OSError, HTTPException, ValueError, AttributeError, KeyError, TypeError):
-        return ServiceError(f"{error.code} {error.reason}", error.code)
+        return _problem(json.loads(content), response.status)
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return ServiceError(f"{response.status} {response.reason}", response.status)
+
+
+def _problem(problem: dict[str, Any], status: int) -> ServiceError:
+    told = problem.get("detail") or problem["title"]
+    details = [part["detail"] for part in problem.get("errors", ())]
+    message = "; ".join([str(told), *details])
+    return ServiceError(message, status, problem.get("nearest", ()))
 
 
 def _prediction(value: dict[str, Any]) -> Prediction:
     answers = tuple(
-        Answer(one["entity"], one["score"], one["probability"], one["known"])
+        Answer(one["entity"], one["score"], one.get("probability"), one["known"])
         for one in value["answers"]
     )
     query, size = value["query"], value["subgraph"]
-    return Prediction(query["entity"], query["relation"], answers, size["entities"], size["edges"])
+    error = value["error"]["detail"] if "error" in value else None
+    return Prediction(
+        query["entity"], query["relation"], answers, size["entities"], size["edges"], error
+    )

@@ -32,8 +32,10 @@ def expected(directory: Path, name: str) -> Any:
 def test_a_run_gives_the_same_answers_and_explanations(written: Path, run: Command) -> None:
     before = expected(written, "answers")
     now = run("predict", written / "run", "Bolivia", "borders", "--explain", "--json").json
-    assert [a["entity"] for a in now["answers"]] == [a["entity"] for a in before["answers"]]
-    for ours, theirs in zip(now["answers"], before["answers"], strict=True):
+    # Earlier versions answered with the entity itself, too.
+    others = [answer for answer in before["answers"] if answer["entity"] != "Bolivia"]
+    assert [a["entity"] for a in now["answers"]][: len(others)] == [a["entity"] for a in others]
+    for ours, theirs in zip(now["answers"], others, strict=False):
         assert ours["score"] == pytest.approx(theirs["score"], abs=1e-5)
         assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-5)
         assert ours["known"] == theirs["known"]

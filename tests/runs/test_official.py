@@ -124,6 +124,7 @@ def _dump(value: object, path: Path) -> None:
     path.write_bytes(pickle.dumps(value))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_files_that_do_not_fit_are_named(tmp_path, data):
     kinds = 2 * data.graph.num_relations + 1
     file = tmp_path / "c.pt"
@@ -142,6 +143,7 @@ def test_files_that_do_not_fit_are_named(tmp_path, data):
         (whole | {f"{layer}.w_alpha.weight": torch.tensor(1.0)}, r"w_alpha.* \[\], expected"),
         (whole | {f"{layer}.w_alpha.weight": torch.zeros(1, 3).long()}, "expected numbers"),
         (whole | {f"{layer}.W_h.weight": torch.zeros(1).expand(10**6, 10**6)}, "W_h|linear"),
+        (whole | {f"{layer}.W_h.weight": torch.eye(DIM).to_sparse_csr()}, "expected numbers"),
         (whole | {f"{layer}.rela_embed.weight": torch.zeros(kinds, 0)}, "dim must be at least 1"),
         (whole | {f"{layer}.rela_embed.weight": torch.zeros(1).expand(kinds, 10**6)}, "at most"),
         ({3: torch.zeros(1)}, "unknown tensor 3; not a checkpoint"),

@@ -125,3 +125,54 @@ def test_any_host_only_if_asked_for(tmp_path: Path) -> None:
     settings = ServeSettings(hosts=("*",))
     with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
         assert request(f"{url}/v1/relations", headers={"Host": "evil.example"}).status == 200
+
+
+def test_a_token_for_reading_and_one_for_changes(tmp_path: Path) -> None:
+    facts = {"facts": [["a", "next", "b"]]}
+    reading, writing = ({"Authorization": f"Bearer {token}"} for token in ("look", "touch"))
+    settings = ServeSettings(token="look", write_token="touch")
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        for method in ("POST", "DELETE"):
+            reply = request(f"{url}/v1/facts", facts, method, headers=reading)
+            assert reply.status == 401
+            assert "token for changes" in reply.json["detail"]
+            assert request(f"{url}/v1/facts", facts, method).status == 401
+            assert request(f"{url}/v1/facts", facts, method, headers=writing).status == 200
+        for headers, status in ((reading, 200), (writing, 200), ({}, 401)):
+            assert request(f"{url}/v1/relations", headers=headers).status == status
+            assert request(f"{url}/metrics", headers=headers).status == status
+    # Without a token for reading, everyone may read.
+    settings = ServeSettings(write_token="touch")
+    with serving(Service(saved_run(tmp_path / "other", 8), settings)) as url:
+        assert request(f"{url}/v1/relations").status == 200
+        assert request(f"{url}/v1/facts", facts).status == 401
+        assert request(f"{url}/v1/facts", facts, headers=writing).status == 200
+
+
+def test_requests_have_an_id(url: str) -> None:
+    given = {**TOKEN, "X-Request-Id": "from-a.proxy_1"}
+    assert request(f"{url}/v1/relations", headers=given).headers["x-request-id"] == "from-a.proxy_1"
+    found = set()
+    for odd in ("", "a b", "x" * 65, "<script>"):
+        reply = request(f"{url}/v1/nothing", headers={"X-Request-Id": odd})
+        found.add(reply.headers["x-request-id"])
+    assert len(found) == 4
+    assert all(len(one) == 16 for one in found)
+
+
+def test_the_log_has_one_line_per_request(tmp_path: Path) -> None:
+    run = saved_run(tmp_path / "run", 8)
+    command = [sys.executable, "-m", "oneshot", "serve", run, "--port", "0", "--json"]
+    with subprocess.Popen(
+        [*command, "--access-log"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        request(f"{url}/v1/entities/a%0Ab", headers={"X-Request-Id": "seven"})
+        request(f"{url}/v1/healthz")
+        process.terminate()
+        _, log = process.communicate(timeout=120)
+    first, second = (json.loads(line) for line in log.splitlines())
+    assert (first["id"], first["path"], first["status"]) == ("seven", "/v1/entities/a\nb", 404)
+    assert (second["method"], second["path"], second["status"]) == ("GET", "/v1/healthz", 200)
+    assert second["client"] == "127.0.0.1"

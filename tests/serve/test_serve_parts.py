@@ -17,7 +17,7 @@ from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.serve import engine, schemas, server
 from oneshot.serve import entity_search as names_module
 from oneshot.serve.app import create_app
-from oneshot.serve.engine import ExpiredError, OverloadedError, Question
+from oneshot.serve.engine import OverloadedError, Question
 from oneshot.serve.entity_search import NameIndex, NameSearch, fold
 from oneshot.serve.limits import Limits, RouteLimits, limited
 from oneshot.serve.metrics import Metrics
@@ -257,9 +257,28 @@ def test_the_queue_is_bounded_and_batches_are_full(
     slow.go.set()
     for future in (*first, *waiting[:5]):
         assert len(future.result(60).prediction) > 0
-    with pytest.raises(ExpiredError):
+    with pytest.raises(OverloadedError):  # its time has passed when the first batch is done
         late[0].result(60)
     assert slow.batches == [[0], [1, 2, 3, 4], [5]]
+
+
+def test_queries_that_became_too_late_are_refused_at_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(service, monkeypatch)
+    engine = service.engine
+    first = engine.ask([Question(0, 0)], soon())
+    wait_for(lambda: slow.batches)
+    waiting = engine.ask([Question(n, 0) for n in range(1, 5)], soon())
+    engine._pace = 1e6  # as if all had become slow
+    slow.go.set()
+    assert len(first[0].result(60).prediction) > 0
+    for future in waiting:
+        with pytest.raises(OverloadedError):
+            future.result(60)
+    assert slow.batches == [[0]]
+    engine._pace = 0.0
+    assert engine.ask([Question(1, 0)], soon())[0].result(60)
 
 
 def test_one_bad_question_does_not_spoil_the_others(

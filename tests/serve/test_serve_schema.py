@@ -25,6 +25,11 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
     routes = {(m, p) for p, methods in about["paths"].items() for m in methods}
     assert {("post", "/v1/predict"), ("delete", "/v1/facts"), ("get", "/v1/readyz")} <= routes
     assert about["paths"]["/v1/predict"]["post"]["requestBody"]["required"]
+    operations = {
+        one["operationId"] for methods in about["paths"].values() for one in methods.values()
+    }
+    names = "predict explain search_entities entity_facts relations add_facts remove_facts"
+    assert operations == {*names.split(), "healthz", "readyz"}
     top = about["components"]["schemas"]["PredictIn"]["properties"]["top"]
     assert (top["minimum"], top["maximum"], top["default"]) == (1, 1000, 10)
 

@@ -150,6 +150,13 @@ def test_names_and_facts_around(url: str) -> None:
     assert around["total"] == len(around["facts"])
     few = request(f"{url}/v1/entities/link%203?limit=2").json
     assert (len(few["facts"]), few["total"]) == (2, around["total"])
+    # Page by page, all of them.
+    pages = [
+        request(f"{url}/v1/entities/link%203?limit=2&offset={start}").json["facts"]
+        for start in range(0, around["total"] + 2, 2)
+    ]
+    assert [fact for page in pages for fact in page] == around["facts"]
+    assert pages[-1] == []
 
 
 def test_a_new_entity_is_asked_about_at_once(url: str) -> None:

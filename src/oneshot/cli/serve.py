@@ -18,6 +18,7 @@ from oneshot.errors import InputError
 from oneshot.system import console
 
 _TOKEN = "ONESHOT_TOKEN"
+_WRITE_TOKEN = "ONESHOT_WRITE_TOKEN"
 
 
 def serve(
@@ -43,6 +44,15 @@ def serve(
             show_default=f"${_TOKEN}",
         ),
     ] = None,
+    write_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the bearer token of requests that change facts; the other token is "
+            "then for reading only.",
+            show_default=f"${_WRITE_TOKEN}",
+        ),
+    ] = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Reject requests that change facts.")
     ] = False,
@@ -60,6 +70,9 @@ def serve(
     connections: Annotated[
         int, typer.Option(min=1, help="Maximum number of open connections.")
     ] = 1000,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log each request to stderr, as a line of JSON.")
+    ] = False,
     grace_period: Annotated[
         float,
         typer.Option(
@@ -91,7 +104,8 @@ def serve(
 
     torch_device = find_device(device)
     chosen = ServeSettings(
-        token=_token(token_file),
+        token=_token(token_file, _TOKEN),
+        write_token=_token(write_token_file, _WRITE_TOKEN),
         read_only=read_only,
         batch_size=batch_size,
         batch_wait=batch_wait / 1000,
@@ -100,9 +114,11 @@ def serve(
         hosts=tuple(allow_host or ()),
         connections=connections,
         grace=grace_period,
+        access_log=access_log,
     )
     if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        console.note(f"anyone who can reach {host} can query and change facts; see --token-file")
+        change = "" if read_only or chosen.write_token is not None else " and change facts"
+        console.note(f"anyone who can reach {host} can query{change}; see --token-file")
 
     def announce(address: str) -> None:
         if json:
@@ -114,10 +130,10 @@ def serve(
     run_server(run, host, port, chosen, torch_device, settings or (), announce, graph)
 
 
-def _token(file: Path | None) -> str | None:
+def _token(file: Path | None, variable: str) -> str | None:
     """The bearer token from a file or the environment; other users could see an option."""
     if file is None:
-        token = os.environ.get(_TOKEN, "").strip()
+        token = os.environ.get(variable, "").strip()
         if not token:
             return None
     else:
@@ -126,6 +142,6 @@ def _token(file: Path | None) -> str | None:
         except UnicodeDecodeError:
             token = ""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        origin = f"${_TOKEN}" if file is None else str(file)
+        origin = f"${variable}" if file is None else str(file)
         raise InputError(f"{origin}: must contain one token of printable ASCII characters")
     return token

@@ -111,7 +111,11 @@ def _renamed(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
                 f"{path}: unknown tensor {name!r}; not a checkpoint of the official code"
             )
         dimensions = 1 if "bias" in ours else 2
-        if tensor.dim() != dimensions or not tensor.is_floating_point() or tensor.is_sparse:
+        if (
+            tensor.dim() != dimensions
+            or not tensor.is_floating_point()
+            or (tensor.layout is not torch.strided)
+        ):
             raise InputError(
                 f"{path}: the tensor {name} is {tensor.dtype} {list(tensor.shape)}, "
                 f"expected numbers in {dimensions} dimensions"

@@ -87,6 +87,7 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # both load scripts from other hosts; /reference replaces them
         redoc_url=None,
         redirect_slashes=False,  # an unknown path is a 404
+        generate_unique_id_function=lambda route: route.name,  # names of functions in clients
     )
     app.router.route_class = _LargeRoute
     handle_errors(app)
@@ -182,7 +183,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
         summary="Find entities",
     )
     @limited()
-    async def entities(
+    async def search_entities(
         search: Annotated[
             str, Query(max_length=MAX_NAME, description="prefix of the name; similar names follow")
         ] = "",
@@ -197,12 +198,15 @@ def _add_names(app: FastAPI, service: Service) -> None:
         summary="Facts about an entity",
     )
     @limited()
-    async def entity(
+    async def entity_facts(
         request: Request,
         name: Annotated[str, Path(min_length=1, max_length=MAX_NAME)],
         limit: Annotated[int, Query(ge=1, le=10 * MAX_FOUND)] = 100,
+        offset: Annotated[
+            int, Query(ge=0, le=2**53, description="number of facts to skip, for further pages")
+        ] = 0,
     ) -> Response:
-        value = await run_in_threadpool(service.facts_of, name, limit)
+        value = await run_in_threadpool(service.facts_of, name, limit, offset)
         return _tagged(request, value, service.tag(value["version"]))
 
     @app.get(
@@ -231,8 +235,8 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         responses=_problems(403, 404, *_BODY, 503, 504),
         summary="Add facts",
     )
-    @limited(json=True)
-    async def add(body: Annotated[schemas.FactsIn, Body()]) -> Response:
+    @limited(json=True, write=True)
+    async def add_facts(body: Annotated[schemas.FactsIn, Body()]) -> Response:
         """Entities may be new; relations must be known. Facts are on disk before the response."""
         return await change(body, True)
 
@@ -242,8 +246,8 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         responses=_problems(403, 404, *_BODY, 503, 504),
         summary="Remove facts",
     )
-    @limited(json=True)
-    async def remove(body: Annotated[schemas.FactsIn, Body()]) -> Response:
+    @limited(json=True, write=True)
+    async def remove_facts(body: Annotated[schemas.FactsIn, Body()]) -> Response:
         """Facts that the graph does not hold are ignored."""
         return await change(body, False)
 

@@ -30,7 +30,7 @@ from oneshot.serve.settings import ServeSettings
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.process import return_freed_memory
 
-_SHARE_OF_TIME = 0.8  # of the time until its deadline, in which a query is expected to be ready
+_SHARE_OF_TIME = 0.6  # of the time until its deadline, in which a query is expected to be ready
 _BATCH_SECONDS = 1.0  # target time of a batch, estimated from recent batches
 
 
@@ -270,6 +270,24 @@ class Engine:
             if batch:
                 with self._in_progress(*batch):
                     self._answer(batch)
+                self._refuse_late()
+
+    def _refuse_late(self) -> None:
+        """Refuse queued queries that, at the latest pace, will not be answered in time.
+
+        They were accepted at a better pace; their clients learn it at once, not at their deadline.
+        """
+        now = time.monotonic()
+        with self._changed:
+            kept: list[_WaitingQuestion] = []
+            for item in self._questions:
+                if now + (len(kept) + 1) * self._pace <= item.deadline or item.future.cancelled():
+                    kept.append(item)
+                else:
+                    self._metrics.questions("refused")
+                    _fail(item, OverloadedError("too many queries are waiting; retry in a moment"))
+            self._questions.clear()
+            self._questions.extend(kept)
 
     @contextlib.contextmanager
     def _in_progress(self, *items: _Waiting) -> Iterator[None]:

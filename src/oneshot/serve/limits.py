@@ -29,21 +29,23 @@ class Limits:
     """The checks of a request to a route.
 
     `token`: the request must carry the token of the service, if there is one. `json`: its body must
-    be JSON. `queued`: it is refused while the queue is full.
+    be JSON. `queued`: it is refused while the queue is full. `write`: if the service has a token
+    for changes, the request must carry that one.
     """
 
     token: bool = True
     json: bool = False
     queued: bool = False
+    write: bool = False
 
 
 def limited(
-    *, token: bool = True, json: bool = False, queued: bool = False
+    *, token: bool = True, json: bool = False, queued: bool = False, write: bool = False
 ) -> Callable[[Endpoint], Endpoint]:
     """Declare the limits of a route's function (see `Limits`)."""
 
     def declare(endpoint: Endpoint) -> Endpoint:
-        setattr(endpoint, _DECLARED, Limits(token, json, queued))
+        setattr(endpoint, _DECLARED, Limits(token, json, queued, write))
         return endpoint
 
     return declare

@@ -8,24 +8,32 @@ import asyncio
 import contextlib
 import hmac
 import ipaddress
+import json
+import logging
 import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.exceptions import HTTPException
 
 from oneshot.serve.engine import Engine
-from oneshot.serve.limits import MAX_BODY, RouteLimits
+from oneshot.serve.limits import MAX_BODY, Limits, RouteLimits
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import MEDIA_TYPE, problem_body
 from oneshot.serve.settings import ServeSettings
+
+access = logging.getLogger("oneshot.access")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_LOGGED_PATH = 500  # characters
 _CLOSE = (b"connection", b"close")
 _DISCARD_SECONDS = 1.0  # time for the rest of a body that is not used
 _GONE = 499  # in the metrics: the client disconnected before the response
@@ -67,6 +75,7 @@ class Guard:
         status = 500
         begun = False
         body = _Body(scope, receive)
+        number = _request_id(scope)
 
         async def sending(message: Message) -> None:
             nonlocal status, begun
@@ -75,6 +84,7 @@ class Guard:
                 headers = list(message.get("headers", ()))
                 given = {name for name, _ in headers}
                 headers += [header for header in _HEADERS if header[0] not in given]
+                headers.append((b"x-request-id", number.encode()))
                 # The rest of a body could come slowly, or never.
                 if not body.is_complete and _CLOSE not in headers:
                     headers.append(_CLOSE)
@@ -95,7 +105,10 @@ class Guard:
                 raise
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self.metrics.request(route, _method(scope), status, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self.metrics.request(route, _method(scope), status, seconds)
+            if self.settings.access_log:
+                access.info(_log_line(scope, number, status, seconds))
 
     def _refusal(self, scope: Message) -> tuple[int, str] | None:
         """The problem for which a request is refused, or None."""
@@ -109,10 +122,15 @@ class Guard:
         path = scope["path"]
         if not path.startswith(_NAMES) and not path.isprintable():
             return 400, "the path contains a control character"
-        limits, token = self.limits.find(path, scope["method"]), self.settings.token
-        if token is not None and limits.token:
+        limits = self.limits.find(path, scope["method"])
+        tokens = self._tokens(limits)
+        if tokens:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, token.encode()):
+            # All of them are compared, so that the time does not depend on which one it is.
+            matches = [hmac.compare_digest(given, token.encode()) for token in tokens]
+            if scheme.lower() != b"bearer" or not any(matches):
+                if limits.write and self.settings.write_token is not None:
+                    return 401, "send the token for changes: Authorization: Bearer TOKEN"
                 return 401, "send the header Authorization: Bearer TOKEN"
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18:
@@ -127,6 +145,15 @@ class Guard:
         if limits.queued and self.engine.full:
             return 503, "too many queries are waiting; retry in a moment"
         return None
+
+    def _tokens(self, limits: Limits) -> list[str]:
+        """The tokens of which a request must carry one; none if it needs none."""
+        token, write = self.settings.token, self.settings.write_token
+        if limits.write and write is not None:
+            return [write]
+        if not limits.token or token is None:
+            return []
+        return [token] if write is None else [token, write]
 
     async def _passed(self, scope: Message, body: "_Body", send: Send) -> None:
         """Run the app; after the body is read, a disconnected client cancels it."""
@@ -169,6 +196,26 @@ class Guard:
         finally:
             watcher.cancel()
             work.cancel()
+
+
+def _request_id(scope: Message) -> str:
+    """The id of a request: the one that it has, for example from a proxy, or a new one."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+
+
+def _log_line(scope: Message, number: str, status: int, seconds: float) -> str:
+    """A request as one line of JSON, in which nothing of it can start another line."""
+    value = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "id": number,
+        "client": (scope.get("client") or ("",))[0],
+        "method": _method(scope),
+        "path": scope["path"][:_LOGGED_PATH],
+        "status": status,
+        "milliseconds": round(1e3 * seconds, 1),
+    }
+    return json.dumps(value)
 
 
 def _is_accepted(host: str, names: tuple[str, ...]) -> bool:

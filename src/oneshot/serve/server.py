@@ -21,7 +21,7 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.serve.app import create_app
 from oneshot.serve.limits import RouteLimits
-from oneshot.serve.middleware import Guard
+from oneshot.serve.middleware import Guard, access
 from oneshot.serve.protocol import Protocol
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
@@ -172,6 +172,13 @@ def _config(service: Service) -> uvicorn.Config:
         max_connections = _connections(service.settings.connections)
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    if service.settings.access_log:
+        access.setLevel(logging.INFO)
+        if not access.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(message)s"))
+            access.addHandler(handler)
+            access.propagate = False
     # The warnings of uvicorn are about invalid requests, which are answered with a problem.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(

@@ -307,9 +307,9 @@ class Service:
             "read_only": self.settings.read_only,
         }
 
-    def facts_of(self, name: str, limit: int) -> dict[str, Any]:
-        """The facts about an entity as JSON."""
-        found, total, version = self.live.facts_of(self.entity(name), limit)
+    def facts_of(self, name: str, limit: int, offset: int) -> dict[str, Any]:
+        """The facts about an entity as JSON, without the first `offset`."""
+        found, total, version = self.live.facts_of(self.entity(name), limit, offset)
         return {
             "entity": name,
             "facts": [list(self.live.names(fact)) for fact in found],

@@ -161,8 +161,11 @@ class LiveGraph:
             self._catch_up()
             return len(self.entities), self.num_facts, self.version
 
-    def facts_of(self, entity: int, limit: int) -> tuple[list[Fact], int, int]:
-        """At most `limit` facts of an entity, their total number, and the version of both."""
+    def facts_of(self, entity: int, limit: int, offset: int = 0) -> tuple[list[Fact], int, int]:
+        """At most `limit` facts of an entity, their total number, and the version of both.
+
+        `offset`: the number of facts to skip; the order is the same within a version.
+        """
         with self._lock:
             self._catch_up()
             version = self.version
@@ -179,13 +182,13 @@ class LiveGraph:
             total += int(once.sum())
             ids = np.array(list(changed), np.int64).reshape(-1, 3)
             total -= int((find_facts(base, ids) >= 0).sum())
-            places = once.nonzero().squeeze(1)[: limit + len(changed)]
+            places = once.nonzero().squeeze(1)[: offset + limit + len(changed)]
             sources, labels = edges.source[row][places].tolist(), relation[places].tolist()
             for x, r in zip(sources, labels, strict=True):
                 fact = (x, r, entity) if r < count else (entity, r - count, x)
                 if fact not in changed:
                     found[fact] = None
-        return list(found)[:limit], total, version
+        return list(found)[offset : offset + limit], total, version
 
     def names(self, fact: Fact) -> NamedFact:
         return self.entities[fact[0]], self.relations[fact[1]], self.entities[fact[2]]
