@@ -1,70 +1,280 @@
-"""The local push on family worlds of growing size: time per query and recall of the exact set."""
+"""Local PPR against exact scores: recall, edges, time and other packages, graph by graph.
 
+`python -m benchmarks.push [GRAPH ...]`: names of data sets, or power-law:1e6, family:1e6. Half of
+the queries are about entities of random facts, half about the 1 % of the entities with the most
+neighbours. Rows of other graphs in the result are kept, so that graphs can be measured one by one.
+`_cpu_ms` is the time of the CPU: other jobs of the machine lengthen it less than the elapsed time.
+"""
+
+import json
+import os
 import statistics
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
+import networkx
 import numpy as np
+import scipy.sparse
 import torch
-from benchmarks.common import write_result
+from benchmarks.common import RESULTS, find, write_result
+from torch import Tensor
 
-from oneshot.data.load import family
+from oneshot.data.load import Dataset, load
+from oneshot.data.synthetic.generators import family, power_law
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers import PPRSampler
-from oneshot.samplers._pagerank import ppr
+from oneshot.samplers._pagerank import ppr_chebyshev
+from oneshot.samplers._push import ppr_push
+from oneshot.samplers.push_recall import push_recall, sampled_entities
 
-FACTS_PER_PERSON = 7.88  # in train, with the default six generations
+GRAPHS = (
+    "WN18RR",
+    "NELL-995",
+    "FB15k-237",
+    "YAGO3-10-partial",
+    "family:1e6",
+    "power-law:1e6",
+    "power-law:1e7",
+    "HsGeneKG",
+)
 COUNT = 2000
-QUERIES = 60
-EXACT = 16
+QUERIES = 100
+SEED = 0
+RESTART = 0.15
+EXACT_STEPS = 40  # terms of the Chebyshev series: the remainder is below 1e-9
+TIES = 1e-5  # relative difference of scores that float32 does not distinguish
+PEER_QUERIES = 2
+NETWORKX_FACTS = 400_000  # it takes minutes per query on larger graphs
+FAMILY_FACTS, POWER_LAW_FACTS = 7.88, 10  # per entity
+PATIENCE = 30.0  # seconds for one setting of another package
+COVERAGE_QUERIES = 400
+BALL_QUERIES = 4
 
 
 def main() -> None:
-    rows: list[dict[str, Any]] = []
-    for facts in (1e5, 1e6, 1e7):
-        data = family(int(facts / FACTS_PER_PERSON))
-        graph = data.graph
-        people = np.random.default_rng(0).choice(graph.num_entities, QUERIES, replace=False)
-        queries = torch.stack([torch.from_numpy(people), torch.zeros(QUERIES, dtype=torch.long)], 1)
-        sampler = PPRSampler(max_entities=COUNT, method="push")
-        for query in queries[:5]:
-            sampler.sample(graph, query[None])
-        choose, whole, hits = [], [], []
-        for row, query in enumerate(queries):
-            started = time.perf_counter()
-            selection = sampler.select(graph, query[None])
-            choose.append(time.perf_counter() - started)
-            started = time.perf_counter()
-            sampler.sample(graph, query[None])
-            whole.append(time.perf_counter() - started)
-            if row < EXACT:
-                scores = ppr(graph, query[:1], tolerance=1e-12, max_steps=150, dtype=torch.float64)
-                exact = scores[0].topk(COUNT).indices
-                hits.append(float(torch.isin(selection.entities, exact).float().mean()))
-        rows.append(
-            {
-                "facts": graph.num_facts,
-                "entities": graph.num_entities,
-                "median_ms": round(statistics.median(choose) * 1e3, 3),
-                "median_ms_with_subgraph": round(statistics.median(whole) * 1e3, 3),
-                "recall": round(float(np.mean(hits)), 5),
-                "least_recall": round(min(hits), 5),
-                "method_of_auto": PPRSampler(max_entities=COUNT).chosen_method(graph, COUNT),
-            }
+    order = {graph: place for place, graph in enumerate(GRAPHS)}
+    for name in sys.argv[1:] or GRAPHS:
+        row = measured(name, graph_of(name))
+        print(json.dumps(row), flush=True)
+        rows = [other for other in kept_rows() if other["graph"] != name] + [row]
+        rows.sort(key=lambda one: order.get(one["graph"], len(order)))
+        write_result(
+            "push", {"max_entities": COUNT, "queries": QUERIES, "seed": SEED, "rows": rows}
         )
-        print(rows[-1])
-    growth = rows[-1]["median_ms"] / rows[0]["median_ms"]
-    whole_growth = rows[-1]["median_ms_with_subgraph"] / rows[0]["median_ms_with_subgraph"]
-    print(f"growth {growth:.2f}, with subgraph {whole_growth:.2f}")
-    write_result(
-        "push",
-        {
-            "max_entities": COUNT,
-            "queries": QUERIES,
-            "rows": rows,
-            "growth": round(growth, 3),
-            "growth_with_subgraph": round(whole_growth, 3),
-        },
+
+
+def kept_rows() -> list[dict[str, Any]]:
+    """The rows of the result as it is now; another process may measure other graphs."""
+    path = RESULTS / "push.json"
+    if not path.exists():
+        return []
+    before = json.loads(path.read_text(encoding="utf-8"))
+    return list(before["rows"]) if before.get("seed") == SEED else []
+
+
+def graph_of(name: str) -> Dataset:
+    kind, _, size = name.partition(":")
+    if kind == "power-law":
+        facts = int(float(size))
+        return power_law(facts // POWER_LAW_FACTS, facts, seed=SEED)
+    if kind == "family":
+        return family(int(float(size) / FAMILY_FACTS), seed=SEED)
+    return load(find(name))
+
+
+def measured(name: str, data: Dataset) -> dict[str, Any]:
+    graph = data.graph
+    entities = sampled_entities(graph, QUERIES, SEED)
+    best = exact_selection(graph, entities)
+    row: dict[str, Any] = {
+        "graph": name,
+        "facts": graph.num_facts,
+        "entities": graph.num_entities,
+        "largest_degree": graph.neighbours.largest_degree,
+    }
+    started = time.perf_counter()
+    graph.components.heads(entities[:1], 1)
+    row["components_seconds"] = round(time.perf_counter() - started, 2)
+    counts = torch.full((QUERIES,), min(COUNT, graph.num_entities))
+    pushed = ppr_push(graph, entities, counts, RESTART)
+    for method in ("push", "ball"):
+        row[method] = local(graph, entities, best, method)
+    edges = pushed.edges.double()
+    row["push"] |= {
+        "edges_median": int(edges.median()),
+        "edges_mean": round(float(edges.mean())),
+        "edges_most": int(edges.max()),
+        "touched_mean": round(float(pushed.touched.double().mean())),
+    }
+    started = time.perf_counter()
+    row["push_recall"] = graph.push_recall = round(push_recall(graph), 4)
+    row["push_recall_seconds"] = round(time.perf_counter() - started, 2)
+    row["method_of_auto"] = PPRSampler(max_entities=COUNT).chosen_method(graph, COUNT)
+    row["coverage"] = covered(data)
+    row["others"] = others(graph, entities, best)
+    row["load"] = round(os.getloadavg()[0], 1)  # other jobs of the machine
+    return row
+
+
+def exact_selection(graph: KnowledgeGraph, entities: Tensor) -> list[Tensor]:
+    """The entities whose exact score is at least the K-th, sorted."""
+    best = []
+    for some in entities.split(20):
+        scores = ppr_chebyshev(graph, some, RESTART, EXACT_STEPS)
+        for one in scores:
+            count = min(COUNT, int((one > 0).sum()))
+            least = float(one.topk(count).values[-1])
+            best.append((one >= least * (1 - TIES)).nonzero().squeeze(1))
+    return best
+
+
+def hits(graph: KnowledgeGraph, found: Tensor, best: Tensor) -> float:
+    """Share of the exact selection that was found; of equal scores, any may be taken."""
+    wanted = min(COUNT, len(best), graph.num_entities)
+    return min(float(torch.isin(found, best).sum()) / wanted, 1.0)
+
+
+def local(
+    graph: KnowledgeGraph, entities: Tensor, best: list[Tensor], method: Any
+) -> dict[str, Any]:
+    sampler = PPRSampler(max_entities=COUNT, method=method, keep_unreachable=False)
+    places = list(range(0, QUERIES, 1 if method == "push" else QUERIES // BALL_QUERIES))
+    queries = torch.stack([entities, torch.zeros_like(entities)], 1)
+    sampler.sample(graph, queries[:1])
+    elapsed, busy, recalls, edges = [], [], [], []
+    for place in places:
+        clocks = time.perf_counter(), time.process_time()
+        batch = sampler.sample(graph, queries[place : place + 1])
+        elapsed.append(1e3 * (time.perf_counter() - clocks[0]))
+        busy.append(1e3 * (time.process_time() - clocks[1]))
+        edges.append(batch.num_edges)
+        recalls.append(hits(graph, batch.entities, best[place]))
+    return {
+        "queries": len(places),
+        "recall": round(float(np.mean(recalls)), 4),
+        "least_recall": round(min(recalls), 4),
+        "recall_of_facts": round(float(np.mean(recalls[: -(len(places) // 2)])), 4),
+        "recall_of_hubs": round(float(np.mean(recalls[-(len(places) // 2) :])), 4),
+        "sample_ms": round(statistics.median(elapsed), 2),
+        "sample_p99_ms": round(float(np.quantile(elapsed, 0.99)), 2),
+        "sample_cpu_ms": round(statistics.median(busy), 2),
+        "sample_p99_cpu_ms": round(float(np.quantile(busy, 0.99)), 2),
+        "subgraph_edges": round(float(np.mean(edges))),
+    }
+
+
+def covered(data: Dataset) -> dict[str, Any] | None:
+    """Share of test answers among the entities of the push and of exact scores."""
+    if not len(data.test) or data.name.partition(":")[0] in ("power-law", "family"):
+        return None
+    queries, answers = data.queries("test")
+    count = COVERAGE_QUERIES if data.graph.num_entities < 500_000 else COVERAGE_QUERIES // 4
+    order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(SEED))[:count]
+    queries, answers = queries[order], answers[order]
+    shares = {"queries": len(queries)}
+    for method in ("push", "chebyshev"):
+        sampler = PPRSampler(max_entities=COUNT, method=method)  # type: ignore[arg-type]
+        selection = sampler.select(data.graph, queries)
+        found = (selection.entities == answers[selection.query]).long()
+        caught = torch.zeros(len(queries), dtype=torch.long).index_add_(0, selection.query, found)
+        shares[method] = round(float((caught > 0).double().mean()), 4)  # type: ignore[assignment]
+    return shares
+
+
+def others(graph: KnowledgeGraph, entities: Tensor, best: list[Tensor]) -> dict[str, Any]:
+    """Other ways to the highest scores, one query at a time: median time of the CPU and recall."""
+    # As many of the entities of facts as of hubs.
+    some = [n * QUERIES // PEER_QUERIES for n in range(PEER_QUERIES)]
+    neighbours = graph.neighbours
+    size = graph.num_entities
+    ones = np.ones(len(neighbours.index), np.float32)
+    adjacency = scipy.sparse.csr_array(
+        (ones, neighbours.index.numpy(), neighbours.indptr.numpy()), (size, size)
     )
+    degree = np.maximum(np.diff(neighbours.indptr.numpy()), 1).astype(np.float32)
+
+    def chebyshev(entity: int) -> Tensor:
+        return ppr_chebyshev(graph, torch.tensor([entity]), RESTART)[0].topk(COUNT).indices
+
+    def power(entity: int) -> Tensor:
+        start = np.zeros(size, np.float32)
+        start[entity] = 1
+        p = start
+        for _ in range(100):
+            new = RESTART * start + (1 - RESTART) * (adjacency @ (p / degree))
+            change, p = np.abs(new - p).sum(), new
+            if change < 1e-4:
+                break
+        return torch.from_numpy(np.argpartition(-p, COUNT)[:COUNT].copy())
+
+    ways: dict[str, Callable[[int], Tensor]] = {
+        "this package, whole graph": chebyshev,
+        "scipy, power iteration": power,
+    }
+    if graph.num_facts <= NETWORKX_FACTS:
+        whole = networkx.from_scipy_sparse_array(adjacency)
+
+        def by_networkx(entity: int) -> Tensor:
+            scores = networkx.pagerank(whole, 1 - RESTART, personalization={entity: 1})
+            return torch.tensor(sorted(scores, key=scores.get, reverse=True)[:COUNT])
+
+        ways["networkx"] = by_networkx
+    result = {}
+    for name, way in ways.items():
+        result[name] = timed(graph, way, entities, best, some)
+    result |= by_pyg(graph, entities, best, some)
+    return result
+
+
+def by_pyg(
+    graph: KnowledgeGraph, entities: Tensor, best: list[Tensor], some: list[int]
+) -> dict[str, Any]:
+    """`get_ppr` of PyTorch Geometric, with thresholds of decreasing size."""
+    from torch_geometric.utils import get_ppr
+
+    neighbours = graph.neighbours
+    source = torch.arange(graph.num_entities).repeat_interleave(neighbours.degree)
+    pairs = torch.stack([source, neighbours.index.long()])
+    result = {}
+    for threshold in (1e-5, 1e-6):
+
+        def one(entity: int, eps: float = threshold) -> Tensor:
+            edges, weight = get_ppr(pairs, RESTART, eps, torch.tensor([entity]), graph.num_entities)
+            return edges[1][weight.topk(min(COUNT, len(weight))).indices]
+
+        started = time.perf_counter()
+        one(int(entities[some[0]]))  # compiles
+        label = f"PyTorch Geometric, get_ppr, eps {threshold:g}"
+        if time.perf_counter() - started > PATIENCE:
+            result[label] = {"cpu_ms": None, "more_than_seconds": PATIENCE}
+            break
+        result[label] = timed(graph, one, entities, best, some)
+        if result[label]["cpu_ms"] > 1e3 * PATIENCE / 6:
+            break
+    return result
+
+
+def timed(
+    graph: KnowledgeGraph,
+    way: Callable[[int], Tensor],
+    entities: Tensor,
+    best: list[Tensor],
+    some: list[int],
+) -> dict[str, Any]:
+    way(int(entities[some[0]]))
+    times, recalls = [], []
+    for place in some:
+        started = time.process_time()
+        found = way(int(entities[place]))
+        times.append(1e3 * (time.process_time() - started))
+        recalls.append(hits(graph, found, best[place]))
+    return {
+        "cpu_ms": round(statistics.median(times), 2),
+        "recall": round(float(np.mean(recalls)), 4),
+        "least_recall": round(min(recalls), 4),
+    }
 
 
 if __name__ == "__main__":

@@ -123,19 +123,31 @@ def reading() -> str:
 
 def push() -> str:
     value = result("push")
-    count = value["max_entities"]
-    head = ["facts", "push, per query", "push and subgraph, per query"]
-    head += [f"recall of the exact top {count:,}"]
+    head = ["graph", "facts", "largest degree", "mean recall", "lowest recall", "edges read"]
+    head += ["CPU time, median", "CPU time, p99", "recall of the ball"]
     rows = [
         [
+            row["graph"],
             f"{row['facts']:,}",
-            f"{row['median_ms']:.1f} ms",
-            f"{row['median_ms_with_subgraph']:.1f} ms",
-            f"{row['recall']:.4f}",
+            f"{row['largest_degree']:,}",
+            f"{row['push']['recall']:.3f}",
+            f"{row['push']['least_recall']:.3f}",
+            f"{row['push']['edges_median']:,}",
+            f"{row['push']['sample_cpu_ms']:.1f} ms",
+            f"{row['push']['sample_p99_cpu_ms']:.1f} ms",
+            f"{row['ball']['recall']:.3f}",
         ]
         for row in value["rows"]
     ]
-    return table(head, rows) + "\n\n" + machine(value)
+    few = min(row["ball"]["queries"] for row in value["rows"])
+    remark = (
+        f"{value['queries']} queries per graph (at least {few} for the ball), "
+        f"{value['max_entities']:,} entities each. Load of the machine during the measurements, "
+        f"on {value['hardware']['cores']} cores: "
+        + ", ".join(f"{row['load']}" for row in value["rows"])
+        + "."
+    )
+    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
 
 
 def large_graph() -> str:

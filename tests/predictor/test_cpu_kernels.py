@@ -204,7 +204,7 @@ def test_subgraphs_are_those_of_the_plain_code(share: float, wide: bool) -> None
 @needs_kernels
 def test_large_graphs_are_cut_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(1, 40, 120, 3)
-    assert _extract._cut_for(graph, 1, 3) is _extract.compiled_cut
+    assert _extract._cut_for(graph, 1, torch.arange(3)) is _extract.compiled_cut
     monkeypatch.setattr(_extract, "_TABLE_ENTITIES", 10)
-    assert _extract._cut_for(graph, 1, 0) is _extract.plain_cut
-    assert _extract._cut_for(graph, 1, 3) is _extract.compiled_cut
+    assert _extract._cut_for(graph, 1, torch.arange(0)) is _extract.plain_cut
+    assert _extract._cut_for(graph, 1, torch.arange(3)) is _extract.compiled_cut

@@ -53,7 +53,7 @@ def extract(
     query, two per fact. If there are more, the edges with the highest `p_x · p_o` (or `p_x + p_o`)
     are kept, ties by index. Identity edges are always kept and not counted.
     """
-    cut = _cut_for(graph, len(queries), len(entities))
+    cut = _cut_for(graph, len(queries), entities)
     edges, edge_query, degree, source, over_budget = cut(
         graph, queries, entities, entity_query, edge_budget
     )
@@ -77,17 +77,22 @@ def extract(
     )
 
 
-def _cut_for(graph: AdjacencyGraph, num_queries: int, num_chosen: int) -> Callable[..., Cut]:
-    """The fastest implementation for a graph and the numbers of queries and chosen entities."""
+def _cut_for(graph: AdjacencyGraph, num_queries: int, entities: Tensor) -> Callable[..., Cut]:
+    """The fastest implementation for a graph, a number of queries and the chosen entities [N]."""
+    num_chosen = len(entities)
     if kernels_work(graph.device):
         from oneshot.samplers import _extract_gpu
 
         if _extract_gpu.fits(graph, num_queries, num_chosen):
             return _extract_gpu.cut
-    # A table over all entities of the graph must not cost more than the subgraphs.
-    small = graph.num_entities <= max(_TABLE_ENTITIES, 64 * num_chosen)
-    if small and graph.device.type == "cpu" and compiled.library() is not None:
-        return compiled_cut
+    if graph.device.type == "cpu" and compiled.library() is not None:
+        # A table over all entities of the graph must not cost more than the subgraphs. With hubs
+        # among the entities, there are many more edges to look up than entities.
+        most = max(_TABLE_ENTITIES, 64 * num_chosen)
+        if graph.num_entities <= most or (
+            graph.num_entities <= 4 * int(graph.degree_of(entities).sum())
+        ):
+            return compiled_cut
     return plain_cut
 
 

@@ -36,7 +36,7 @@ from oneshot.samplers._ball import expand
 # Entities of the list by degree that may be compared, as a multiple of the selected ones: more
 # than are touched and not selected.
 _HEADS = 8
-# Edges per query, to decide on the number of threads.
+# Edges per query, to decide on the number of threads; a single query runs on one.
 _USUAL_EDGES = 200_000
 
 
@@ -171,7 +171,7 @@ def compiled_push(
         limits.negligible,
         *map(compiled.pointer, (start, index, gaps, *given, *results)),
     )
-    compiled.run("push_queries", _USUAL_EDGES * size, ctypes.byref(call))
+    compiled.run("push_queries", _USUAL_EDGES * (size - 1), ctypes.byref(call))
     if int(failed):
         raise MemoryError("not enough memory for the local push")
     return Pushed(found, score, num_found, probed, edges, touched, threshold)
