@@ -60,7 +60,7 @@ def test_a_judgement_is_that_of_each_query_alone(reasoner: Reasoner, data: Datas
     queries, answers = queries[:9], answers[:9]
     known = KnownFacts(graph.facts, graph.num_entities, graph.num_relations)
     size = BatchSize(4, reasoner.predictor.config, reasoner.device)
-    found = list(judge(reasoner, graph, queries, answers, known, size))
+    found = list(judge(reasoner, queries, answers, known, size))
     assert [len(part.logit) for part in found] == [4, 4, 1]
     logits = torch.cat([part.logit for part in found])
     calibration = reasoner.calibration
@@ -240,7 +240,7 @@ def test_earlier_calibrations_keep_their_meaning(reasoner: Reasoner, data: Datas
     queries, answers = data.queries("test")
     known = KnownFacts(data.train, data.graph.num_entities, data.graph.num_relations)
     size = BatchSize(4, reasoner.predictor.config, reasoner.device)
-    (found,) = judge(earlier, earlier.graph, queries[:1], answers[:1], known, size)
+    (found,) = judge(earlier, queries[:1], answers[:1], known, size)
     batch, scores = earlier.reason(queries[:1], answers[:1, None])
     share = float(scores.log_softmax(0)[batch.entities == answers[0]])
     assert float(found.logit) == pytest.approx(line.slope * share + line.offset, abs=1e-3)

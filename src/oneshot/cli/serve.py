@@ -20,6 +20,54 @@ from oneshot.system import console
 _TOKEN = "ONESHOT_TOKEN"
 _WRITE_TOKEN = "ONESHOT_WRITE_TOKEN"
 
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Host name of the service, such as that of a proxy in front of it; requests to "
+        "other names are rejected (may be repeated; * = any name).",
+        show_default="localhost and IP addresses",
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the bearer token that every request must send.",
+        show_default=f"${_TOKEN}",
+    ),
+]
+WriteTokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the bearer token of requests that change facts; the other token is "
+        "then for reading only.",
+        show_default=f"${_WRITE_TOKEN}",
+    ),
+]
+GraphOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="Data set whose graph to use; changed facts are then kept only in memory.",
+        show_default="the run's own",
+    ),
+]
+BatchWaitOption = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1000, help="Maximum wait for further queries of a batch, in milliseconds."
+    ),
+]
+GracePeriodOption = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Time for open requests to finish when the service stops, in seconds."
+    ),
+]
+
 
 def serve(
     run: RunArgument,
@@ -27,42 +75,14 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on (0 = any free port).")
     ] = 8000,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Host name of the service, such as that of a proxy in front of it; requests to "
-            "other names are rejected (may be repeated; * = any name).",
-            show_default="localhost and IP addresses",
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with the bearer token that every request must send.",
-            show_default=f"${_TOKEN}",
-        ),
-    ] = None,
-    write_token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with the bearer token of requests that change facts; the other token is "
-            "then for reading only.",
-            show_default=f"${_WRITE_TOKEN}",
-        ),
-    ] = None,
+    allow_host: AllowHostOption = None,
+    token_file: TokenFileOption = None,
+    write_token_file: WriteTokenFileOption = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Reject requests that change facts.")
     ] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Maximum batch size in queries.")] = 16,
-    batch_wait: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1000, help="Maximum wait for further queries of a batch, in milliseconds."
-        ),
-    ] = 5.0,
+    batch_wait: BatchWaitOption = 5.0,
     queue: Annotated[int, typer.Option(min=1, help="Maximum number of queued queries.")] = 128,
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Time limit per request in seconds.")
@@ -73,21 +93,8 @@ def serve(
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log each request to stderr, as a line of JSON.")
     ] = False,
-    grace_period: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Time for open requests to finish when the service stops, in seconds."
-        ),
-    ] = 10.0,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            metavar="DATA",
-            help="Data set whose graph to use; changed facts are then kept only in memory.",
-            show_default="the run's own",
-        ),
-    ] = None,
+    grace_period: GracePeriodOption = 10.0,
+    data: GraphOption = None,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,

@@ -1,7 +1,6 @@
 """Audit: the facts of a graph that look most doubtful, each judged with itself hidden."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,16 +9,14 @@ from oneshot.data.dataset import both_directions
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.judgement import ScoredFact, functional_conflicts, judge, probability_of
-
-if TYPE_CHECKING:
-    from oneshot.reasoner.reasoner import Reasoner
+from oneshot.reasoner.reasoner import Reasoner
 
 # Facts that are hidden together, at most this number and share of all facts.
 _HIDDEN, _HIDDEN_SHARE = 512, 0.01
 
 
 def audit(
-    reasoner: "Reasoner",
+    reasoner: Reasoner,
     *,
     relations: Sequence[str | int] | None = None,
     limit: int | None = None,
@@ -67,7 +64,7 @@ def audit(
 
 
 def _judged_without(
-    reasoner: "Reasoner",
+    reasoner: Reasoner,
     part: Tensor,
     facts: Tensor,
     known: KnownFacts,
@@ -81,11 +78,12 @@ def _judged_without(
     graph = reasoner.graph.host or reasoner.graph
     mask = torch.ones(graph.num_facts, dtype=torch.bool, device=graph.device)
     mask[part] = False
-    observed = graph.subset(mask).to(reasoner.device)
+    # A reasoner of its own: what it knows about relations must not come from these facts either.
+    blind = Reasoner(graph.subset(mask), reasoner.sampler, reasoner.predictor, reasoner.calibration)
     queries, answers = both_directions(facts, graph.num_relations)
     queries, answers = queries.to(reasoner.device), answers.to(reasoner.device)
     found = []
-    for judged in judge(reasoner, observed, queries, answers, known.to(reasoner.device), size):
+    for judged in judge(blind, queries, answers, known.to(reasoner.device), size):
         found.append(judged)
         if progress is not None:
             progress(len(judged.logit))

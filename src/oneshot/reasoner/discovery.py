@@ -194,7 +194,7 @@ def _checked(
         (torch.stack([table[:, 2], table[:, 1] + graph.num_relations], dim=1), table[:, 0]),
     ):
         parts = []
-        for judged in judge(reasoner, graph, queries, answers, known, size):
+        for judged in judge(reasoner, queries, answers, known, size):
             parts.append(judged.logit)
             if progress is not None:
                 progress(len(judged.logit))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.ranking import check_finite, filtered_ranks
 from oneshot.reasoner.batch_size import BatchSize
@@ -53,7 +52,6 @@ class Judged:
 
 def judge(
     reasoner: "Reasoner",
-    graph: KnowledgeGraph,
     queries: Tensor,
     answers: Tensor,
     known: KnownFacts,
@@ -61,16 +59,15 @@ def judge(
 ) -> Iterator[Judged]:
     """The judgement of `answers` [n] to `queries` [n, 2], batch by batch.
 
-    The queries see `graph`. Other answers of a query that are `known` do not compete. Answers that
-    are not sampled are added to the subgraph.
+    Other answers of a query that are `known` do not compete. Answers that are not sampled are added
+    to the subgraph.
     """
     done = 0
     while done < len(queries):
         step = slice(done, done + size.now)
         asked, wanted = queries[step], answers[step]
         try:
-            batch = reasoner.sampler.sample(graph, asked, wanted[:, None])
-            scores = reasoner.scores(batch)
+            batch, scores = reasoner.reason(asked, wanted[:, None])
         except torch.OutOfMemoryError as error:
             size.shrink(error)
             continue
@@ -83,7 +80,7 @@ def judge(
             rivals[at[at >= 0]] = -torch.inf
             rivals[place] = scores[place]
         evidence = scores[place] - _query_logsumexp(rivals, batch.entity_query, len(asked))
-        ranks = filtered_ranks(batch, scores, wanted, known, graph.num_entities)
+        ranks = filtered_ranks(batch, scores, wanted, known, reasoner.graph.num_entities)
         yield Judged(logits_of(reasoner, evidence, asked[:, 1]).cpu(), ranks.realistic.cpu())
         size.learn(batch)
         done += len(asked)
