@@ -16,6 +16,7 @@ same facts, and of the degree of the entities.
 import argparse
 import itertools
 import time
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -196,11 +197,13 @@ def _distmult(
     data: Dataset, facts: list[Fact], minutes: float, device: torch.device
 ) -> dict[Fact, float]:
     """How doubtful DistMult finds the facts, after training on all of them."""
-    from pykeen.pipeline import pipeline
-    from pykeen.triples import CoreTriplesFactory
+    from oneshot.experiments.baselines.pykeen_import import load_pykeen
 
-    factory = CoreTriplesFactory(data.train, data.graph.num_entities, data.graph.num_relations)
-    result = pipeline(
+    pykeen = load_pykeen()
+    factory = pykeen.triples.CoreTriplesFactory(
+        data.train, data.graph.num_entities, data.graph.num_relations
+    )
+    result = pykeen[1].pipeline(
         training=factory,
         testing=factory,
         model="distmult",

@@ -175,7 +175,7 @@ def covered(data: Dataset) -> dict[str, Any] | None:
     queries, answers = queries[order], answers[order]
     shares = {"queries": len(queries)}
     for method in ("push", "chebyshev"):
-        sampler = PPRSampler(max_entities=COUNT, method=method)  # type: ignore[arg-type]
+        sampler = PPRSampler(max_entities=COUNT, method=method)
         selection = sampler.select(data.graph, queries)
         found = (selection.entities == answers[selection.query]).long()
         caught = torch.zeros(len(queries), dtype=torch.long).index_add_(0, selection.query, found)
@@ -237,12 +237,13 @@ def by_pyg(
     neighbours = graph.neighbours
     source = torch.arange(graph.num_entities).repeat_interleave(neighbours.degree)
     pairs = torch.stack([source, neighbours.index.long()])
-    result = {}
+    result: dict[str, Any] = {}
     for threshold in (1e-5, 1e-6):
 
         def one(entity: int, eps: float = threshold) -> Tensor:
             edges, weight = get_ppr(pairs, RESTART, eps, torch.tensor([entity]), graph.num_entities)
-            return edges[1][weight.topk(min(COUNT, len(weight))).indices]
+            nearest: Tensor = edges[1][weight.topk(min(COUNT, len(weight))).indices]
+            return nearest
 
         started = time.perf_counter()
         one(int(entities[some[0]]))  # compiles
