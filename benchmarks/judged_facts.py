@@ -197,13 +197,11 @@ def _distmult(
     data: Dataset, facts: list[Fact], minutes: float, device: torch.device
 ) -> dict[Fact, float]:
     """How doubtful DistMult finds the facts, after training on all of them."""
-    from oneshot.experiments.baselines.pykeen_import import load_pykeen
-
-    pykeen = load_pykeen()
-    factory = pykeen.triples.CoreTriplesFactory(
+    triples, pipelines = import_module("pykeen.triples"), import_module("pykeen.pipeline")
+    factory = triples.CoreTriplesFactory(
         data.train, data.graph.num_entities, data.graph.num_relations
     )
-    result = pykeen[1].pipeline(
+    result = pipelines.pipeline(
         training=factory,
         testing=factory,
         model="distmult",
