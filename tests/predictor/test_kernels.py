@@ -82,11 +82,8 @@ SHAPES = [
     {"message": "nbfnet", "aggregate": "mean", "concat": True, "readout": "dot"},
     {"message": "nbfnet", "aggregate": "max", "compose": "add", "initial": "binary"},
     {"message": "nbfnet", "aggregate": "pna", "gate": False, "readout": "dot"},
-    {"message": "redgnn", "aggregate": "pna", "gate": False, "aggregate_over": "graph"},
-    {"message": "redgnn", "aggregate": "max", "compose": "add", "aggregate_over": "graph"},
-    {"message": "nbfnet", "aggregate": "mean", "aggregate_over": "graph"},
-    {"message": "redgnn", "gate": False, "shortcut": True, "reinject": True, "readout": "mlp"},
-    {"message": "redgnn", "reinject": True, "readout": "mlp", "concat": True},
+    {"aggregate": "pna", "gate": False, "aggregate_over": "graph", "readout": "mlp"},
+    {"aggregate": "max", "aggregate_over": "graph", "reinject": True, "concat": True},
     {"message": "nbfnet", "relations": "relative", "gate": False, "norm": True, "priors": True},
 ]
 

@@ -107,7 +107,7 @@ def test_a_training_stopped_after_any_epoch_ends_the_same(
     data.graph.origin = {"source": "nowhere", "options": {}}
     config = small_config(*CHANGES, *changes)
     jobs.train_run(data, tmp_path / "whole", config, CPU)
-    for epoch in range(1, 6):
+    for epoch in range(1, 6) if not changes else (2,):
         run = tmp_path / f"stopped-{epoch}"
         with pytest.raises(StoppedError):
             jobs.train_run(data, run, config, CPU, observers=[StopAfter(epoch)])

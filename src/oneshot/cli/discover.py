@@ -27,7 +27,9 @@ def discover(
     relation: RelationsOption = None,
     entity: Annotated[
         list[str] | None,
-        typer.Option(metavar="ENTITY", help="Only facts with this head; may be repeated."),
+        typer.Option(
+            "--entity", metavar="ENTITY", help="Only facts with this head; may be repeated."
+        ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Maximum number of facts.")] = 100,
     min_probability: Annotated[

@@ -69,7 +69,9 @@ BatchSizeOption = Annotated[
 ]
 RelationsOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="RELATION", help="Only facts of this relation; may be repeated."),
+    typer.Option(
+        "--relation", metavar="RELATION", help="Only facts of this relation; may be repeated."
+    ),
 ]
 FactsOutOption = Annotated[
     Path | None,

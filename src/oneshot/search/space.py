@@ -55,7 +55,7 @@ PHASE_1: dict[str, Dimension] = {
     "predictor.initial": Choice(("binary", "relational")),
     "predictor.shortcut": _YES_NO,
     "predictor.concat": _YES_NO,
-    "predictor.readout": Choice(("linear", "dot", "mlp")),
+    "predictor.readout": Choice(("linear", "dot")),
     "predictor.gate": _YES_NO,
     "predictor.norm": _YES_NO,
     "training.learning_rate": Range(2e-4, 2e-2, log=True),
