@@ -158,7 +158,7 @@ def audit(data: Dataset, options: argparse.Namespace, device: torch.device) -> d
     by_degree = {fact: -float(degree[fact[0]].log1p() + degree[fact[2]].log1p()) for fact in ours}
     scores = {"ours": ours, "degree": by_degree}
     if not options.skip_peers:
-        scores["distmult"] = _distmult(changed, list(ours), options.minutes, device)
+        scores["distmult"] = _distmult(changed, list(ours), device)
     return {
         "facts": len(ours),
         "wrong": {kind: len(some) for kind, some in wrong.items()},
@@ -193,9 +193,7 @@ def _wrong_facts(
     return chosen
 
 
-def _distmult(
-    data: Dataset, facts: list[Fact], minutes: float, device: torch.device
-) -> dict[Fact, float]:
+def _distmult(data: Dataset, facts: list[Fact], device: torch.device) -> dict[Fact, float]:
     """How doubtful DistMult finds the facts, after training on all of them."""
     triples, pipelines = import_module("pykeen.triples"), import_module("pykeen.pipeline")
     factory = triples.CoreTriplesFactory(

@@ -219,7 +219,7 @@ def test_conflicts_are_counted_where_one_answer_is_the_rule() -> None:
     facts = [(h, 0, 40 + h) for h in range(30)] + [(3, 0, 77), (3, 0, 78)]
     facts += [(h, 1, 40 + (h + k) % 20) for h in range(20) for k in (1, 2, 3)]
     table = torch.tensor(facts)
-    found = functional_conflicts(table, 2, 100).tolist()
+    found = functional_conflicts(table, 2).tolist()
     expected = [2 if fact[:2] == (3, 0) else 0 for fact in facts]
     assert found == expected
 

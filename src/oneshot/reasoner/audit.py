@@ -46,7 +46,7 @@ def audit(
     if not logits:
         return []
     logit, rank = torch.cat(logits), torch.cat(ranks)
-    conflicts = functional_conflicts(facts, graph.num_relations, graph.num_entities)[chosen].cpu()
+    conflicts = functional_conflicts(facts, graph.num_relations)[chosen].cpu()
     order = logit.argsort(stable=True)
     return [
         ScoredFact(

@@ -93,7 +93,7 @@ def probability_of(reasoner: "Reasoner", logit: float) -> float | None:
     return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
 
 
-def functional_conflicts(facts: Tensor, num_relations: int, num_entities: int) -> Tensor:
+def functional_conflicts(facts: Tensor, num_relations: int) -> Tensor:
     """For each of `facts` [n, 3], how many others contradict it: int64 [n].
 
     In a relation that almost always has one answer, in one direction or the other, several answers
