@@ -226,7 +226,7 @@ def configured(job: Job, num_facts: int) -> Config:
     share = min(max(job.queries / _EPOCHS / whole, 1e-6), 1.0)
     epochs = max(round(job.queries / (share * whole)), 1)
     settings += [f"training.query_share={share}", f"training.epochs={epochs}"]
-    settings += [f"training.valid_every={max(round(epochs / 4), 1)}"]
+    settings += [f"training.valid_every={max(round(epochs / 2), 1)}"]
     return from_table({}, settings)
 
 

@@ -11,7 +11,10 @@ from oneshot.data.load import load
 from oneshot.reasoner.build import build_reasoner
 from oneshot.training.trainer import Trainer
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sum": ({}, {}),
@@ -35,7 +38,7 @@ def trained(name: str, capture: bool = True) -> Tensor:
         PredictorConfig(num_layers=3, dim=32, **shape),
         TrainingConfig(epochs=2, query_share=0.2, valid_limit=100, **options),
     )
-    reasoner = build_reasoner(data.graph, config, torch.device("cuda"))
+    reasoner = build_reasoner(data.graph, config, torch.device("cuda", 0))
     trainer = Trainer(reasoner, data, config.training)
     assert trainer.stepper.recorder is not None
     if not capture:

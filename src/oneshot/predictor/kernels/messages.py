@@ -15,6 +15,7 @@ their extremes are when they become states. Extremes and slopes then fit into ha
 and reading them for every edge is most of what the backward pass does.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ from oneshot.predictor.messages import Attention
 # How the gradient with respect to a message is computed: equal to that of the target; by comparing
 # the message with the maximum of the target; by maximum, minimum and the message itself.
 _PLAIN, _HIGHEST, _ALL = 0, 1, 2
+# Rows that a program of the kernels over rows processes.
+_ROWS = 8
 _MODES = {"sum": _PLAIN, "mean": _PLAIN, "max": _HIGHEST, "pna": _ALL}
 
 
@@ -65,7 +68,7 @@ class _Collect(torch.autograd.Function):
             raw = None
         else:
             raw, weights = call.extremes()
-            out = finished(raw, plan.scale[: len(raw), None], state_type=tensors[0].dtype)
+            out = finished(raw, plan.scale, tensors[0].dtype)
         ctx.call = (plan, layer, aggregate, is_sum)
         ctx.save_for_backward(*tensors, weights, raw)
         return out
@@ -77,8 +80,7 @@ class _Collect(torch.autograd.Function):
         call = _Call(plan, layer, aggregate, is_sum, tensors)
         gradient = gradients[0].contiguous()
         if raw is not None:
-            gradient = slopes(raw, gradient, plan.scale[: len(raw), None])
-            gradient = gradient.to(call.slope_type)
+            gradient = slopes(raw, gradient, plan.scale, call.slope_type)
         return (None, None, None, None, None, *call.gradients(gradient, weights))
 
 
@@ -245,45 +247,44 @@ def tiling(dim: int, edges_per_row: float) -> tuple[int, int]:
     return tile, 1 if dim * tile <= 2048 else 2
 
 
-def finished(raw: Tensor, scale: Tensor, state_type: torch.dtype) -> Tensor:
-    """From [rows, 2 or 6, d] to the aggregate [rows, d] or [rows, 4 · d]."""
+def finished(raw: Tensor, scale: Tensor, kind: torch.dtype) -> Tensor:
+    """From [rows, 2 or 6, d] to the aggregate [rows, d] or [rows, 4 · d]; `scale` [≥ rows]."""
     if raw.shape[1] == 2:
-        return raw[:, 0].to(state_type)
-    total, squares, highest, lowest, _, _ = raw.unbind(1)
-    mean = total * scale
-    deviation = (squares * scale - mean * mean).clamp(min=VARIANCE_FLOOR).sqrt()
-    columns = torch.stack([mean, highest, lowest, deviation - VARIANCE_FLOOR**0.5], dim=1)
-    return columns.flatten(1).to(state_type)
+        return raw[:, 0].to(kind)
+    rows, _, dim = raw.shape
+    out = torch.empty(rows, 4 * dim, dtype=kind, device=raw.device)
+    if rows:
+        finish[(triton.cdiv(rows, _ROWS),)](raw, scale, out, rows, **_row_constants(dim))
+    return out
 
 
-def slopes(raw: Tensor, gradient: Tensor, scale: Tensor) -> Tensor:
+def slopes(raw: Tensor, gradient: Tensor, scale: Tensor, kind: torch.dtype) -> Tensor:
     """The values per target that determine the gradient of a message; see `_slope`.
 
     `gradient` of `finished`. → [rows, 2, d]: highest, its slope; for pna [rows, 6, d]: slope,
     slope by the message, highest, its slope, lowest, its slope.
     """
     if raw.shape[1] == 2:
-        return torch.stack([raw[:, 0], gradient.float() / raw[:, 1].clamp(min=1)], dim=1)
-    total, squares, highest, lowest, highest_count, lowest_count = raw.unbind(1)
-    by_mean, by_highest, by_lowest, by_deviation = (
-        gradient.float().reshape(len(raw), 4, -1).unbind(1)
-    )
-    mean = total * scale
-    variance = squares * scale - mean * mean
-    by_variance = torch.where(
-        variance > VARIANCE_FLOOR, by_deviation / (2 * variance.clamp(min=VARIANCE_FLOOR).sqrt()), 0
-    )
-    return torch.stack(
-        [
-            (by_mean - 2 * mean * by_variance) * scale,
-            2 * by_variance * scale,
-            highest,
-            by_highest / highest_count.clamp(min=1),
-            lowest,
-            by_lowest / lowest_count.clamp(min=1),
-        ],
-        dim=1,
-    )
+        by_highest = gradient.float() / raw[:, 1].clamp(min=1)
+        return torch.stack([raw[:, 0], by_highest], dim=1).to(kind)
+    rows, _, dim = raw.shape
+    out = torch.empty(raw.shape, dtype=kind, device=raw.device)
+    if rows:
+        differentiate[(triton.cdiv(rows, _ROWS),)](
+            raw, gradient, scale, out, rows, **_row_constants(dim)
+        )
+    return out
+
+
+def _row_constants(dim: int) -> dict[str, Any]:
+    """Constants of the kernels that process whole rows of pna."""
+    return {
+        "D": dim,
+        "BD": triton.next_power_of_2(dim),
+        "ROWS": _ROWS,
+        "FLOOR": VARIANCE_FLOOR,
+        "ROOT": math.sqrt(VARIANCE_FLOOR),
+    }
 
 
 def _without(constants: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -532,6 +533,65 @@ def join_extremes(
         else:
             tl.store(to, highest, mask=in_d)
             tl.store(to + D, count, mask=in_d)
+
+
+@triton.jit
+def finish(
+    raw_at, scale_at, out_at, num_rows,
+    D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr, FLOOR: tl.constexpr,
+    ROOT: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, BD)
+    inside = (row < num_rows)[:, None] & (d < D)[None, :]
+    scale = tl.load(scale_at + row, mask=row < num_rows, other=0.0)[:, None]
+    at = raw_at + row[:, None] * (6 * D) + d[None, :]
+    mean = tl.load(at, mask=inside, other=0.0) * scale
+    variance = tl.load(at + D, mask=inside, other=0.0) * scale - mean * mean
+    deviation = tl.sqrt(tl.maximum(variance, FLOOR)) - ROOT
+    highest = tl.load(at + 2 * D, mask=inside, other=0.0)
+    lowest = tl.load(at + 3 * D, mask=inside, other=0.0)
+    kind = out_at.dtype.element_ty
+    to = out_at + row[:, None] * (4 * D) + d[None, :]
+    tl.store(to, mean.to(kind), mask=inside)
+    tl.store(to + D, highest.to(kind), mask=inside)
+    tl.store(to + 2 * D, lowest.to(kind), mask=inside)
+    tl.store(to + 3 * D, deviation.to(kind), mask=inside)
+
+
+@triton.jit
+def differentiate(
+    raw_at, gradient_at, scale_at, out_at, num_rows,
+    D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr, FLOOR: tl.constexpr,
+    ROOT: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, BD)
+    inside = (row < num_rows)[:, None] & (d < D)[None, :]
+    scale = tl.load(scale_at + row, mask=row < num_rows, other=0.0)[:, None]
+    at = raw_at + row[:, None] * (6 * D) + d[None, :]
+    mean = tl.load(at, mask=inside, other=0.0) * scale
+    variance = tl.load(at + D, mask=inside, other=0.0) * scale - mean * mean
+    by = gradient_at + row[:, None] * (4 * D) + d[None, :]
+    by_mean = tl.load(by, mask=inside, other=0.0).to(tl.float32)
+    by_highest = tl.load(by + D, mask=inside, other=0.0).to(tl.float32)
+    by_lowest = tl.load(by + 2 * D, mask=inside, other=0.0).to(tl.float32)
+    by_deviation = tl.load(by + 3 * D, mask=inside, other=0.0).to(tl.float32)
+    # At the floor the deviation is constant.
+    by_variance = by_deviation / (2.0 * tl.sqrt(tl.maximum(variance, FLOOR)))
+    by_variance = tl.where(variance > FLOOR, by_variance, 0.0)
+    high_count = tl.maximum(tl.load(at + 4 * D, mask=inside, other=1.0), 1.0)
+    low_count = tl.maximum(tl.load(at + 5 * D, mask=inside, other=1.0), 1.0)
+    kind = out_at.dtype.element_ty
+    to = out_at + row[:, None] * (6 * D) + d[None, :]
+    tl.store(to, ((by_mean - 2.0 * mean * by_variance) * scale).to(kind), mask=inside)
+    tl.store(to + D, (2.0 * by_variance * scale).to(kind), mask=inside)
+    highest = tl.load(at + 2 * D, mask=inside, other=0.0)
+    tl.store(to + 2 * D, highest.to(kind), mask=inside)
+    tl.store(to + 3 * D, (by_highest / high_count).to(kind), mask=inside)
+    lowest = tl.load(at + 3 * D, mask=inside, other=0.0)
+    tl.store(to + 4 * D, lowest.to(kind), mask=inside)
+    tl.store(to + 5 * D, (by_lowest / low_count).to(kind), mask=inside)
 
 
 @triton.jit
