@@ -4,15 +4,21 @@ On the CPU the product is `torch.nn.functional.embedding_bag`, which sums weight
 block: each column of the result is then bitwise independent of the other columns. The product of
 `torch.sparse_csr_tensor` does not have this property on every CPU (on some Intel CPUs the last bit
 of a column depends on the width of the block), and takes two to four times as long on blocks of 32
-columns. On a GPU it is the product of cuSPARSE.
+columns. On a GPU the product has kernels of its own, whose columns are independent as well; without
+Triton it is that of cuSPARSE.
 """
 
 import warnings
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+from oneshot.system.devices import kernels_work
+
+if TYPE_CHECKING:
+    from oneshot.graph._sparse_gpu import FixedOrderProduct
 
 
 class Matrix(Protocol):
@@ -47,6 +53,7 @@ class SparseMatrix:
         self.indptr, self.index = indptr.to(kind), index.to(kind)
         self.values = values
         self._on_gpu: Tensor | None = None
+        self._kernels: FixedOrderProduct | None = None
 
     @property
     def device(self) -> torch.device:
@@ -54,6 +61,9 @@ class SparseMatrix:
 
     def __matmul__(self, block: Tensor) -> Tensor:
         """The product with a dense block: [num_columns, n] → [rows, n]."""
+        product = self._product(block)
+        if product is not None:
+            return product(block)
         if self.device.type != "cpu":
             return self._csr(block.dtype) @ block
         if not block.shape[1]:  # not supported by the kernel of the product
@@ -69,10 +79,26 @@ class SparseMatrix:
 
     def chebyshev_step(self, current: Tensor, previous: Tensor) -> Tensor:
         """See `Matrix.chebyshev_step`."""
+        product = self._product(current)
+        if product is not None:
+            return product(current, previous, alpha=2.0, beta=-1.0)
         if self.device.type != "cpu":
             matrix = self._csr(current.dtype)
             return torch.addmm(previous, matrix, current, beta=-1, alpha=2, out=previous)
         return torch.sub(self._doubled @ current, previous, out=previous)
+
+    def _product(self, block: Tensor) -> "FixedOrderProduct | None":
+        """The kernels of the product with a block; None where they cannot be used."""
+        if self.device.type == "cpu" or not kernels_work(self.device):
+            return None
+        # They have no gradients, and sum in the type of the block.
+        if (block.requires_grad and torch.is_grad_enabled()) or block.itemsize < 4:
+            return None
+        if self._kernels is None:
+            from oneshot.graph._sparse_gpu import FixedOrderProduct
+
+            self._kernels = FixedOrderProduct(self.indptr, self.index, self.values)
+        return self._kernels
 
     @cached_property
     def _doubled(self) -> "SparseMatrix":
