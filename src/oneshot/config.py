@@ -94,6 +94,9 @@ class PredictorConfig:
     dim: int = 64
     # dimension of the attention of redgnn, at most 65,536
     attention_dim: int = 8
+    # rank of nbfnet's relation weights as a function of the query, at most 65,536; 0: dim. A low
+    # rank has fewer parameters, and overfits less where there are many relations
+    relation_rank: int = 0
     dropout: float = 0.0
     # initial state of the query entity: ones, or the embedding of the query relation
     initial: Literal["binary", "relational"] = "relational"
@@ -121,8 +124,8 @@ class PredictorConfig:
     def __post_init__(self) -> None:
         _at_least(self, num_layers=1, dim=1, attention_dim=1, dropout=0)
         _at_most(self, num_layers=1000, dim=2**16, attention_dim=2**16, prior_start=1000)
-        _at_least(self, prior_start=-1000, relation_layers=0)
-        _at_most(self, relation_layers=1000)
+        _at_least(self, prior_start=-1000, relation_layers=0, relation_rank=0)
+        _at_most(self, relation_layers=1000, relation_rank=2**16)
         if self.relations == "relative" and self.message != "nbfnet":
             raise InputError('relations "relative" needs message "nbfnet"')
         if self.network == "ultra" and self.relations != "relative":

@@ -243,7 +243,7 @@ def test_sampling_predictor_and_loss_agree_with_and_without_kernels() -> None:
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
 @pytest.mark.parametrize("has_values", [True, False])
 def test_the_sparse_product_has_independent_columns(kind: torch.dtype, has_values: bool) -> None:
-    from oneshot.graph._sparse_gpu import _PIECE, FixedOrderProduct
+    from oneshot.graph._triton import _PIECE, FixedOrderProduct
 
     generator = torch.Generator().manual_seed(3)
     # Empty rows, short ones, and one of several pieces.

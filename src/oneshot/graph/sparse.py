@@ -18,7 +18,7 @@ from torch import Tensor
 from oneshot.system.devices import kernels_work
 
 if TYPE_CHECKING:
-    from oneshot.graph._sparse_gpu import FixedOrderProduct
+    from oneshot.graph._triton import FixedOrderProduct
 
 
 class Matrix(Protocol):
@@ -95,7 +95,7 @@ class SparseMatrix:
         if (block.requires_grad and torch.is_grad_enabled()) or block.itemsize < 4:
             return None
         if self._kernels is None:
-            from oneshot.graph._sparse_gpu import FixedOrderProduct
+            from oneshot.graph._triton import FixedOrderProduct
 
             self._kernels = FixedOrderProduct(self.indptr, self.index, self.values)
         return self._kernels

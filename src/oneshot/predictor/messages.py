@@ -125,7 +125,8 @@ class RedGNNMessage(Message):
 
 
 class NBFNetMessage(Message):
-    """`h_x ∘ w_q(r)`: the relation's weights are linear in the embedding of the query.
+    """`h_x ∘ w_q(r)`: the relation's weights are linear in the embedding of the query, of full or
+    of low rank (`relation_rank`).
 
     With relative relations, they are computed from the state of `r` relative to `q`.
     """
@@ -135,14 +136,17 @@ class NBFNetMessage(Message):
 
     def __init__(self, config: PredictorConfig, num_relations: int, layer: int) -> None:
         super().__init__(config, num_relations, layer)
-        self.dim = config.dim
-        self.weights: nn.Module = (
-            nn.Linear(config.dim, self.kinds * config.dim)
-            if config.relations == "embedded"
-            else nn.Sequential(
-                nn.Linear(config.dim, config.dim), nn.ReLU(), nn.Linear(config.dim, config.dim)
+        dim, rank = config.dim, config.relation_rank
+        self.dim = dim
+        self.weights: nn.Module
+        if config.relations == "relative":
+            self.weights = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
+        elif rank:
+            self.weights = nn.Sequential(
+                nn.Linear(dim, rank, bias=False), nn.Linear(rank, self.kinds * dim)
             )
-        )
+        else:
+            self.weights = nn.Linear(dim, self.kinds * dim)
 
     def terms(self, state: Tensor, query: Query) -> tuple[Tensor, Attention | None]:
         if query.states is not None:
