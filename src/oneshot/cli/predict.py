@@ -25,7 +25,7 @@ from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.batch.job import Job
-    from oneshot.reasoner.answers import AnswerOptions, Prediction
+    from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions, Prediction
     from oneshot.reasoner.reasoner import Reasoner
 
 
@@ -40,6 +40,32 @@ TopOption = Annotated[
 ExcludeKnownOption = Annotated[
     bool | None,
     typer.Option("--exclude-known", help="Exclude answers that are facts of the graph."),
+]
+MinProbabilityOption = Annotated[
+    float | None,
+    typer.Option(help="Exclude answers that are less probable, 0 to 1.", show_default="0"),
+]
+TypeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type",
+        metavar="RELATION=ENTITY",
+        help="Only answers with this fact, such as instance_of=country; repeatable.",
+    ),
+]
+CandidatesOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Only answers in this file, one entity per line; one query only."
+    ),
+]
+AndOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--and",
+        metavar="ENTITY",
+        help="Only answers that hold for this entity, too; repeatable; one query only.",
+    ),
 ]
 ExplainOption = Annotated[
     bool,
@@ -92,7 +118,11 @@ def predict(
     relation: RelationArgument = None,
     inverse: InverseOption = False,
     top: TopOption = None,
+    also: AndOption = None,
     exclude_known: ExcludeKnownOption = None,
+    min_probability: MinProbabilityOption = None,
+    types: TypeOption = None,
+    candidates: CandidatesOption = None,
     explain: ExplainOption = False,
     plot: PlotOption = None,
     queries: QueriesOption = None,
@@ -109,19 +139,23 @@ def predict(
     device: DeviceOption = "auto",
 ) -> None:
     """Answer one query, or a file of queries."""
-    from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions
+    from oneshot.reasoner.answers import AnswerOptions
     from oneshot.runs.run import Run
     from oneshot.system.devices import find_device
 
-    wanted = AnswerKeywords()
-    if top is not None:
-        wanted["top"] = top
-    if exclude_known is not None:
-        wanted["exclude_known"] = exclude_known
+    one_only: dict[str, object] = {
+        "ENTITY and RELATION": entity,
+        "--inverse": inverse,
+        "--and": also,
+        "--candidates": candidates,
+        "--explain": explain,
+        "--plot": plot,
+    }
+    _check_use(entity, relation, one_only, plot, queries, out)
+    wanted = _wanted(top, exclude_known, min_probability, types, candidates)
     if explain or plot is not None:  # a plot shows only the best answer
         wanted["explain"] = True if explain else 1
     options = AnswerOptions(**wanted)
-    _check_use(entity, relation, inverse, explain, plot, queries, out)
     several = {"--workers": workers, "--dask": dask, "--partition": partition, "--resume": resume}
     given = [name for name, value in several.items() if value]
     if queries is None and given:
@@ -132,7 +166,7 @@ def predict(
     opened = Run.open(run, settings or ())
     for target in (plot, out):
         if target is not None:
-            read = [*opened.files, *([] if queries is None else [queries])]
+            read = [*opened.files, *(path for path in (queries, candidates) if path is not None)]
             check_output(target, data or "", *read)
     if is_parts and queries is not None and out is not None:
         from oneshot.batch.job import Job
@@ -161,7 +195,8 @@ def predict(
         answer_into_file(reasoner, queries, out, options, batch_size, json)
         return
     started = time.perf_counter()
-    found = reasoner.predict(entity or "", relation or "", inverse=inverse, options=options)
+    asked = [entity or "", *also] if also else entity or ""
+    found = reasoner.predict(asked, relation or "", inverse=inverse, options=options)
     if plot is not None:
         _draw(found, plot)
     if not explain:  # then they are only for the plot
@@ -197,28 +232,49 @@ def _show(found: "Prediction") -> None:
     console.note(f"from {found.num_entities:,} entities and {found.num_edges:,} edges")
 
 
+def _wanted(
+    top: int | None,
+    exclude_known: bool | None,
+    min_probability: float | None,
+    types: list[str] | None,
+    candidates: Path | None,
+) -> "AnswerKeywords":
+    """The options of the answers that were given."""
+    from oneshot.data.formats import read_names
+    from oneshot.reasoner.answers import AnswerKeywords
+
+    wanted = AnswerKeywords()
+    if top is not None:
+        wanted["top"] = top
+    if exclude_known is not None:
+        wanted["exclude_known"] = exclude_known
+    if min_probability is not None:
+        wanted["min_probability"] = min_probability
+    if types:
+        wanted["types"] = tuple(types)
+    if candidates is not None:
+        wanted["candidates"] = list(read_names(candidates, "entity"))
+    return wanted
+
+
 def _check_use(
     entity: str | None,
     relation: str | None,
-    inverse: bool,
-    explain: bool,
+    one_only: dict[str, object],
     plot: Path | None,
     queries: Path | None,
     out: Path | None,
 ) -> None:
-    """Raise if the arguments contradict each other, or a plot cannot be drawn."""
+    """Raise if the arguments contradict each other, or a plot cannot be drawn.
+
+    `one_only`: those for one query, with their values.
+    """
     if queries is None:
         if entity is None or relation is None:
             raise InputError("give an ENTITY and a RELATION, or a file of queries with --queries")
         if out is not None:
             raise InputError("--out works only with --queries; to save one answer, use --json")
     else:
-        one_only = {
-            "ENTITY and RELATION": entity is not None,
-            "--inverse": inverse,
-            "--explain": explain,
-            "--plot": plot is not None,
-        }
         for name, given in one_only.items():
             if given:
                 more = "; write RELATION⁻¹ in the file instead" if name == "--inverse" else ""

@@ -28,6 +28,8 @@ class AnswerKeywords(TypedDict, total=False):
 
     top: int
     exclude_known: bool
+    min_probability: float
+    types: Sequence[str | tuple[str | int, str | int]]
     candidates: Sequence[str | int] | Literal["seen"] | None
     explain: bool | int
 
@@ -36,7 +38,9 @@ class AnswerKeywords(TypedDict, total=False):
 class AnswerOptions:
     """Options of a prediction.
 
-    `top`: number of answers, at least 1. `exclude_known`: exclude facts of the graph.
+    `top`: maximum number of answers, at least 1. `exclude_known`: exclude facts of the graph.
+    `min_probability`: exclude less probable answers; needs a calibrated reasoner. `types`: only
+    answers with these facts, as ("instance_of", "country") or "instance_of=country".
     `candidates`: restrict the answers to given entities (they are added to the subgraph), or to
     those "seen" with the relation. `explain`: number of best answers that get an explanation (True
     for all). The last two are for single queries only.
@@ -44,6 +48,8 @@ class AnswerOptions:
 
     top: int = 10
     exclude_known: bool = False
+    min_probability: float = 0.0
+    types: Sequence[str | tuple[str | int, str | int]] = ()
     candidates: Sequence[str | int] | Literal["seen"] | None = None
     explain: bool | int = False
 
@@ -52,6 +58,18 @@ class AnswerOptions:
             raise InputError(f"top must be an integer, not {self.top!r}")
         if self.top < 1:
             raise InputError(f"top must be at least 1, not {self.top}")
+        if not 0 <= self.min_probability <= 1:  # also NaN
+            raise InputError(
+                f"min_probability must be between 0 and 1, not {self.min_probability!r}"
+            )
+        if isinstance(self.types, str):
+            raise InputError(f"types must be a list, not {self.types!r}")
+        # Lists, as JSON has them, are equal to tuples then.
+        types = tuple(kind if isinstance(kind, str) else tuple(kind) for kind in self.types)
+        for kind in types:
+            if not isinstance(kind, str) and len(kind) != 2:
+                raise InputError(f"a type is a relation and an entity, not {kind!r}")
+        object.__setattr__(self, "types", types)
         if isinstance(self.candidates, str) and self.candidates != "seen":
             raise InputError(f'candidates must be "seen" or a list, not {self.candidates!r}')
         if not hasattr(self.explain, "__index__") or self.explain < 0:
@@ -247,6 +265,8 @@ def best_answers(
     unless the graph relates it to itself, or it is among given candidates. A query that is not
     answerable has no answers.
     """
+    if calibration is None and options.min_probability > 0:
+        raise InputError("min_probability needs a calibrated reasoner; this one is not calibrated")
     if not found.answerable:
         return ()
     keep = ~found.known if options.exclude_known else torch.ones_like(found.known)
@@ -262,7 +282,7 @@ def best_answers(
     places = keep.nonzero().squeeze(1)
     order = places[found.scores[places].argsort(descending=True, stable=True)[: options.top]]
     columns = (found.entities, found.scores, found_evidence, found.known)
-    return tuple(
+    answers = (
         Answer(
             graph.entities[entity],
             score,
@@ -273,3 +293,5 @@ def best_answers(
             *(column[order].tolist() for column in columns), strict=True
         )
     )
+    least = options.min_probability
+    return tuple(a for a in answers if a.probability is None or a.probability >= least)

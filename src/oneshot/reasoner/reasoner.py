@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from oneshot.reasoner.stream import OnError, Query
 
 __all__ = ["Answer", "Calibration", "Prediction", "Reasoner"]
+
+# Entities of a type that are added to a subgraph; of more, only those count that were sampled.
+_MOST_INCLUDED = 1000
 
 
 class Reasoner:
@@ -116,7 +119,7 @@ class Reasoner:
 
     def predict(
         self,
-        entity: str | int,
+        entity: str | int | Sequence[str | int],
         relation: str | int,
         *,
         inverse: bool = False,
@@ -125,17 +128,21 @@ class Reasoner:
     ) -> Prediction:
         """The best answers to `(entity, relation, ?)`, or `(?, relation, entity)` if `inverse`.
 
+        Several entities: the best answers that hold for all of them (see
+        `oneshot.reasoner.conjunction`).
+
         Options, such as `top=10` or `exclude_known=True`, are the fields of `AnswerOptions`, given
         by name or as one value. With `explain=True`, the answers have explanations, on the
         subgraph of the prediction.
         """
         options = (options or AnswerOptions()).changed(changes)
+        if not isinstance(entity, str | int):
+            from oneshot.reasoner.conjunction import predict_for_all
+
+            return predict_for_all(self, list(entity), relation, inverse, options)
         head, label = self.query(entity, relation, inverse)
-        self._check_linked(head)
-        allowed = self._allowed(label, options.candidates)
-        include = None
-        if allowed is not None and not isinstance(options.candidates, str):
-            include = allowed[None]
+        self.check_linked(head)
+        allowed, include = self.allowed(label, options)
         query = torch.tensor([[head, label]], device=self.device)
         batch, scores = self.reason(query, include)
         check_finite(scores)
@@ -176,7 +183,7 @@ class Reasoner:
     def score(self, entity: str | int, relation: str | int, answer: str | int) -> float:
         """The score of one fact; the answer is added to the subgraph if it was not sampled."""
         head, label = self.query(entity, relation)
-        self._check_linked(head)
+        self.check_linked(head)
         tail = self.entity_id(answer)
         target = torch.tensor([tail], device=self.device)
         batch, scores = self.reason(torch.tensor([[head, label]], device=self.device), target[None])
@@ -302,8 +309,11 @@ class Reasoner:
         """
         check_finite(scores)
         every = candidates_of(self.graph, batch, scores, self._needs_facts)
+        of_types: dict[Any, Tensor | None] = {(): None}
         for found, wanted in zip(every, options, strict=True):
-            yield self._prediction(found, wanted)
+            if wanted.types not in of_types:
+                of_types[wanted.types] = self.entities_of_types(wanted.types)
+            yield self._prediction(found, wanted, of_types[wanted.types])
 
     def _prediction(
         self, found: Candidates, options: AnswerOptions, allowed: Tensor | None = None
@@ -318,20 +328,53 @@ class Reasoner:
             found.num_edges,
         )
 
-    def _allowed(
-        self, relation: int, candidates: Sequence[str | int] | Literal["seen"] | None
-    ) -> Tensor | None:
-        """Ids of the entities that may be answers, or None for all."""
-        if candidates is None:
-            return None
-        if isinstance(candidates, str):  # "seen"
+    def allowed(
+        self, relation: int, options: AnswerOptions
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The entities that may be answers to a query, by id, and those to add to its subgraph.
+
+        → (int64 [m], or None for all; int64 [1, m], or None for none)
+        """
+        of_types = self.entities_of_types(options.types) if options.types else None
+        wanted, include = of_types, None
+        if of_types is not None and 0 < len(of_types) <= _MOST_INCLUDED:
+            include = of_types[None]
+        if isinstance(options.candidates, str):  # "seen"
             # The answers of a relation are its tails, those of an inverse relation its heads.
             column = 2 if relation < self.graph.num_relations else 0
             mine = self.graph.facts[:, 1] == relation % self.graph.num_relations
-            seen: Tensor = self.graph.facts[mine, column].long().unique()
-            return seen
-        ids = sorted({self.entity_id(candidate) for candidate in candidates})
-        return torch.tensor(ids, dtype=torch.long, device=self.device)
+            wanted = self.graph.facts[mine, column].long().unique()
+        elif options.candidates is not None:
+            ids = sorted({self.entity_id(candidate) for candidate in options.candidates})
+            wanted = torch.tensor(ids, dtype=torch.long, device=self.device)
+            include = wanted[None]
+        if wanted is not None and of_types is not None:
+            wanted = wanted[torch.isin(wanted, of_types)]
+        return wanted, include
+
+    def entities_of_types(self, types: Sequence[str | tuple[str | int, str | int]]) -> Tensor:
+        """The entities that have all of some facts, int64 [m]; see `AnswerOptions.types`."""
+        found: Tensor | None = None
+        for kind in types:
+            relation, entity = self._parsed_type(kind) if isinstance(kind, str) else kind
+            label = self.relation_id(relation, inverse=True)
+            having = self.known_answers(self.entity_id(entity), label).long().unique()
+            found = having if found is None else found[torch.isin(found, having)]
+        assert found is not None
+        return found
+
+    def _parsed_type(self, kind: str) -> tuple[str, str]:
+        """The relation and entity of "relation=entity"; either name may contain the sign."""
+        splits = [
+            (kind[:place], kind[place + 1 :]) for place, sign in enumerate(kind) if sign == "="
+        ]
+        if not splits:
+            raise InputError(f"type {kind!r} must have the form RELATION=ENTITY")
+        for relation, entity in splits:
+            known = self.graph.relations.get(relation.removesuffix(INVERSE_MARK))
+            if known is not None and self.graph.entities.get(entity) is not None:
+                return relation, entity
+        return splits[0]  # whose error names the nearest names
 
     def entity_id(self, entity: str | int) -> int:
         """The id of an entity, given by name or by id."""
@@ -353,7 +396,8 @@ class Reasoner:
         """Whether the sampler finds no answers for an entity without facts."""
         return not self.sampler.scores_answers
 
-    def _check_linked(self, entity: int) -> None:
+    def check_linked(self, entity: int) -> None:
+        """Raise if nothing can be predicted about an entity because it has no facts."""
         if self._needs_facts and self._degree(entity) == 0:
             raise InputError(
                 f"entity {self.graph.entities[entity]!r} has no facts in the graph, so no answer "
