@@ -19,6 +19,8 @@ from oneshot.batch.manifest import (
 from oneshot.batch.parts import answer_partition, unanswered_in
 from oneshot.batch.queries import check_queries, read_queries
 from oneshot.batch.source import Source, file_digest, opened
+from oneshot.data.sources import is_address, parse_address
+from oneshot.data.sources.cache import fetch
 from oneshot.errors import InputError, OneshotError
 from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions
 from oneshot.system import console
@@ -100,7 +102,9 @@ def run_job(job: Job, workers: int = 1, dask: str | None = None) -> dict[str, An
 
 
 def _absolute(data: str | None) -> str | None:
-    """A data set name that other processes can resolve."""
+    """A data set name that other processes can resolve; an address is read once, into the cache."""
+    if data is not None and is_address(data):
+        return str(fetch(parse_address(data)))
     return str(Path(data).resolve()) if data is not None and Path(data).exists() else data
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from oneshot._version import __version__
 from oneshot.batch.source import Identity
+from oneshot.data.sources import is_address
 from oneshot.errors import InputError
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.system.checksums import read_sealed_json
@@ -148,6 +149,8 @@ def _is_whole(manifest: Manifest) -> bool:
         and all(type(number) is int and number > 0 for number in numbers)
         and type(manifest.seed) is int
         and manifest.seed >= 0
+        # An address is never stored: a copied directory must not cause connections.
+        and (manifest.data is None or not is_address(str(manifest.data)))
         and isinstance(manifest.data, str | None)
         and all(isinstance(setting, str) for setting in manifest.settings)
     )

@@ -1,6 +1,7 @@
 """The command that finds the most doubtful facts of a graph."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +18,10 @@ from oneshot.cli.options import (
     SetOption,
     check_facts_output,
     open_reasoner,
+    output,
     print_facts,
 )
+from oneshot.errors import InputError
 from oneshot.system import console
 
 
@@ -41,7 +44,10 @@ def audit(
     device: DeviceOption = "auto",
 ) -> None:
     """Find the facts of the graph that look most doubtful, each judged while it is hidden."""
-    check_facts_output(out, run, data)
+    target = None if out is None else output(out)
+    if target is not None and not isinstance(target, Path):
+        raise InputError(f"{target}: audit writes only files; choose a .tsv, .csv or .parquet file")
+    check_facts_output(target, run, data)
     reasoner = open_reasoner(run, data, settings, seed, device)
     started = time.perf_counter()
     with console.progress_bar() as progress:
@@ -54,4 +60,4 @@ def audit(
             batch_size=batch_size,
             progress=lambda done: progress.advance(task, done),
         )
-    print_facts("most doubtful facts", found[:top], out, json, time.perf_counter() - started)
+    print_facts("most doubtful facts", found[:top], target, json, time.perf_counter() - started)

@@ -13,6 +13,7 @@ from oneshot.cli.options import (
     check_output,
     download,
     load_data,
+    shown,
 )
 from oneshot.errors import InputError
 from oneshot.system import console
@@ -47,6 +48,7 @@ def data(
         check_output(save / MARKER, source)
     if verify:
         _verify(source)
+    source = download(source)
     built = save is not None and _build(source, save, seed)
     dataset = load_data(str(save) if built else source, seed)
     with console.status("comparing the splits"):
@@ -93,7 +95,7 @@ def _verify(source: str) -> None:
 
     path = look_for(source)
     if path is None or not is_saved_graph(path):
-        raise InputError(f"{source}: not a saved graph; --verify checks only saved graphs")
+        raise InputError(f"{shown(source)}: not a saved graph; --verify checks only saved graphs")
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"checking {source}", total=None)
         verify_graph(path, lambda done, total: bar.update(task, completed=done, total=total))
@@ -106,7 +108,6 @@ def _build(source: str, save: Path, seed: int) -> bool:
     from oneshot.data.load import large_files
     from oneshot.system.process import return_freed_memory
 
-    download(source)
     files = large_files(source)
     if files is None:
         return False

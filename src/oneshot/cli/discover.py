@@ -8,15 +8,16 @@ import typer
 from oneshot.cli.options import (
     BatchSizeOption,
     DeviceOption,
-    FactsOutOption,
     GraphOption,
     JsonOption,
+    LinksOutOption,
     RelationsOption,
     RunArgument,
     SeedOption,
     SetOption,
     check_facts_output,
     open_reasoner,
+    output,
     print_facts,
 )
 from oneshot.system import console
@@ -35,7 +36,7 @@ def discover(
     min_probability: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Minimum probability of a fact.")
     ] = 0.0,
-    out: FactsOutOption = None,
+    out: LinksOutOption = None,
     batch_size: BatchSizeOption = None,
     data: GraphOption = None,
     settings: SetOption = None,
@@ -47,11 +48,12 @@ def discover(
     from oneshot.reasoner.discovery import Search, num_queries
     from oneshot.reasoner.discovery import discover as discovered
 
-    check_facts_output(out, run, data)
+    target = None if out is None else output(out)
+    check_facts_output(target, run, data)
     reasoner = open_reasoner(run, data, settings, seed, device)
     started = time.perf_counter()
     search = Search.named(reasoner, relation, entity, top, min_probability)
     with console.progress_bar() as progress:
         task = progress.add_task("asking", total=num_queries(reasoner, search))
         found = discovered(reasoner, search, batch_size, lambda done: progress.advance(task, done))
-    print_facts("most likely missing facts", found, out, json, time.perf_counter() - started)
+    print_facts("most likely missing facts", found, target, json, time.perf_counter() - started)

@@ -1,5 +1,6 @@
 """Arguments and options shared by the commands, and their parsing."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from oneshot.data.load import Dataset
+    from oneshot.data.sources import Address
     from oneshot.reasoner.judgement import ScoredFact
     from oneshot.reasoner.reasoner import Reasoner
 
@@ -22,9 +24,10 @@ DataArgument = Annotated[
         metavar="DATA",
         help="A bundled data set (world, umls), family:PEOPLE, rules:ENTITIES:RELATIONS, "
         "random:ENTITIES:FACTS, power-law:ENTITIES:FACTS, a directory with train, valid and test "
-        "files, a saved graph, a file of triples, a name in $ONESHOT_DATA, or a public data set to "
-        "download (WN18RR, FB15k-237, NELL-995, YAGO3-10, ogbl-biokg, ogbl-wikikg2, Hetionet, "
-        "Wikidata5M, pykeen:NAME).",
+        "files, a saved graph, a file of triples, a name in $ONESHOT_DATA, the address of a "
+        "database (duckdb:FILE?table=NAME, sqlite:, postgres:, mysql:, sparql:, neo4j:), or a "
+        "public data set to download (WN18RR, FB15k-237, NELL-995, YAGO3-10, ogbl-biokg, "
+        "ogbl-wikikg2, Hetionet, Wikidata5M, pykeen:NAME).",
     ),
 ]
 RunArgument = Annotated[
@@ -74,8 +77,16 @@ RelationsOption = Annotated[
     ),
 ]
 FactsOutOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(metavar="FILE", help="Also write the facts to FILE: .tsv, .csv or .parquet."),
+]
+LinksOutOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|ADDRESS",
+        help="Also write the facts to FILE (.tsv, .csv or .parquet), or as relationships to the "
+        "graph database at neo4j://HOST.",
+    ),
 ]
 
 
@@ -97,46 +108,95 @@ def load_data(source: str, seed: int) -> "Dataset":
     """Load a data set, with a spinner on stderr."""
     from oneshot.data.load import load
 
-    download(source)
-    with console.status(f"reading {source}"):
-        return load(source, seed=seed)
+    found = download(source)
+    with console.status(f"reading {found}"):
+        return load(found, seed=seed)
 
 
-def download(source: str) -> None:
-    """Download a public data set into the cache if necessary, with a progress bar."""
+def download(source: str) -> str:
+    """Download a public data set if necessary, or read an address, with a progress bar.
+
+    Returns the name or path to load: for an address, that of its copy in the cache.
+    """
     from oneshot.data.locate import bundled_names, look_for
     from oneshot.data.public.catalogue import fetch, is_named
+    from oneshot.data.sources import is_address
 
+    if is_address(source):
+        return _copy(source)
     if source in bundled_names() or not is_named(source) or look_for(source) is not None:
-        return
+        return source
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"downloading {source}", total=None)
         fetch(source, lambda done, total: bar.update(task, completed=done, total=total or None))
+    return source
 
 
-def check_facts_output(path: Path | None, run: Path, data: str | None) -> None:
-    """Raise if facts cannot be written to a file, or if it would overwrite one that is read."""
+def _copy(source: str) -> str:
+    """Copy what an address names into the cache; the progress bar counts facts."""
+    from oneshot.data.sources import parse_address
+    from oneshot.data.sources.cache import fetch
+
+    address = parse_address(source)
+    with console.progress_bar() as bar:
+        task = bar.add_task(f"reading {address}", total=None)
+        return str(fetch(address, lambda done: bar.update(task, completed=done)))
+
+
+def shown(source: str) -> str:
+    """A data set as part of a command: an address without user and password, quoted."""
+    from oneshot.data.sources import shown as shown_source
+
+    public = shown_source(source)
+    return source if public == source and "?" not in source else shlex.quote(public)
+
+
+def output(target: str) -> "Path | Address":
+    """Where results go: a path, or the address of a database."""
+    from oneshot.data.sources import is_address, parse_address
+
+    return parse_address(target) if is_address(target) else Path(target)
+
+
+def check_facts_output(path: "Path | Address | None", run: Path, data: str | None) -> None:
+    """Raise if facts cannot be written to a file, or if it would overwrite one that is read.
+
+    A database must accept connections.
+    """
     from oneshot.data.formats import check_facts_place
+    from oneshot.data.sources import check_target
     from oneshot.runs.run import Run
 
-    if path is not None:
+    if isinstance(path, Path):
         check_facts_place(path)
         check_output(path, data or "", *Run.open(run).files)
+    elif path is not None:
+        with console.status(f"connecting to {path}"):
+            check_target(path)
 
 
 def print_facts(
-    title: str, facts: "Sequence[ScoredFact]", out: Path | None, json: bool, seconds: float
+    title: str,
+    facts: "Sequence[ScoredFact]",
+    out: "Path | Address | None",
+    json: bool,
+    seconds: float,
 ) -> None:
-    """Print scored facts as a table or as JSON, and write them to a file if one is given."""
+    """Print scored facts as a table or as JSON, and write them to `out` if it is given."""
     from oneshot.data.formats import write_facts
+    from oneshot.data.sources import Link, write_links
 
     columns = ("score", "probability", "rank", "conflicts")
-    if out is not None:
+    if isinstance(out, Path):
         rows = (
             [fact.head, fact.relation, fact.tail, *(_cell(getattr(fact, c)) for c in columns)]
             for fact in facts
         )
         write_facts(out, rows, columns)
+    elif out is not None:
+        links = [Link(fact.head, fact.relation, fact.tail, fact.probability) for fact in facts]
+        with console.status(f"writing to {out}"):
+            write_links(out, lambda: links)
     if json:
         value = {"facts": [fact.as_dict() for fact in facts], "seconds": seconds}
         console.print_json(value | ({"out": str(out)} if out is not None else {}))

@@ -19,12 +19,14 @@ from oneshot.cli.options import (
     check_output,
     download,
     load_data,
+    output,
 )
 from oneshot.errors import InputError
 from oneshot.system import console
 
 if TYPE_CHECKING:
     from oneshot.batch.job import Job
+    from oneshot.data.sources import Address
     from oneshot.reasoner.answers import AnswerKeywords, AnswerOptions, Prediction
     from oneshot.reasoner.reasoner import Reasoner
 
@@ -82,11 +84,12 @@ QueriesOption = Annotated[
     typer.Option(metavar="FILE", help="File of queries: two columns, .tsv, .csv or .parquet."),
 ]
 OutOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        metavar="PATH",
-        help="Output for the answers to --queries: a .jsonl, .tsv, .csv or .parquet file, or a "
-        "directory of Parquet parts, which can be resumed.",
+        metavar="PATH|ADDRESS",
+        help="Output for the answers to --queries: a .jsonl, .tsv, .csv or .parquet file, a "
+        "directory of Parquet parts, which can be resumed, or a graph database (neo4j://HOST), in "
+        "which each new answer becomes a relationship.",
     ),
 ]
 WorkersOption = Annotated[
@@ -160,24 +163,25 @@ def predict(
     given = [name for name, value in several.items() if value]
     if queries is None and given:
         raise InputError(f"{given[0]} needs a file of queries; name it with --queries")
-    is_parts = out is not None and is_directory_of_parts(out, given)
+    target = None if out is None else output(out)
+    is_parts = isinstance(target, Path) and is_directory_of_parts(target, given)
+    if target is not None and not isinstance(target, Path):
+        _check_database(target, given)
     # The workers of a cluster choose their own devices.
     torch_device = find_device("cpu" if dask is not None else device)
     opened = Run.open(run, settings or ())
-    for target in (plot, out):
-        if target is not None:
+    for written in (plot, target):
+        if isinstance(written, Path):
             read = [*opened.files, *(path for path in (queries, candidates) if path is not None)]
-            check_output(target, data or "", *read)
-    if is_parts and queries is not None and out is not None:
+            check_output(written, data or "", *read)
+    if is_parts and queries is not None and isinstance(target, Path):
         from oneshot.batch.job import Job
 
-        if data is not None:
-            download(data)
         job = Job(
             run=opened.path,
             queries=queries,
-            out=out,
-            data=data,
+            out=target,
+            data=None if data is None else download(data),
             seed=seed,
             settings=tuple(settings or ()),
             options=wanted,
@@ -191,8 +195,11 @@ def predict(
     graph = None if data is None else load_data(data, seed).graph
     reasoner = opened.reasoner if graph is None else opened.reasoner_on(graph)
     reasoner.to(torch_device)
-    if queries is not None and out is not None:
-        answer_into_file(reasoner, queries, out, options, batch_size, json)
+    if queries is not None and target is not None:
+        if isinstance(target, Path):
+            answer_into_file(reasoner, queries, target, options, batch_size, json)
+        else:
+            answer_into_database(reasoner, queries, target, options, batch_size, json)
         return
     started = time.perf_counter()
     asked = [entity or "", *also] if also else entity or ""
@@ -263,7 +270,7 @@ def _check_use(
     one_only: dict[str, object],
     plot: Path | None,
     queries: Path | None,
-    out: Path | None,
+    out: str | None,
 ) -> None:
     """Raise if the arguments contradict each other, or a plot cannot be drawn.
 
@@ -320,6 +327,16 @@ def is_directory_of_parts(out: Path, given: Sequence[str]) -> bool:
     return bool(given) or not ending or out.is_dir()
 
 
+def _check_database(address: "Address", given: Sequence[str]) -> None:
+    """Raise if answers cannot be written to a database. `given`: options that need a directory."""
+    from oneshot.data.sources import check_target
+
+    if given:
+        raise InputError(f"{given[0]} needs a directory as --out, not a database")
+    with console.status(f"connecting to {address}"):
+        check_target(address)
+
+
 def answer_into_parts(job: "Job", workers: int | None, dask: str | None, json: bool) -> None:
     """Answer a file of queries into a directory, with several processes."""
     from oneshot.batch.job import run_job
@@ -374,6 +391,40 @@ def answer_into_file(
         console.print_json(value)
         return
     _report(str(out), count, seconds, unanswered)
+
+
+def answer_into_database(
+    reasoner: "Reasoner",
+    queries: Path,
+    address: "Address",
+    options: "AnswerOptions",
+    batch_size: int | None,
+    json: bool,
+) -> None:
+    """Answer a file of queries, and write the new facts to a database."""
+    from oneshot.batch.links import answer_as_links
+    from oneshot.batch.queries import check_queries
+
+    started = time.perf_counter()
+    with console.status(f"checking {queries}"):
+        count = check_queries(reasoner, queries)
+    with console.progress_bar() as progress:
+        task = progress.add_task("answering", total=count)
+        written = answer_as_links(
+            reasoner,
+            queries,
+            address,
+            options,
+            batch_size=batch_size,
+            progress=lambda done: progress.advance(task, done),
+        )
+    seconds = time.perf_counter() - started
+    if json:
+        value = {"out": str(address), "queries": count, "unanswered": written.unanswered}
+        console.print_json({**value, "links": written.links, "seconds": seconds})
+        return
+    _report(str(address), count, seconds, written.unanswered)
+    console.note(f"{written.links:,} relationships; answers that are known facts were left out")
 
 
 def _report(out: str, count: int, seconds: float, unanswered: int) -> None:

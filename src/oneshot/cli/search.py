@@ -10,7 +10,7 @@ import typer
 
 from oneshot.cli.display.search import SearchDisplay, described
 from oneshot.cli.display.training import TrainingDisplay
-from oneshot.cli.options import DeviceOption, JsonOption, load_data
+from oneshot.cli.options import DeviceOption, JsonOption, load_data, shown
 from oneshot.errors import InputError
 from oneshot.system import console
 
@@ -276,7 +276,7 @@ def search(
             messages=console.note,
         )
     except KeyboardInterrupt:
-        console.note(f"stopped; resume with: oneshot search {source} --out {out} --resume")
+        console.note(f"stopped; resume with: oneshot search {shown(source)} --out {out} --resume")
         raise typer.Exit(130) from None
     report(out, json)
 

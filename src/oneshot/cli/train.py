@@ -17,6 +17,7 @@ from oneshot.cli.options import (
     RunOption,
     SetOption,
     load_data,
+    shown,
 )
 from oneshot.cli.plan import MinutesOption, as_json, expectation, print_plan
 from oneshot.errors import InputError
@@ -149,7 +150,7 @@ def train(
             raise typer.Exit(
                 1
             )  # so that an older run in this directory is not mistaken for this one
-        console.note(f"resume with: oneshot train {source} --out {out} --resume")
+        console.note(f"resume with: oneshot train {shown(source)} --out {out} --resume")
 
 
 def _changes(settings: list[str] | None, seed: int | None, minutes: float | None) -> list[str]:

@@ -1,7 +1,8 @@
 """Loading of data sets.
 
 `load` accepts a bundled name, a directory of splits, one file of triples (split automatically), a
-saved graph, or a name that is looked up in `$ONESHOT_DATA` and the cache.
+saved graph, the address of a database or service, or a name that is looked up in `$ONESHOT_DATA`
+and the cache.
 """
 
 from pathlib import Path
@@ -22,7 +23,9 @@ from oneshot.data.locate import (
     locate,
     look_for,
 )
-from oneshot.data.split import split_facts, split_notes
+from oneshot.data.sources import is_address, parse_address, source_file
+from oneshot.data.sources.cache import copy_at, fetch
+from oneshot.data.split import check_shares, split_facts, split_notes
 from oneshot.data.synthetic.family import Rule
 from oneshot.data.synthetic.generators import family, generated, is_generated, uniform
 from oneshot.errors import InputError
@@ -56,18 +59,23 @@ def load(
     `random:ENTITIES:FACTS`, `power-law:ENTITIES:FACTS`, a directory with train, valid and test
     files, a saved graph, one file of triples, or the name of a directory in `$ONESHOT_DATA` or in
     the cache. Public data sets (`WN18RR`, `ogbl-wikikg2`, see `data.public.catalogue`) are
-    downloaded into the cache. A single
-    file is split at random with `seed`: `valid_share` and `test_share` of its facts are held out,
-    and every entity and relation stays in train.
+    downloaded into the cache. An address of `data.sources` (`duckdb:FILE?table=NAME`,
+    `neo4j://HOST`) is read and copied into the cache, as a single file. A single file is split at
+    random with `seed`: `valid_share` and `test_share` of its facts are held out, and every entity
+    and relation stays in train.
     """
     options = {"seed": seed, "valid_share": valid_share, "test_share": test_share}
     name = str(source)
+    if is_address(name):
+        check_shares(valid_share, test_share)  # before a long download
+        name = str(fetch(parse_address(name)))
     data = _load(name, seed, valid_share, test_share)
     own = name in bundled_names() or is_generated(name)
-    data.graph.origin = {
-        "source": name if own else str(find(name).resolve()),
-        "options": options,
-    }
+    path = None if own else find(name).resolve()
+    data.graph.origin = {"source": name if path is None else str(path), "options": options}
+    copied = None if path is None else copy_at(path)
+    if copied is not None:
+        data.graph.origin["address"] = copied.address
     return data
 
 
@@ -79,10 +87,16 @@ def _load(name: str, seed: int, valid_share: float, test_share: float) -> Datase
     path = find(name)
     if path.is_dir() and is_saved_graph(path):
         return _load_saved(path)
-    files = locate(path)
+    files = _located(path)
     if len(files.splits) == 1:
         return _load_single_file(files, seed, valid_share, test_share)
     return _load_directory(files)
+
+
+def _located(path: Path) -> SourceFiles:
+    """The files of a data set; a copy of a source is named by its address."""
+    copied = copy_at(path)
+    return locate(path) if copied is None else locate(path, copied.name)
 
 
 def source_exists(source: str) -> bool:
@@ -96,6 +110,9 @@ def source_files(source: str) -> list[Path]:
     """The existing files of a data set that is not bundled."""
     if not source or source in bundled_names() or is_generated(source):
         return []
+    if is_address(source):
+        file = source_file(source)
+        return [] if file is None else [file]
     path = look_for(source)
     return [] if path is None else files_at(path)  # `load` reports the error
 
@@ -107,7 +124,7 @@ def large_files(source: str) -> SourceFiles | None:
     path = find(source)
     if is_saved_graph(path):
         return None
-    files = locate(path)
+    files = _located(path)
     size = sum(f.stat().st_size * (5 if f.suffix == ".gz" else 1) for f in files.splits)
     return files if size > LARGE_SOURCE and can_build(files) else None
 
@@ -150,13 +167,14 @@ def _load_single_file(
     duplicates = len(facts) - len(rows)
     train, valid, test = split_facts(facts[rows], seed, valid_share, test_share)
     notes = split_notes(len(rows), len(valid), len(test), seed, valid_share, test_share)
+    copied = copy_at(files.splits[0].parent)
     return Dataset(
         name=files.name,
         graph=KnowledgeGraph.from_distinct(train, entities, relations),
         valid=torch.from_numpy(valid),
         test=torch.from_numpy(test),
         duplicates=duplicates,
-        notes=[*raw.notes, *notes],
+        notes=[*(copied.notes if copied else ()), *raw.notes, *notes],
     )
 
 

@@ -77,13 +77,16 @@ def find(name: str) -> Path:
 
     A missing public data set is downloaded into the cache.
     """
-    from oneshot.data.public.catalogue import NAMED, fetch, is_named
+    from oneshot.data.public.catalogue import NAMED, PYKEEN, fetch, is_named
+    from oneshot.data.sources import check_scheme
+    from oneshot.data.synthetic.generators import GENERATORS
 
     found = look_for(name)
     if found is not None:
         return found
     if is_named(name):
         return fetch(name)
+    check_scheme(name, [*GENERATORS, PYKEEN.rstrip(":")])
     known = [*bundled_names(), *NAMED]
     for directory in data_directories():
         if directory.is_dir():

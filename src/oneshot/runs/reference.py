@@ -23,7 +23,8 @@ class GraphReference:
     """The content of the file `graph.json` of a run.
 
     `values`: `fingerprint` of the graph; `origin`, its source and the options of `load` (None for a
-    graph created in memory, which is stored in the run); `files`, checksums by name of the files of
+    graph created in memory, which is stored in the run), and for a copy of a database its `address`
+    without user and password; `files`, checksums by name of the files of
     the run that do not contain their own. Runs of earlier versions may lack `files`. A pre-trained
     run has no fingerprint, but `sources`, the names of the graphs of its mixture.
     """
@@ -84,9 +85,12 @@ class GraphReference:
         if wrong:
             raise InputError(f"{self.file}: not written by oneshot (origin.options.{wrong[0]})")
         if not source_exists(source):
+            address = origin.get("address")
+            copied = f" (a copy of {address})" if isinstance(address, str) else ""
             raise InputError(
-                f"{run}: its graph {source} was not found; put it there, set ONESHOT_DATA to the "
-                "directory that contains it, or (predict, evaluate) give it with --data"
+                f"{run}: its graph {source}{copied} was not found; put it there, set "
+                "ONESHOT_DATA to the directory that contains it, or (predict, evaluate) give it "
+                "with --data"
             )
         return load(source, **options)
 

@@ -12,6 +12,7 @@ import torch
 
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
+from oneshot.data.sources import is_address
 from oneshot.errors import InputError
 from oneshot.runs.checkpoint import read_checkpoint
 from oneshot.runs.layout import CONFIG
@@ -198,7 +199,8 @@ def stored_source(out: Path) -> str | None:
     """The source of the data set of the search in a directory, if it can be read again."""
     origin = (_stored(out, "data") or {}).get("origin") or {}
     source = origin.get("source")
-    return source if isinstance(source, str) else None
+    # An address is never stored: a copied directory must not cause connections.
+    return source if isinstance(source, str) and not is_address(source) else None
 
 
 def stored_effort(out: Path) -> Effort:

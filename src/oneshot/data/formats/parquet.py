@@ -34,8 +34,8 @@ def read_parquet(data: bytes, path: Path) -> RawFacts:
     with _readable(path):
         table = pyarrow.parquet.read_table(pa.BufferReader(data))
         names = table.column_names
-    order = _fact_order(names, path)
-    columns = _as_names([table.column(place) for place in order], path, names, order)
+    order = fact_order(names, path)
+    columns = as_names([table.column(place) for place in order], path, names, order)
     if not table.num_rows:
         raise InputError(f"{path}: the file has no facts")
     return RawFacts(path, columns)
@@ -56,7 +56,7 @@ def stream_parquet(path: Path, position: Position | None, scratch: Path) -> Iter
     try:
         with _readable(path), pyarrow.parquet.ParquetFile(stored) as file:
             names = file.schema_arrow.names
-            order = _fact_order(names, path)
+            order = fact_order(names, path)
             total, seen = file.metadata.num_rows, 0
             if not total:
                 raise InputError(f"{path}: the file has no facts")
@@ -71,7 +71,7 @@ def stream_parquet(path: Path, position: Position | None, scratch: Path) -> Iter
                     pa.chunked_array([batch.column(names[place] if chosen else place)])
                     for place in order
                 ]
-                columns = _as_names(given, path, names, order, first)
+                columns = as_names(given, path, names, order, first)
                 yield Piece(columns, {"rows": seen}, size * seen // total)
     finally:
         if stored != path:
@@ -147,8 +147,8 @@ def _readable(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def _fact_order(names: list[str], path: Path) -> Order:
-    """The indices of head, relation and tail among the columns of a Parquet file."""
+def fact_order(names: list[str], path: Path | str) -> Order:
+    """The indices of head, relation and tail among the columns of a table at `path`."""
     order = header_order(names)
     if order is None and len(names) != 3:
         raise InputError(
@@ -157,10 +157,14 @@ def _fact_order(names: list[str], path: Path) -> Order:
     return order or [0, 1, 2]
 
 
-def _as_names(
-    columns: list[Any], path: Path, names: list[str], order: Order, first: int = 0
+def as_names(
+    columns: list[Any], path: Path | str, names: list[str], order: Order, first: int = 0
 ) -> list[Any]:
-    """Three columns of a Parquet file as strings; `first`: the number of their first fact."""
+    """Three columns of a table as strings; raises if a name is null or empty.
+
+    `columns`: pyarrow arrays [n]; `path`: the table, for messages; `names`, `order`: the names of
+    all columns, and which are given; `first`: the number of facts before these.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

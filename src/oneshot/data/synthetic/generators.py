@@ -131,13 +131,13 @@ def _held_out(name: str, drawn: NDArray[np.int64], entities: int, relations: int
 
 def is_generated(name: str) -> bool:
     """Whether this is the name of a generated data set, such as `family:1000`."""
-    return name.split(":")[0] in _GENERATORS and ":" in name
+    return name.split(":")[0] in GENERATORS and ":" in name
 
 
 def generated(name: str, seed: int) -> Dataset:
     """The generated data set of a name, such as `family:PEOPLE` or `random:ENTITIES:FACTS`."""
     generator_name, *parts = name.split(":")
-    generator, meaning = _GENERATORS[generator_name]
+    generator, meaning = GENERATORS[generator_name]
     try:
         numbers = [int(float(part)) for part in parts]
     except (ValueError, OverflowError) as error:
@@ -149,7 +149,7 @@ def generated(name: str, seed: int) -> Dataset:
     return generator(*numbers, seed=seed)
 
 
-_GENERATORS: dict[str, tuple[Callable[..., Dataset], tuple[str, ...]]] = {
+GENERATORS: dict[str, tuple[Callable[..., Dataset], tuple[str, ...]]] = {
     "family": (family, ("PEOPLE",)),
     "rules": (rules, ("ENTITIES", "RELATIONS")),
     "random": (uniform, ("ENTITIES", "FACTS")),

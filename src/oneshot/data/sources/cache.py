@@ -1,0 +1,122 @@
+"""Copies of data sources in the cache.
+
+A database changes, and a run must find the facts that it was trained on. So every reading of an
+address writes a copy, named by its content, and the run refers to the copy. The copy is a directory
+with one table, which is split like a single file, and `source.json`, which records the address
+without user, password and token.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from oneshot.data.formats.base import FACT_COLUMNS
+from oneshot.data.locate import cache_directory
+from oneshot.data.sources import SOURCES, Address
+from oneshot.data.sources.base import Batch, Progress
+from oneshot.errors import InputError
+from oneshot.system.files import sync, write_json
+
+ABOUT, FACTS = "source.json", "facts.parquet"
+SORTED_BYTES = 1 << 28
+"""Size of the names in bytes up to which a copy is sorted, so that its split does not depend on the
+order in which a server sends the facts."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What a copy is of. `address`: without secrets; `notes`: remarks of the reader."""
+
+    address: str
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The name of the data set: the address without options."""
+        return self.address.partition("?")[0]
+
+
+def fetch(address: Address, progress: Progress | None = None) -> Path:
+    """The directory of a copy of what an address names now. Nothing is kept after an error."""
+    source = SOURCES[address.scheme]
+    if os.environ.get("ONESHOT_OFFLINE") and not source.is_file:
+        raise InputError(f"{address}: $ONESHOT_OFFLINE forbids connections")
+    notes: list[str] = []
+    batches = source.read(address, notes)
+    first = next(batches, None)  # before anything is written
+    if first is None:
+        raise address.error("; ".join(["the result has no facts", *_ends(notes)]))
+    home = cache_directory() / "sources"
+    temporary = home / f".reading.{uuid.uuid4().hex}"
+    temporary.mkdir(parents=True)
+    try:
+        facts = temporary / FACTS
+        count = _write(facts, itertools.chain([first], batches), progress or (lambda _: None))
+        about = {"address": address.public, "facts": count, "notes": notes}
+        write_json(temporary / ABOUT, about)
+        digest = hashlib.sha256((temporary / ABOUT).read_bytes())
+        with facts.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+        for path in (facts, temporary):
+            sync(path)
+        target = home / f"{address.scheme}-{digest.hexdigest()[:16]}"
+        try:
+            temporary.replace(target)
+        except OSError:
+            if not (target / ABOUT).is_file():  # otherwise the same copy is already there
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync(home)
+    return target
+
+
+def copy_at(path: Path) -> Copy | None:
+    """What the directory `path` is a copy of; None if it is no copy."""
+    try:
+        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        address, notes = about["address"], about["notes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(address, str) or not isinstance(notes, list):
+        return None
+    return Copy(address, [str(note) for note in notes])
+
+
+def _ends(notes: list[str]) -> Iterator[str]:
+    """Notes without the address before them."""
+    return (note.rpartition(": ")[2] for note in notes)
+
+
+def _write(path: Path, batches: Iterator[Batch], progress: Progress) -> int:
+    """Write facts as a Parquet file, sorted if they are few. Returns their number."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    names = list(FACT_COLUMNS)
+    schema = pa.schema([(name, pa.string()) for name in names])
+    held: list[Any] = []
+    count = size = 0
+    with pyarrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+        for batch in batches:
+            table = pa.table(batch, names=names).cast(schema)
+            held.append(table)
+            count, size = count + table.num_rows, size + table.nbytes
+            progress(count)
+            if size > SORTED_BYTES:
+                for some in held:
+                    writer.write_table(some)
+                held = []
+        if held:
+            table = pa.concat_tables(held)
+            if size <= SORTED_BYTES:
+                table = table.sort_by([(name, "ascending") for name in names])
+            writer.write_table(table)
+    return count
