@@ -495,21 +495,26 @@ def test_discovered_facts_are_written_back(
     path, database = tmp_path / "run", bolt.database
     assert run("train", address, "--out", path, *SETTINGS).code == 0
     before = [list(row) for row in database.relationships]
-    found = run("discover", path, "--top", "5", "--out", address, "--json").json
+    found = run("discover", path, "--top", "60", "--out", address, "--json").json
     assert found["out"] == address
     assert database.relationships[: len(before)] == before  # nothing is removed or changed
     new = database.relationships[len(before) :]
-    assert {(start[2:], kind, end[2:]) for start, kind, end, _ in new} == {
-        (fact["head"], fact["relation"], fact["tail"]) for fact in found["facts"]
+    # Held-out facts are not in the graph of the run, but they are in the database.
+    expected = {
+        (fact["head"], fact["relation"], fact["tail"]): fact["probability"]
+        for fact in found["facts"]
+        if (fact["head"], fact["relation"], fact["tail"]) not in facts
     }
-    assert {about["source"] for *_, about in new} == {"oneshot"}
-    assert {about["probability"] for *_, about in new} == {
-        fact["probability"] for fact in found["facts"]
+    assert 0 < len(expected) < 60
+    written = {(start[2:], kind, end[2:]): about for start, kind, end, about in new}
+    assert written == {
+        fact: {"source": "oneshot", "probability": probability}
+        for fact, probability in expected.items()
     }
-    assert database.commits == [5]
+    assert (found["links"], database.commits) == (len(new), [len(new)])
     # A second time, nothing is doubled; and what was predicted is not read as a fact.
-    assert run("discover", path, "--top", "5", "--out", address).code == 0
-    assert len(database.relationships) == len(before) + 5
+    assert run("discover", path, "--top", "60", "--out", address).code == 0
+    assert len(database.relationships) == len(before) + len(new)
     assert names_of(oneshot.load(address)) == set(facts)
 
 

@@ -35,8 +35,11 @@ FIND_NODES = re.compile(
 WRITE = re.compile(
     r"UNWIND \$links AS link MATCH \(a\) WHERE elementId\(a\) = link\.head "
     r"MATCH \(b\) WHERE elementId\(b\) = link\.tail "
-    r"MERGE \(a\)-\[r:`(?P<type>(?:[^`]|``)+)` \{source: 'oneshot'\}\]->\(b\)"
-    r"(?P<set> SET r\.probability = link\.probability)?"
+    r"OPTIONAL MATCH \(a\)-\[old:`(?P<type>(?:[^`]|``)+)`\]->\(b\) "
+    r"WHERE coalesce\(old\.source, ''\) <> 'oneshot' "
+    r"WITH a, b, link\.probability AS probability, count\(old\) AS known WHERE known = 0 "
+    r"MERGE \(a\)-\[r:`(?P=type)` \{source: 'oneshot'\}\]->\(b\) "
+    r"(?P<set>SET r\.probability = probability )?RETURN count\(r\) AS written"
 )
 
 
@@ -83,22 +86,25 @@ class Database:
             named = [[str(self.name(node, found["name"])), node] for node in self.nodes]
             return ["name", "id"], [row for row in named if row[0] in values["names"]], 0
         if found := WRITE.fullmatch(query):
-            for link in values["links"]:
-                self._merge(link, found["type"].replace("``", "`"), bool(found["set"]))
-            return [], [], len(values["links"])
+            kind = found["type"].replace("``", "`")
+            count = sum(self._merge(link, kind, bool(found["set"])) for link in values["links"])
+            return ["written"], [[count]], count
         if query in self.answers:
             return (*self.answers[query], 0)
         raise FailureError("Neo.ClientError.Statement.SyntaxError", "Invalid input 'MATHC'")
 
-    def _merge(self, link: dict[str, Any], kind: str, is_set: bool) -> None:
+    def _merge(self, link: dict[str, Any], kind: str, is_set: bool) -> bool:
         for start, other, end, about in self.relationships:
-            if (start, other, end) == (link["head"], kind, link["tail"]) and about.get("source"):
+            if (start, other, end) == (link["head"], kind, link["tail"]):
+                if about.get("source") != "oneshot":
+                    return False
                 break
         else:
             about = {"source": "oneshot"}
             self.relationships.append([link["head"], kind, link["tail"], about])
         if is_set:
             about["probability"] = link["probability"]
+        return True
 
 
 class Connection(socketserver.BaseRequestHandler):

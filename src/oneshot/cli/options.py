@@ -187,6 +187,7 @@ def print_facts(
     from oneshot.data.sources import Link, write_links
 
     columns = ("score", "probability", "rank", "conflicts")
+    written = None
     if isinstance(out, Path):
         rows = (
             [fact.head, fact.relation, fact.tail, *(_cell(getattr(fact, c)) for c in columns)]
@@ -196,9 +197,10 @@ def print_facts(
     elif out is not None:
         links = [Link(fact.head, fact.relation, fact.tail, fact.probability) for fact in facts]
         with console.status(f"writing to {out}"):
-            write_links(out, lambda: links)
+            written = write_links(out, lambda: links)
     if json:
         value = {"facts": [fact.as_dict() for fact in facts], "seconds": seconds}
+        value |= {} if written is None else {"links": written}
         console.print_json(value | ({"out": str(out)} if out is not None else {}))
         return
     has_ranks = any(fact.rank is not None for fact in facts)
@@ -217,6 +219,13 @@ def print_facts(
         ],
     )
     console.note(f"{len(facts):,} facts in {seconds:.1f} s" + (f": {out}" if out else ""))
+    if written is not None:
+        console.note(relationships(written))
+
+
+def relationships(written: int) -> str:
+    """The outcome of writing to a database, for people."""
+    return f"{written:,} relationships written; facts of the database were left out"
 
 
 def _cell(value: float | None) -> str:

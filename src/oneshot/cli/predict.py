@@ -20,6 +20,7 @@ from oneshot.cli.options import (
     download,
     load_data,
     output,
+    relationships,
 )
 from oneshot.errors import InputError
 from oneshot.system import console
@@ -424,7 +425,7 @@ def answer_into_database(
         console.print_json({**value, "links": written.links, "seconds": seconds})
         return
     _report(str(address), count, seconds, written.unanswered)
-    console.note(f"{written.links:,} relationships; answers that are known facts were left out")
+    console.note(relationships(written.links))
 
 
 def _report(out: str, count: int, seconds: float, unanswered: int) -> None:

@@ -106,7 +106,7 @@ def check_target(address: Address) -> None:
 
 
 def write_links(address: Address, links: Links, progress: Progress | None = None) -> int:
-    """Write predicted facts to an address. Returns their number."""
+    """Write predicted facts to an address, without its own facts. Returns their number."""
     write = SOURCES[address.scheme].write
     assert write is not None
     return write(address, links, progress or (lambda _: None))

@@ -40,7 +40,8 @@ class Source:
     `is_file`: whether the location is a file of this machine.
     `has_parameters`: whether an address may have further options, which are for the server.
     `check(address)`: raises if nothing can be written there; None if the source is only read.
-    `write(address, links, progress)`: writes predicted facts, and returns their number.
+    `write(address, links, progress)`: writes predicted facts that are not there, and returns their
+    number.
     """
 
     form: str

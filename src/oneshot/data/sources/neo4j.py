@@ -47,37 +47,43 @@ def check_neo4j(address: Address) -> None:
 def write_neo4j(address: Address, links: Links, progress: Progress) -> int:
     """Create a relationship for each link, with the properties `probability` and `source`.
 
-    All entities must be nodes, each with a name of its own: otherwise nothing is written. A
+    All entities must be nodes, each with a name of its own: otherwise nothing is written. A link
+    that the database has as a fact is left out: the graph of a reasoner lacks held-out facts. A
     relationship that an earlier call created gets the new probability. Nothing is ever removed, and
-    other relationships are not changed. Returns the number of links.
+    other relationships are not changed. Returns the number of written links.
     """
-    count = 0
+    done = count = 0
     with _session(address, is_written=True) as session:
         ids = _node_ids(session, address, links)
         for some in _parts(links(), TRANSACTION_LINKS):
-            session.execute_write(_write, some, ids)
-            count += len(some)
-            progress(count)
+            count += session.execute_write(_write, some, ids)
+            done += len(some)
+            progress(done)
     return count
 
 
-def _write(transaction: Any, links: list[Link], ids: dict[str, str]) -> None:
-    """Create the relationships of one transaction."""
+def _write(transaction: Any, links: list[Link], ids: dict[str, str]) -> int:
+    """Create the relationships of one transaction. Returns their number."""
+    count = 0
     groups: dict[tuple[str, bool], list[dict[str, Any]]] = {}
     for link in links:
         ends = {"head": ids[link.head], "tail": ids[link.tail], "probability": link.probability}
         groups.setdefault((link.relation, link.probability is not None), []).append(ends)
     for (relation, is_calibrated), rows in groups.items():
-        # The type of a relationship cannot be a parameter.
+        name = _quoted(relation)  # the type of a relationship cannot be a parameter
         query = (
             "UNWIND $links AS link "
             "MATCH (a) WHERE elementId(a) = link.head "
             "MATCH (b) WHERE elementId(b) = link.tail "
-            f"MERGE (a)-[r:{_quoted(relation)} {{source: '{MARK}'}}]->(b)"
+            f"OPTIONAL MATCH (a)-[old:{name}]->(b) WHERE coalesce(old.source, '') <> '{MARK}' "
+            "WITH a, b, link.probability AS probability, count(old) AS known WHERE known = 0 "
+            f"MERGE (a)-[r:{name} {{source: '{MARK}'}}]->(b) "
+            # A value of null would remove the property.
+            f"{'SET r.probability = probability ' if is_calibrated else ''}"
+            "RETURN count(r) AS written"
         )
-        # A value of null would remove the property.
-        query += " SET r.probability = link.probability" if is_calibrated else ""
-        transaction.run(query, links=rows).consume()
+        count += int(transaction.run(query, links=rows).single()["written"])
+    return count
 
 
 def _node_ids(session: Any, address: Address, links: Links) -> dict[str, str]:
