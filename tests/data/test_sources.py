@@ -682,6 +682,9 @@ def test_addresses() -> None:
     assert address.public == "neo4j://[::1]:77/db?name=a%26b&query=MATCH (n) RETURN n ?"
     assert shown("neo4j://me:pass@host") == "neo4j://host"
     assert shown("facts.tsv") == "facts.tsv"
+    odd = parse_address("postgres://me:a%27b%5C%22c@host/db")
+    for form in ("a'b\\\"c", "a\\'b\\\\\"c", "a''b\\\"c", "a'b\\\\\\\"c", "a%27b%5C%22c"):
+        assert str(odd.error(f"<{form}>")) == "postgres://host/db: <***>", form
     for text in (str(address), repr(address), str(address.error("no p@ss, no p%40ss"))):
         assert "p@ss" not in text
         assert "p%40ss" not in text

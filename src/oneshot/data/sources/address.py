@@ -112,8 +112,21 @@ class Address:
 
     def _secrets(self) -> list[str]:
         plain = [self.password, *self.parameters.values(), *map(os.environ.get, _SECRETS)]
-        known = {form for secret in plain if secret for form in (secret, quote(secret, safe=""))}
+        known = {form for secret in plain if secret for form in _forms(secret)}
         return sorted(known, key=len, reverse=True)
+
+
+def _forms(secret: str) -> list[str]:
+    """How a message may contain a secret: as it is, in a URL, and in quotes of several kinds."""
+    escaped = secret.replace("\\", "\\\\")
+    return [
+        secret,
+        quote(secret, safe=""),
+        escaped.replace("'", "\\'"),
+        escaped.replace('"', '\\"'),
+        secret.replace("'", "''"),
+        repr(secret)[1:-1],
+    ]
 
 
 def _without_user(scheme: str, location: str, form: str) -> tuple[str, str | None, str | None]:

@@ -40,7 +40,7 @@ def read_server(address: Address, notes: list[str]) -> Iterator[Batch]:
     target = _postgres_target(address) if is_postgres else _mysql_target(address)
     with closing(duckdb.connect(":memory:")) as connection:
         _load_extension(connection, extension, address, duckdb)
-        with _readable(address, duckdb):
+        with _readable(address, duckdb, hidden=target):
             connection.execute(
                 f"ATTACH {_text(target)} AS {_ATTACHED} (TYPE {extension}, READ_ONLY)"
             )
@@ -152,15 +152,18 @@ def _quoted(name: str) -> str:
 
 
 @contextmanager
-def _readable(address: Address, duckdb: Any) -> Iterator[None]:
-    """Raise errors of DuckDB as `InputError`."""
+def _readable(address: Address, duckdb: Any, hidden: str = "") -> Iterator[None]:
+    """Raise errors of DuckDB as `InputError`; `hidden`: a part of them that is not shown."""
     import pyarrow as pa
 
     try:
         yield
     except (duckdb.Error, pa.ArrowException) as error:
         # The other lines repeat the query.
-        raise address.error(str(error).strip().partition("\n")[0]) from error
+        message = str(error).strip().partition("\n")[0]
+        for form in (hidden, _text(hidden)[1:-1]) if hidden else ():
+            message = message.replace(form, str(address))
+        raise address.error(message) from error
 
 
 DUCKDB = Source(
