@@ -101,7 +101,9 @@ def endpoint(facts: list[Fact], monkeypatch: pytest.MonkeyPatch) -> Iterator[End
     for fact in facts:
         store.add(oxigraph.Quad(*(nodes(IRI + name.replace(" ", "_")) for name in fact)))
     for number in range(7):
-        store.add(oxigraph.Quad(nodes(f"{IRI}a"), nodes(f"{IRI}age"), oxigraph.Literal(number)))
+        store.add(
+            oxigraph.Quad(nodes(f"{IRI}a"), nodes(f"{IRI}age"), oxigraph.Literal(str(number)))
+        )
     store.add(oxigraph.Quad(nodes(f"{IRI}a"), nodes(f"{IRI}r"), oxigraph.BlankNode()))
     with sparql_endpoint(store) as running:
         yield running

@@ -164,10 +164,8 @@ def predict(
     given = [name for name, value in several.items() if value]
     if queries is None and given:
         raise InputError(f"{given[0]} needs a file of queries; name it with --queries")
-    target = None if out is None else output(out)
+    target = None if out is None else _target(out, given)
     is_parts = isinstance(target, Path) and is_directory_of_parts(target, given)
-    if target is not None and not isinstance(target, Path):
-        _check_database(target, given)
     # The workers of a cluster choose their own devices.
     torch_device = find_device("cpu" if dask is not None else device)
     opened = Run.open(run, settings or ())
@@ -197,10 +195,7 @@ def predict(
     reasoner = opened.reasoner if graph is None else opened.reasoner_on(graph)
     reasoner.to(torch_device)
     if queries is not None and target is not None:
-        if isinstance(target, Path):
-            answer_into_file(reasoner, queries, target, options, batch_size, json)
-        else:
-            answer_into_database(reasoner, queries, target, options, batch_size, json)
+        answer_into(reasoner, queries, target, options, batch_size, json)
         return
     started = time.perf_counter()
     asked = [entity or "", *also] if also else entity or ""
@@ -328,14 +323,20 @@ def is_directory_of_parts(out: Path, given: Sequence[str]) -> bool:
     return bool(given) or not ending or out.is_dir()
 
 
-def _check_database(address: "Address", given: Sequence[str]) -> None:
-    """Raise if answers cannot be written to a database. `given`: options that need a directory."""
+def _target(out: str, given: Sequence[str]) -> "Path | Address":
+    """Where the answers go; raises if a database does not accept them.
+
+    `given`: the options in use that need a directory.
+    """
     from oneshot.data.sources import check_target
 
-    if given:
-        raise InputError(f"{given[0]} needs a directory as --out, not a database")
-    with console.status(f"connecting to {address}"):
-        check_target(address)
+    target = output(out)
+    if not isinstance(target, Path):
+        if given:
+            raise InputError(f"{given[0]} needs a directory as --out, not a database")
+        with console.status(f"connecting to {target}"):
+            check_target(target)
+    return target
 
 
 def answer_into_parts(job: "Job", workers: int | None, dask: str | None, json: bool) -> None:
@@ -358,6 +359,21 @@ def answer_into_parts(job: "Job", workers: int | None, dask: str | None, json: b
         console.note(f"{value['out']}: all {value['queries']:,} queries are already answered")
     else:
         _report(value["out"], value["queries"], value["seconds"], value["unanswered"])
+
+
+def answer_into(
+    reasoner: "Reasoner",
+    queries: Path,
+    target: "Path | Address",
+    options: "AnswerOptions",
+    batch_size: int | None,
+    json: bool,
+) -> None:
+    """Answer a file of queries into a file or a database."""
+    if isinstance(target, Path):
+        answer_into_file(reasoner, queries, target, options, batch_size, json)
+    else:
+        answer_into_database(reasoner, queries, target, options, batch_size, json)
 
 
 def answer_into_file(
