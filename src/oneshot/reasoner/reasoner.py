@@ -328,9 +328,7 @@ class Reasoner:
             found.num_edges,
         )
 
-    def allowed(
-        self, relation: int, options: AnswerOptions
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def allowed(self, relation: int, options: AnswerOptions) -> tuple[Tensor | None, Tensor | None]:
         """The entities that may be answers to a query, by id, and those to add to its subgraph.
 
         → (int64 [m], or None for all; int64 [1, m], or None for none)
