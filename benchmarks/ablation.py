@@ -208,8 +208,9 @@ def measure(job: Job, device_name: str) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     last = state.history[-1]
     reasoner = trainer.reasoner
-    more = min(2 * (config.sampler.entity_ratio or 1.0), 1.0)
-    sampler = reasoner.sampler.with_entity_ratio(more)
+    ratio = config.sampler.entity_ratio
+    assert isinstance(ratio, float)
+    sampler = reasoner.sampler.with_entity_ratio(min(2 * ratio, 1.0))
     with_more = evaluate(
         Reasoner(reasoner.graph, sampler, reasoner.predictor), data.valid, trainer.known
     )
