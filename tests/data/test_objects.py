@@ -524,3 +524,26 @@ def test_a_run_of_an_object_contains_its_graph(tmp_path: Path) -> None:
     again = Reasoner.load(tmp_path / "run")
     found = [answer.entity for answer in again.predict("ann", "knows")]
     assert found == [answer.entity for answer in reasoner.predict("ann", "knows")]
+
+
+# The page -----------------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pandas", "networkx"):
+        package(name)
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 6
+    found: dict[str, Any] = {}
+    for block in blocks[:-1]:
+        exec(compile(block, "docs/objects.md", "exec"), found)
+        assert isinstance(found["data"], oneshot.Dataset)
+    assert splits_of(found["same"]) == splits_of(load("umls"))
+    frame = found["frame"]
+    is_shown = (frame.split != "test") | (frame.groupby("split").cumcount() < 50)
+    found["frame"] = frame[is_shown]  # so that it takes less time
+    assert "minutes=5" in blocks[-1]
+    short = blocks[-1].replace("minutes=5", "minutes=0.02")
+    exec(compile(short, "docs/objects.md", "exec"), found)
+    assert found["predictor"].reasoner_.calibration is not None
