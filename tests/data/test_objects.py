@@ -1,6 +1,7 @@
 """Tests of objects: from the structures of other packages to a data set, and back."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -293,6 +294,14 @@ def test_networkx_edges_need_relations() -> None:
     graph = networkx.MultiDiGraph([("a", "b"), ("b", "c")])
     with pytest.raises(InputError, match=r"the edge from 'a' to 'b' has no relation; set its"):
         load(graph)
+    graph = networkx.DiGraph()
+    graph.add_edge("a", "b", relation=float("nan"))
+    with pytest.raises(InputError, match=r"the edge from 'a' to 'b' has no relation"):
+        load(graph)
+    graph.add_edge("a", "b", relation="r", split="train")
+    graph.add_edge("b", "a", relation="r")
+    with pytest.raises(InputError, match="'split' has the value None, expected train, valid or"):
+        load(graph)
 
 
 def test_rdf_literals_and_blank_nodes() -> None:
@@ -359,6 +368,9 @@ def test_splits_of_pyg() -> None:
     parts |= {f"{s}_edge_type": label[n : n + 2] for n, s in enumerate(SPLITS)}
     found = load(Data(num_nodes=4, **parts))  # as in RelLinkPredDataset
     assert found.valid.tolist() == [[1, 1, 2], [2, 0, 3]]
+    del parts["valid_edge_type"]
+    with pytest.raises(InputError, match="Data: no valid split"):
+        load(Data(num_nodes=4, **parts))
     with pytest.raises(InputError, match=r"Data: expected edge_index \[2, n\] and edge_type"):
         load(Data(edge_index=ends))
 
@@ -398,6 +410,10 @@ WRONG: list[tuple[Any, str]] = [
     ({"h": ["a"], "r": ["r"], "t": []}, "dict: the columns differ in length"),
     ([("a", "r")], r"list, fact 1: expected \(head, relation, tail\), found \('a', 'r'\)"),
     ([("a", "r", "b"), ("a", "r", "b", 1)], "list, fact 2: expected"),
+    ([FACTS[0], dict(zip(TABLE, FACTS[0], strict=True))], "list, fact 2: expected"),
+    ([dict(zip(TABLE, FACTS[0], strict=True)), {"head": "a"}], "fact 2: the relation is missing"),
+    ({"h": "a", "r": "r", "t": "b"}, "dict: 'h' must be a list of names, not 'a'"),
+    ({"h": ["a"], "r": 1, "t": ["b"]}, "dict: 'r' must be a list of names, not 1"),
     (["abc"], "list, fact 1: expected .* found 'abc'"),
     ([1, 2, 3], "list, fact 1: expected .* found 1"),
     ([("a", "r", None)], "list, fact 1: the tail is missing"),
@@ -472,6 +488,15 @@ def test_round_trip(make: Callable[[], Dataset], structure: str) -> None:
     assert set(again.entities) == set(data.entities) - lost
     if structure == "pyg":  # the ids as well
         assert again.graph.fingerprint == data.graph.fingerprint
+
+
+def test_no_package_is_imported_for_other_objects() -> None:
+    code = (
+        "import sys, oneshot; oneshot.load([('a', 'r', 'b')]); "
+        "print({'networkx', 'polars', 'rdflib', 'torch_geometric', 'sklearn'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
 def test_a_data_set_is_loaded_as_itself() -> None:

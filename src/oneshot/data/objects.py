@@ -262,8 +262,8 @@ def _names(column: Any, label: str, where: str) -> Any:
     missing = pc.index(pc.is_null(column, nan_is_null=True), True).as_py()
     if missing >= 0:
         raise InputError(
-            f"{where}, fact {missing + 1}: the {label} is missing (None or NaN); drop such facts, "
-            "for example with dropna()"
+            f"{where}, fact {missing + 1}: the {label} is missing (None or NaN); drop such facts "
+            "first"
         )
     try:
         column = _texts(column)
@@ -275,7 +275,7 @@ def _names(column: Any, label: str, where: str) -> Any:
     if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
         raise InputError(
             f"{where}: the {label} has the type {column.type}, but names are strings or integers; "
-            "convert it, for example with astype(str)"
+            "convert it to strings"
         )
     empty = pc.index(pc.equal(column, ""), True).as_py()
     if empty >= 0:
@@ -343,8 +343,10 @@ def _read_arrow(stream: Any, where: str) -> ObjectFacts:
 
 
 def _read_mapping(columns: Mapping[Any, Any], where: str) -> ObjectFacts:
-    lengths = {len(column) for column in columns.values()}
-    if len(lengths) > 1:
+    for label, column in columns.items():
+        if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
+            raise InputError(f"{where}: {label!r} must be a list of names, not {shown(column)}")
+    if len({len(column) for column in columns.values()}) > 1:
         raise InputError(f"{where}: the columns differ in length")
     values = list(columns.values())
     return _from_columns([str(name) for name in columns], lambda place: values[place], where)
@@ -401,7 +403,8 @@ def _read_triples(rows: Iterable[Any], where: str) -> ObjectFacts:
         return _read_arrow(pa.Table.from_pylist(found), where)
     if not kinds <= {tuple, list} or not set(map(len, found)) <= {3}:
         for number, row in enumerate(found, 1):
-            if isinstance(row, str | bytes) or not hasattr(row, "__getitem__") or len(row) != 3:
+            is_row = hasattr(row, "__getitem__") and not isinstance(row, str | bytes | Mapping)
+            if not is_row or len(row) != 3:
                 raise InputError(
                     f"{where}, fact {number}: expected (head, relation, tail), found {shown(row)}"
                 )
@@ -484,8 +487,9 @@ def _read_networkx(graph: Any, where: str) -> ObjectFacts:
 def _edge_relation(key: Any, data: Mapping[Any, Any]) -> Any:
     """The relation of an edge, or None: an attribute, or the key unless it is a mere number."""
     for attribute in _RELATION_ATTRIBUTES:
-        if data.get(attribute) is not None:
-            return data[attribute]
+        found = data.get(attribute)
+        if found is not None and found == found:  # NaN, as in a frame, differs from itself
+            return found
     return None if isinstance(key, int) else key
 
 
@@ -583,7 +587,8 @@ def _node_names(data: Any, kind: str, where: str) -> Any:
     attribute = next((name for name in _NAME_ATTRIBUTES if name in store), None)
     if attribute is not None:
         given = store[attribute]
-        names = _names(_chunked(list(given), f"{attribute} of {kind!r}", where), kind, where)
+        given = given.tolist() if hasattr(given, "tolist") else list(given)
+        names = _names(_chunked(given, f"{attribute} of {kind!r}", where), kind, where)
         return names.cast(pa.string()).combine_chunks()
     if "num_nodes" in store or getattr(store, "can_infer_num_nodes", False):
         count = max(count, store.num_nodes)
@@ -600,13 +605,14 @@ def _read_homogeneous(data: Any, where: str) -> ObjectFacts:
     entities, relations = _given_names(data, where)
     splits: NDArray[np.int64] | None = None
     if "train_edge_index" in data and "train_edge_type" in data:  # as in RelLinkPredDataset
-        parts = [
-            _read_pair((data[f"{split}_edge_index"], data[f"{split}_edge_type"]), where)
-            for split in SPLITS
-            if f"{split}_edge_index" in data
-        ]
-        columns = [np.concatenate([part.columns[place] for part in parts]) for place in range(3)]
-        splits = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        parts = {
+            place: _read_pair((data[f"{split}_edge_index"], data[f"{split}_edge_type"]), where)
+            for place, split in enumerate(SPLITS)
+            if f"{split}_edge_index" in data and f"{split}_edge_type" in data
+        }
+        every = list(parts.values())
+        columns = [np.concatenate([part.columns[place] for part in every]) for place in range(3)]
+        splits = np.repeat(list(parts), [len(part) for part in every])
         return ObjectFacts(columns, True, splits, entities=entities, relations=relations)
     if "edge_index" not in data or "edge_type" not in data:
         raise InputError(f"{where}: expected edge_index [2, n] and edge_type [n] in it")
