@@ -13,6 +13,7 @@ seeds, and the difference from `base` over the seeds that both have. The test sp
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -208,8 +209,9 @@ def measure(job: Job, device_name: str) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     last = state.history[-1]
     reasoner = trainer.reasoner
-    more = min(2 * (config.sampler.entity_ratio or 1.0), 1.0)
-    sampler = reasoner.sampler.with_entity_ratio(more)
+    ratio = config.sampler.entity_ratio
+    assert isinstance(ratio, float)
+    sampler = reasoner.sampler.with_entity_ratio(min(2 * ratio, 1.0))
     with_more = evaluate(
         Reasoner(reasoner.graph, sampler, reasoner.predictor), data.valid, trainer.known
     )
@@ -268,7 +270,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             ]
             gain = f"{statistics.mean(gains):+.4f}" if gains else ""
             some = next(iter(found.values()))
-            twice = statistics.mean(row["valid_mrr_twice"] for row in found.values())
+            twice = statistics.mean(row.get("valid_mrr_twice", math.nan) for row in found.values())
             lines.append(
                 f"  {name:16s} {mean:.4f} {gain:>8s}  {len(found)} seeds  coverage "
                 f"{some['coverage']:.3f}  {some['queries_per_second']:,.0f} queries/s  with twice "

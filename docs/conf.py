@@ -24,6 +24,7 @@ NAVIGATION = {
         "sources",
         "command-line",
         "python",
+        "objects",
         "foundation",
         "predict",
         "discover",

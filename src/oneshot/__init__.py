@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from oneshot.samplers._pagerank import pagerank, ppr
     from oneshot.samplers.neighbourhood import Neighbourhood, TopScores, neighbourhood
     from oneshot.subgraph import SubgraphBatch
+    from oneshot.training.estimator import LinkPredictor
     from oneshot.training.plan import plan
     from oneshot.training.trainer import fit
 
@@ -59,6 +60,7 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "Explanation": "reasoner.explanation",
     "KnowledgeGraph": "graph.graph",
+    "LinkPredictor": "training.estimator",
     "Neighbourhood": "samplers.neighbourhood",
     "TopScores": "samplers.neighbourhood",
     "neighbourhood": "samplers.neighbourhood",
@@ -95,6 +97,7 @@ __all__ = [
     "FittedSampler",
     "InputError",
     "KnowledgeGraph",
+    "LinkPredictor",
     "MissingPackageError",
     "Neighbourhood",
     "OneshotError",

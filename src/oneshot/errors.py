@@ -78,12 +78,16 @@ class MissingPackageError(OneshotError):
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional package, or raise an error that names the extra to install."""
+    """Import an optional package, or raise an error that names the extra to install.
+
+    `extra`: empty for a package that belongs to no extra.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        wanted = f"'one-shot-subgraph[{extra}]'" if extra else module.partition(".")[0]
         raise MissingPackageError(
-            f"{purpose} needs the package {error.name!r}: pip install 'one-shot-subgraph[{extra}]'"
+            f"{purpose} needs the package {error.name!r}: pip install {wanted}"
         ) from error
 
 

@@ -29,7 +29,14 @@ SHAPES: list[dict[str, Any]] = [
     {"gate": True, "gate_mask": "reached", "shortcut": True, "activation": "tanh", "concat": True},
     {"gate": False, "initial": "binary", "readout": "dot", "activation": "identity"},
     {"gate": False, "norm": True, "shortcut": True, "aggregate_over": "graph", "readout": "mlp"},
-    {"gate": True, "reinject": True, "readout": "mlp", "concat": True, "initial": "binary"},
+    {
+        "gate": True,
+        "reinject": True,
+        "readout": "mlp",
+        "concat": True,
+        "initial": "binary",
+        "relation_rank": 2,
+    },
 ]
 
 

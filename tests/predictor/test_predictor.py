@@ -304,3 +304,18 @@ def test_neighbours_outside_the_subgraph_send_zeros(aggregate: str) -> None:
     torch.testing.assert_close(*scores["graph"])
     if aggregate != "max":  # the highest message may be the same
         assert not torch.allclose(*scores["subgraph"])
+
+
+def test_relation_weights_of_low_rank_have_fewer_parameters() -> None:
+    shape = {"message": "nbfnet", "dim": 16, "num_layers": 2, "gate": False}
+    full, low = (
+        Predictor(PredictorConfig(**shape, relation_rank=rank), 5)  # type: ignore[arg-type]
+        for rank in (0, 3)
+    )
+    kinds, dim, layers = 11, 16, 2
+    saved = layers * (dim * kinds * dim - (3 * kinds * dim + dim * 3))
+    assert full.num_parameters - low.num_parameters == saved
+    # The weights of all queries span a space of that rank.
+    table, _ = low.layers[0].message.terms(torch.zeros(1, dim), low.query(torch.arange(11)))
+    weights = table.reshape(11, -1) - low.layers[0].message.weights[1].bias
+    assert int(torch.linalg.matrix_rank(weights.detach(), atol=1e-5)) == 3

@@ -8,7 +8,9 @@ import torch
 from tests.support.samples import chain_world
 
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
+from oneshot.data.dataset import both_directions
 from oneshot.data.load import family
+from oneshot.predictor import Predictor
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.answers import Calibration, evidence
 from oneshot.reasoner.build import build_reasoner
@@ -17,9 +19,13 @@ from oneshot.reasoner.calibration import (
     _fit_logistic,
     _fitted,
     calibrate,
+    calibrate_on_graphs,
     calibration_error,
+    judge_answers,
     reliability,
 )
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
 from oneshot.training.trainer import fit
 
 
@@ -183,3 +189,41 @@ def test_the_reliability_curve_counts_and_averages() -> None:
     expected = (0.05 + 2 * abs(0.13 - 0.5) + 2 * abs(0.975 - 0.5)) / 5
     assert calibration_error(probabilities, holds) == pytest.approx(expected)
     assert calibration_error(probabilities[:0], holds[:0]) == 0.0
+
+
+def test_graphs_with_other_relations_share_one_fit() -> None:
+    judges = []
+    for size, seed in ((30, 0), (40, 1), (35, 2)):
+        data = chain_world(size, seed=seed)
+        torch.manual_seed(0)
+        shape = PredictorConfig(num_layers=2, dim=4, attention_dim=2)
+        predictor = Predictor(shape, data.graph.num_relations)
+        judges.append((Reasoner(data.graph, PPRSampler(0.5), predictor), data))
+    found = calibrate_on_graphs(judges, limit=8)
+    assert found.queries == 24
+    assert not found.offsets
+    assert found.error is not None
+    # A fit to the others judges each graph.
+    expected = []
+    for number, (reasoner, data) in enumerate(judges):
+        others = calibrate_on_graphs([j for n, j in enumerate(judges) if n != number], limit=8)
+        order = torch.randperm(2 * len(data.valid), generator=torch.Generator().manual_seed(0))
+        queries = both_directions(data.valid, data.graph.num_relations)[0].unique(dim=0)
+        judged = judge_answers(reasoner, queries[order[:8]], data.valid, data.train)
+        chances = [others.probability(value) for value in judged.evidence.tolist()]
+        expected.append(calibration_error(torch.tensor(chances), judged.holds))
+    assert found.error == pytest.approx(sum(expected) / 3, abs=1e-6)
+    assert calibrate_on_graphs(judges[:1]).error is None
+
+
+def test_the_fit_stays_finite_for_nearly_separable_labels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    low = -5 + 0.3 * torch.randn(288, generator=generator)
+    high = -0.3 + 0.3 * torch.randn(32, generator=generator)
+    labels = torch.cat([torch.zeros(288), torch.ones(32)])
+    for flipped in range(4):
+        labels[flipped] = 0 if flipped == 0 else 1
+        slope, offset = _fit_logistic(torch.cat([low, high]), labels)
+        chances = torch.sigmoid(slope * torch.cat([low, high]) + offset)
+        assert float(chances[288:].mean()) > 0.8
+        assert float(chances[:288].mean()) < 0.1

@@ -4,25 +4,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from oneshot.batch.queries import read_queries
 from oneshot.data.formats import FORMATS
 from oneshot.errors import InputError
-from oneshot.reasoner.answers import AnswerOptions, Prediction
+from oneshot.reasoner.answers import COLUMNS, AnswerOptions, Prediction, answer_rows
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.files import replacing
-
-COLUMNS = {
-    "entity": str,
-    "relation": str,
-    "rank": int,
-    "answer": str,
-    "score": float,
-    "probability": float,
-    "known": bool,
-}
-"""Columns of tables of answers: one row per answer, best first, `rank` counts from 1."""
 
 JSON_LINES = ".jsonl"
 ENDINGS = (JSON_LINES, *(suffix for suffix, found in FORMATS.items() if found.write_rows))
@@ -84,17 +72,3 @@ def _write_json_lines(path: Path, predictions: Iterable[Prediction]) -> None:
         for found in predictions:
             line = json.dumps(found.as_dict(), ensure_ascii=False)
             file.write(_LINE_ENDS.sub(lambda end: f"\\u{ord(end[0]):04x}", line) + "\n")
-
-
-def answer_rows(found: Prediction) -> Iterator[tuple[Any, ...]]:
-    """The answers of a prediction as rows of `COLUMNS`."""
-    for rank, answer in enumerate(found, 1):
-        yield (
-            found.entity,
-            found.relation,
-            rank,
-            answer.entity,
-            answer.score,
-            answer.probability,
-            answer.known,
-        )

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from oneshot.batch.answers import COLUMNS, answer_rows
 from oneshot.batch.manifest import Manifest, part_name, read_manifest
 from oneshot.batch.source import Source, opened_as
 from oneshot.data.formats.parquet import schema_of, write_table
 from oneshot.errors import InputError, OneshotError
-from oneshot.reasoner.answers import Prediction
+from oneshot.reasoner.answers import COLUMNS, Prediction, answer_rows
 from oneshot.system.files import replacing
 from oneshot.system.workers import Outcome, Task
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,11 +18,13 @@ from oneshot.graph.fact_keys import combined_key
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.storage import save_graph
 from oneshot.graph.vocabulary import Vocabulary
+from oneshot.system.notebook import html_table, titled
 
 Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 _PIECE = 1 << 20  # facts per chunk
+_SHOWN = 3  # facts in a notebook
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,49 @@ class Dataset:
         about = {"name": self.name, "duplicates": self.duplicates, "notes": list(self.notes)}
         about["rules"] = [[rule.head, list(rule.body)] for rule in self.rules]
         save_graph(Path(path), self.graph, {"valid": self.valid, "test": self.test}, about)
+
+    # `objects` imports this module. `load` reads the objects back, as the same facts in the same
+    # splits.
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame of all facts by name: head, relation, tail, split."""
+        from oneshot.data.objects import to_pandas
+
+        return to_pandas(self)
+
+    def to_networkx(self) -> Any:
+        """A networkx MultiDiGraph: entities as nodes, facts as edges with their relation as key.
+
+        The edges have the attributes `relation` and `split`.
+        """
+        from oneshot.data.objects import to_networkx
+
+        return to_networkx(self)
+
+    def to_pyg(self) -> Any:
+        """A PyG `Data` with the ids of this data set.
+
+        `edge_index` int64 [2, n], `edge_type` int64 [n], `train_mask`, `val_mask` and `test_mask`
+        bool [n], and the names, `entities` and `relations`.
+        """
+        from oneshot.data.objects import to_pyg
+
+        return to_pyg(self)
+
+    def _repr_html_(self) -> str:
+        """The size of the data set and its first facts, for notebooks."""
+        about = {"entities": len(self.entities), "relations": len(self.relations)}
+        about |= {"train": self.graph.num_facts, "valid": len(self.valid), "test": len(self.test)}
+        some = [
+            (self.entities[head], self.relations[relation], self.entities[tail])
+            for head, relation, tail in self.graph.facts[:_SHOWN].tolist()
+        ]
+        return titled(
+            self.name,
+            html_table(tuple(about), [tuple(about.values())]),
+            html_table(("head", "relation", "tail"), some),
+            notes=self.notes,
+        )
 
 
 def both_directions(facts: Tensor, num_relations: int) -> tuple[Tensor, Tensor]:

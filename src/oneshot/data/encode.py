@@ -63,10 +63,10 @@ def _number_names(
         order = pc.sort_indices(names)
         new_id = np.empty(len(names), np.int64)
         new_id[order.to_numpy()] = np.arange(len(names))
-        vocabulary = _from_arrow(names.take(order), kind)
+        vocabulary = vocabulary_of(names.take(order), kind)
     else:
         vocabulary = given
-        new_id = _look_up(names, given)
+        new_id = look_up(names, given)
     ids = new_id[encoded.indices.to_numpy()]
     unknown = np.flatnonzero(ids < 0)
     sizes = [len(part) for column in columns for part in column]
@@ -85,21 +85,27 @@ def _number_names(
     return [parts[i : i + rows] for i in range(0, len(parts), rows)], vocabulary
 
 
-def _look_up(names: Any, vocabulary: Vocabulary) -> NDArray[np.int64]:
+def look_up(names: Any, vocabulary: Vocabulary) -> NDArray[np.int64]:
     """The id of each name of a pyarrow string array in a vocabulary, -1 if absent; int64 [n]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    known = pa.LargeStringArray.from_buffers(
+    found = pc.index_in(names.cast(pa.large_string()), value_set=arrow_names(vocabulary))
+    return np.asarray(found.fill_null(-1), dtype=np.int64)
+
+
+def arrow_names(vocabulary: Vocabulary) -> Any:
+    """The names of a vocabulary as a pyarrow array of large strings, which shares its memory."""
+    import pyarrow as pa
+
+    return pa.LargeStringArray.from_buffers(
         len(vocabulary),
         pa.py_buffer(np.ascontiguousarray(vocabulary.offsets)),
         pa.py_buffer(np.ascontiguousarray(vocabulary.blob)),
     )
-    found = pc.index_in(names.cast(pa.large_string()), value_set=known)
-    return np.asarray(found.fill_null(-1), dtype=np.int64)
 
 
-def _from_arrow(names: Any, kind: str) -> Vocabulary:
+def vocabulary_of(names: Any, kind: str) -> Vocabulary:
     """The vocabulary of a pyarrow string array of distinct names."""
     import pyarrow as pa
 
@@ -135,6 +141,6 @@ def _numbers_used(
         path = next(s.path for s in splits for p in places if largest in s.columns[p])
         raise InputError(
             f"{path}: {kind} id {largest} is too large for {used:,} facts; ids start "
-            f"at 0; for larger gaps use a directory of splits with the names in {names_file}"
+            f"at 0; for larger gaps use names, or a directory of splits with {names_file}"
         )
     return Vocabulary.numbered(max(largest + 1, 1), kind)

@@ -1,10 +1,11 @@
 """Loading of data sets.
 
 `load` accepts a bundled name, a directory of splits, one file of triples (split automatically), a
-saved graph, the address of a database or service, or a name that is looked up in `$ONESHOT_DATA`
-and the cache.
+saved graph, the address of a database or service, a name that is looked up in `$ONESHOT_DATA` and
+the cache, or an object that holds facts.
 """
 
+import os
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from oneshot.data.locate import (
     locate,
     look_for,
 )
+from oneshot.data.objects import read_object
 from oneshot.data.sources import is_address, parse_address, source_file
 from oneshot.data.sources.cache import copy_at, fetch
 from oneshot.data.split import check_shares, split_facts, split_notes
@@ -51,19 +53,29 @@ LARGE_SOURCE = 1 << 28
 
 
 def load(
-    source: str | Path, *, seed: int = 0, valid_share: float = 0.1, test_share: float = 0.1
+    source: object, *, seed: int = 0, valid_share: float = 0.1, test_share: float = 0.1
 ) -> Dataset:
-    """The data set that `source` names.
+    """The data set that `source` names or holds.
 
     A bundled name (`world`, `umls`), `family:PEOPLE`, `rules:ENTITIES:RELATIONS`,
     `random:ENTITIES:FACTS`, `power-law:ENTITIES:FACTS`, a directory with train, valid and test
     files, a saved graph, one file of triples, or the name of a directory in `$ONESHOT_DATA` or in
     the cache. Public data sets (`WN18RR`, `ogbl-wikikg2`, see `data.public.catalogue`) are
     downloaded into the cache. An address of `data.sources` (`duckdb:FILE?table=NAME`,
-    `neo4j://HOST`) is read and copied into the cache, as a single file. A single file is split at
-    random with `seed`: `valid_share` and `test_share` of its facts are held out, and every entity
-    and relation stays in train.
+    `neo4j://HOST`) is read and copied into the cache.
+
+    Or an object: a pandas or polars DataFrame, a pyarrow Table or another object with
+    `__arrow_c_stream__`, an iterable of (head, relation, tail), an array [n, 3], a networkx, rdflib
+    or PyG graph, a pair (edge_index [2, n], edge_type [n]), or a dict of such objects with the keys
+    train, valid and test. Integers in arrays and in a PyG `Data` are ids, elsewhere they are names.
+
+    A single file, address or object is split at random with `seed`: `valid_share` and `test_share`
+    of its facts are held out, and every entity and relation stays in train.
     """
+    if isinstance(source, Dataset):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        return _load_object(source, seed, valid_share, test_share)
     options = {"seed": seed, "valid_share": valid_share, "test_share": test_share}
     name = str(source)
     if is_address(name):
@@ -89,7 +101,10 @@ def _load(name: str, seed: int, valid_share: float, test_share: float) -> Datase
         return _load_saved(path)
     files = _located(path)
     if len(files.splits) == 1:
-        return _load_single_file(files, seed, valid_share, test_share)
+        raw = read_facts(files.splits[0])
+        copied = copy_at(path)
+        raw.notes[:0] = [] if copied is None else copied.notes
+        return _split(files.name, raw, None, None, seed, valid_share, test_share)
     return _load_directory(files)
 
 
@@ -158,23 +173,36 @@ def _assemble(
     )
 
 
-def _load_single_file(
-    files: SourceFiles, seed: int, valid_share: float, test_share: float
+def _load_object(source: object, seed: int, valid_share: float, test_share: float) -> Dataset:
+    found = read_object(source)
+    if len(found.splits) > 1:
+        return _assemble(found.name, found.splits, found.entities, found.relations)
+    shares = (valid_share, test_share)
+    return _split(found.name, found.splits[0], found.entities, found.relations, seed, *shares)
+
+
+def _split(
+    name: str,
+    raw: RawFacts,
+    entities: Vocabulary | None,
+    relations: Vocabulary | None,
+    seed: int,
+    valid_share: float,
+    test_share: float,
 ) -> Dataset:
-    raw = read_facts(files.splits[0])
-    (facts,), entities, relations = numbered([raw], None, None)
+    """The data set of raw facts that are split at random, without duplicates."""
+    (facts,), entities, relations = numbered([raw], entities, relations)
     rows = first_occurrences(facts, len(entities), len(relations))
     duplicates = len(facts) - len(rows)
     train, valid, test = split_facts(facts[rows], seed, valid_share, test_share)
     notes = split_notes(len(rows), len(valid), len(test), seed, valid_share, test_share)
-    copied = copy_at(files.splits[0].parent)
     return Dataset(
-        name=files.name,
+        name=name,
         graph=KnowledgeGraph.from_distinct(train, entities, relations),
         valid=torch.from_numpy(valid),
         test=torch.from_numpy(test),
         duplicates=duplicates,
-        notes=[*(copied.notes if copied else ()), *raw.notes, *notes],
+        notes=[*raw.notes, *notes],
     )
 
 

@@ -14,6 +14,7 @@ from oneshot.errors import InputError
 from oneshot.evaluation.cases import cases
 from oneshot.evaluation.coverage import components
 from oneshot.ranking import (
+    METRICS,
     KnownFacts,
     Metrics,
     Uncovered,
@@ -27,6 +28,9 @@ from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.distributed import Team
+from oneshot.system.notebook import folded, html_table, titled
+
+_SHOWN = 10  # relations in a notebook
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,22 @@ class Report:
         return (
             f"{self.metrics}  coverage {self.coverage:.4f}  "
             f"({self.queries:,} queries, {self.seconds:.1f} s)"
+        )
+
+    def _repr_html_(self) -> str:
+        """The metrics, and on a click those of the relations with most queries, for notebooks."""
+        low, high = self.interval
+        titles = [METRICS[name].title for name in self.metrics.as_dict()]
+        columns = [*titles, "coverage", "queries"]
+        values = [*self.metrics.as_dict().values(), self.coverage, self.queries]
+        some = sorted(self.per_relation.items(), key=lambda pair: -pair[1]["queries"])[:_SHOWN]
+        rows = [(name, *(part[key] for key in part)) for name, part in some]
+        title = f"{len(rows)} of {len(self.per_relation)} relations"
+        return titled(
+            "Evaluation",
+            html_table(columns, [values]),
+            folded(title, html_table(["relation", *columns], rows)),
+            notes=[f"95% interval of the MRR {low:.4f} to {high:.4f}, {self.seconds:.1f} s"],
         )
 
 

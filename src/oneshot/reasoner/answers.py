@@ -9,15 +9,27 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypedDict, ove
 import torch
 from torch import Tensor
 
-from oneshot.errors import InputError
+from oneshot.errors import InputError, require
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.notebook import html_table, titled
 
 if TYPE_CHECKING:
     from oneshot.reasoner.explanation import Explanation
 
 Rivals = Literal["unknown", "all"]
 """Entities that an answer is compared with: those that are not known answers, or all."""
+
+COLUMNS = {
+    "entity": str,
+    "relation": str,
+    "rank": int,
+    "answer": str,
+    "score": float,
+    "probability": float,
+    "known": bool,
+}
+"""Columns of tables of answers: one row per answer, best first, `rank` counts from 1."""
 
 # More evidence than this, for or against, does not change a probability.
 _MOST_EVIDENCE = 50.0
@@ -141,6 +153,24 @@ class Prediction(Sequence[Answer]):
         }
         return value if self.error is None else {**value, "error": self.error}
 
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with one row per answer and the columns of `COLUMNS`."""
+        pandas = require("pandas", "", "to_pandas")
+        frame = pandas.DataFrame(list(answer_rows(self)), columns=list(COLUMNS))
+        # A column of nothing, or of None alone, has no type of its own.
+        return frame.astype(
+            {"rank": "int64", "score": "float64", "probability": "float64", "known": "bool"}
+        )
+
+    def _repr_html_(self) -> str:
+        """The answers as a table, for notebooks."""
+        columns = list(COLUMNS)[2:]
+        rows = [row[2:] for row in answer_rows(self)]
+        about = f"subgraph of {self.num_entities:,} entities and {self.num_edges:,} edges"
+        notes = [about] if self.error is None else [self.error]
+        title = f"({self.entity}, {self.relation}, ?)"
+        return titled(title, html_table(columns, rows) if rows else "", notes=notes)
+
     def __len__(self) -> int:
         return len(self.answers)
 
@@ -150,6 +180,20 @@ class Prediction(Sequence[Answer]):
     def __getitem__(self, index: slice) -> tuple[Answer, ...]: ...
     def __getitem__(self, index: int | slice) -> Answer | tuple[Answer, ...]:
         return self.answers[index]
+
+
+def answer_rows(found: Prediction) -> Iterator[tuple[Any, ...]]:
+    """The answers of a prediction as rows of `COLUMNS`."""
+    for rank, answer in enumerate(found, 1):
+        yield (
+            found.entity,
+            found.relation,
+            rank,
+            answer.entity,
+            answer.score,
+            answer.probability,
+            answer.known,
+        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Calibration: from scores, which are comparable only within a query, to probabilities."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -57,14 +58,10 @@ def calibrate(
     rather too low.
     """
     graph = reasoner.graph
-    queries, _ = both_directions(data.valid.to(graph.device), graph.num_relations)
-    queries = queries.unique(dim=0)
-    order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
-    queries = queries[order[:limit].to(graph.device)]
-    judged = judge_answers(reasoner, queries, data.valid, data.train, batch_size=batch_size)
+    judged, count = _judged_validation(reasoner, data, limit, seed, batch_size)
     error = None
-    if len(queries) >= _LEAST_QUERIES:
-        first = judged.query < len(queries) // 2
+    if count >= _LEAST_QUERIES:
+        first = judged.query < count // 2
         found = [
             (_probabilities(judged.some(~half), *_fitted(judged.some(half))), judged.holds[~half])
             for half in (first, ~first)
@@ -72,7 +69,47 @@ def calibrate(
         error = calibration_error(*(torch.cat(column) for column in zip(*found, strict=True)))
     slope, offset, offsets = _fitted(judged)
     named = {graph.relation_name(relation): value for relation, value in offsets.items()}
-    return Calibration(slope, offset, len(queries), named, error)
+    return Calibration(slope, offset, count, named, error)
+
+
+def calibrate_on_graphs(
+    judges: Sequence[tuple[Reasoner, Dataset]], limit: int = 500, seed: int = 0
+) -> Calibration:
+    """As `calibrate`, for a reasoner that is used on graphs with other relations.
+
+    `judges`: the reasoner on several graphs, each with its data set; `limit`: number of queries per
+    graph. There are no offsets per relation. The error is the mean over the graphs, each judged by
+    a fit to the others; None for a single graph.
+    """
+    found = [_judged_validation(reasoner, data, limit, seed) for reasoner, data in judges]
+    judged = [answers for answers, _ in found]
+    errors = []
+    for left_out, own in enumerate(judged):
+        others = [one for number, one in enumerate(judged) if number != left_out]
+        if others:
+            line = _fit_logistic(*_joined(others))
+            errors.append(calibration_error(_probabilities(own, *line, {}), own.holds))
+    slope, offset = _fit_logistic(*_joined(judged))
+    queries = sum(count for _, count in found)
+    return Calibration(slope, offset, queries, error=sum(errors) / len(errors) if errors else None)
+
+
+def _joined(judged: Sequence[JudgedAnswers]) -> tuple[Tensor, Tensor]:
+    """The evidence and the truth of all answers."""
+    return torch.cat([one.evidence for one in judged]), torch.cat([one.holds for one in judged])
+
+
+def _judged_validation(
+    reasoner: Reasoner, data: Dataset, limit: int, seed: int, batch_size: int = 16
+) -> tuple[JudgedAnswers, int]:
+    """The best answers of some queries of the validation split. → (answers, number of queries)"""
+    graph = reasoner.graph
+    queries, _ = both_directions(data.valid.to(graph.device), graph.num_relations)
+    queries = queries.unique(dim=0)
+    order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
+    queries = queries[order[:limit].to(graph.device)]
+    judged = judge_answers(reasoner, queries, data.valid, data.train, batch_size=batch_size)
+    return judged, len(queries)
 
 
 def judge_answers(
@@ -161,7 +198,7 @@ def _marked(places: Tensor, size: int) -> Tensor:
 def _fit_logistic(values: Tensor, labels: Tensor) -> tuple[float, float]:
     """Slope (not below 0) and offset of a logistic regression of `labels` on `values`, both [n].
 
-    Newton's method on standardized values, starting from the share of true labels.
+    Newton's method with halved steps on standardized values, from the share of true labels.
     """
     x, y = values.double(), labels.double()
     mean = float(x.mean()) if len(x) else 0.0
@@ -172,14 +209,24 @@ def _fit_logistic(values: Tensor, labels: Tensor) -> tuple[float, float]:
     rows = torch.stack([x, torch.ones_like(x)], dim=1)
     prior = torch.diag(x.new_tensor([_PRIOR, 0.0]))  # keeps the slope finite for separable labels
 
+    def loss(line: Tensor) -> float:
+        value = rows @ line
+        likelihood = (torch.nn.functional.softplus(value) - y * value).sum()
+        return float(likelihood + 0.5 * line @ prior @ line)
+
     rate = float(y.mean())
     line = x.new_tensor([0.0, math.log(rate / (1 - rate))])
+    lowest = loss(line)
     for _ in range(_STEPS):
         p = torch.sigmoid(rows @ line)
         gradient = rows.T @ (p - y) + prior @ line
         curvature = (rows * (p * (1 - p))[:, None]).T @ rows + prior
         step = torch.linalg.solve(curvature + 1e-9 * torch.eye(2, dtype=x.dtype), gradient)
-        line = line - step
+        # For labels that are nearly separable, whole steps may lead farther and farther away.
+        while (found := loss(line - step)) > lowest and float(step.abs().max()) >= 1e-9:
+            step = step / 2
+        if found <= lowest:
+            line, lowest = line - step, found
         if float(step.abs().max()) < 1e-9:
             break
     slope, offset = line.tolist()

@@ -79,7 +79,8 @@ def _best(found: list[Candidates], options: AnswerOptions, allowed: Tensor | Non
         places = keep.nonzero().squeeze(1)
         best = one.scores[places].argsort(descending=True, stable=True)[:count]
         chosen.append(one.entities[places[best]])
-    return torch.cat(chosen).unique()
+    every: Tensor = torch.cat(chosen).unique()
+    return every
 
 
 def _joined(

@@ -27,6 +27,7 @@ from oneshot.reasoner.cone import Cone, cone_of
 from oneshot.reasoner.paths import WeightedPath, heaviest_paths, hops, routes
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.notebook import framed
 
 # Points of the average. The median error is 1% of the largest share (4 points: 5%). Gaussian
 # quadrature is less accurate, because the score has kinks and saturates.
@@ -161,6 +162,11 @@ class Explanation:
         from oneshot.plots.explanation.figure import png
 
         png(self, FilePath(path))
+
+    def _repr_html_(self) -> str:
+        """The plot, for notebooks; it has a white background and fits the width of the page."""
+        drawn = self.to_svg().replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+        return framed(drawn)
 
 
 def explain(

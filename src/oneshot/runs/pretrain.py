@@ -12,7 +12,7 @@ import torch
 from oneshot.config import Config, checked, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
-from oneshot.runs.layout import CHECKPOINT, CONFIG, CONTENTS, HISTORY, PREDICTOR
+from oneshot.runs.layout import CALIBRATION, CHECKPOINT, CONFIG, CONTENTS, HISTORY, PREDICTOR
 from oneshot.runs.run import Run
 from oneshot.runs.tensors import (
     check_shapes,
@@ -22,7 +22,7 @@ from oneshot.runs.tensors import (
     save_tensors,
 )
 from oneshot.runs.writer import metrics_lines
-from oneshot.system.checksums import write_sealed_text
+from oneshot.system.checksums import write_sealed_json, write_sealed_text
 from oneshot.system.files import remove_leftovers, write_text
 from oneshot.training.interrupt import StopTraining
 from oneshot.training.pretraining import (
@@ -112,6 +112,7 @@ class PretrainingJob:
             except StopTraining:
                 writer.on_checkpoint(pretraining)
                 return {**self._result(pretraining.state), "stopped": True}
+            write_sealed_json(self.path / CALIBRATION, asdict(pretraining.calibrated()))
             return self._result(pretraining.state, pretraining)
 
     def _result(

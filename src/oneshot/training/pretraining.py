@@ -24,7 +24,9 @@ from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
+from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.build import build_reasoner, build_sampler
+from oneshot.reasoner.calibration import calibrate_on_graphs
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.training.average import ParameterAverage
 from oneshot.training.cuda_graph import RecordedStep, can_record
@@ -390,6 +392,11 @@ class Pretraining:
             progress=lambda _: self._check_stop(),
         )
         return report.mrr
+
+    def calibrated(self) -> Calibration:
+        """The calibration of the current parameters, on the validation graphs."""
+        judges = [(judge.reasoner, judge.data) for judge in self.judges]
+        return calibrate_on_graphs(judges, seed=self.config.training.seed)
 
     # parts ----------------------------------------------------------------------------------------
 

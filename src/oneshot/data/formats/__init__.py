@@ -15,6 +15,7 @@ from oneshot.data.formats.base import (
     Position,
     RawFacts,
     Rows,
+    fact_number,
     named_errors,
     read_bytes,
 )
@@ -96,10 +97,9 @@ def stream_facts(path: Path, position: Position | None, scratch: Path) -> Iterat
 
 
 def place_of(path: Path, row: int) -> str:
-    """The location of fact number `row` (from 0) of a file, for messages."""
+    """The location of fact number `row` (from 0) of a file or an object, for messages."""
     found = format_of(path)
-    assert found is not None
-    return found.place(path, row)
+    return fact_number(path, row) if found is None else found.place(path, row)
 
 
 def write_facts(path: Path, rows: Rows, more: Sequence[str] = ()) -> int:
