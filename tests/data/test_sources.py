@@ -2,12 +2,17 @@
 
 DuckDB and SQLite are real. The SPARQL endpoint is Oxigraph behind Python's HTTP server. Neo4j is
 replaced by `tests.support.bolt_server`: the official driver speaks its protocol with it over a
-socket, but Cypher is not evaluated there; only our exact queries are known.
+socket, but Cypher is not evaluated there; only our exact queries are known. The slow test
+`test_a_server_that_evaluates_cypher` does the same with ArcadeDB, if `arcadedb-embedded` is
+installed.
 """
 
 import base64
+import importlib.util
 import json
+import socket
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -632,6 +637,94 @@ def test_bad_neo4j_servers(run: Command, tmp_path: Path, bolt: Server) -> None:
     assert listing(tmp_path) == []
 
 
+@pytest.fixture
+def arcadedb(tmp_path: Path) -> Iterator[int]:
+    """The Bolt port of a database `people`, whose user root has the password `SECRET`."""
+    pytest.importorskip("neo4j", reason="needs the extra neo4j")
+    spec = importlib.util.find_spec("arcadedb_embedded")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs the package arcadedb-embedded")
+    package = Path(spec.origin).parent
+    with socket.socket() as free, socket.socket() as other:
+        free.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        port, web = free.getsockname()[1], other.getsockname()[1]
+    settings = {
+        "bolt.host": "127.0.0.1",
+        "bolt.port": port,
+        "server.httpIncomingHost": "127.0.0.1",
+        "server.httpIncomingPort": web,
+        "server.rootPassword": SECRET,
+        "server.plugins": "Bolt:com.arcadedb.bolt.BoltProtocolPlugin",
+        "server.defaultDatabases": "people[root]",
+    }
+    home = tmp_path / "arcadedb"
+    home.mkdir()
+    process = subprocess.Popen(
+        [
+            str(package / "jre" / "bin" / "java"),
+            *("-Xmx512m", "-cp", str(package / "jars" / "*")),
+            *(f"-Darcadedb.{name}={value}" for name, value in settings.items()),
+            "com.arcadedb.server.ArcadeDBServer",
+        ],
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "ArcadeDB Server started" in line:
+                break
+        else:
+            pytest.fail("the server did not start")
+        yield port
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("neo4j_user")
+def test_a_server_that_evaluates_cypher(
+    run: Command,
+    tmp_path: Path,
+    facts: list[Fact],
+    arcadedb: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import neo4j
+
+    monkeypatch.setenv("NEO4J_USERNAME", "root")
+    address, path = f"neo4j://127.0.0.1:{arcadedb}/people", tmp_path / "run"
+    with neo4j.GraphDatabase.driver(
+        f"bolt://127.0.0.1:{arcadedb}", auth=("root", SECRET)
+    ) as driver:
+
+        def asked(query: str, **values: Any) -> list[list[Any]]:
+            with driver.session(database="people") as session:
+                return [record.values() for record in session.run(query, **values)]
+
+        for head, relation, tail in facts:
+            query = "MERGE (a:P {name: $a}) MERGE (b:P {name: $b}) CREATE (a)-[:`%s`]->(b)"
+            asked(query % relation, a=head, b=tail)
+        assert run("train", address, "--out", path, *SETTINGS).code == 0
+        found = run("discover", path, "--top", "60", "--out", address, "--json").json
+        expected = {
+            (fact["head"], fact["relation"], fact["tail"]): fact["probability"]
+            for fact in found["facts"]
+            if (fact["head"], fact["relation"], fact["tail"]) not in facts
+        }
+        assert run("discover", path, "--top", "60", "--out", address).code == 0
+        predicted = asked(
+            "MATCH (a)-[r {source: 'oneshot'}]->(b) RETURN a.name, type(r), b.name, r.probability"
+        )
+        assert len(predicted) == len(expected) == found["links"]
+        assert {(h, r, t): p for h, r, t, p in predicted} == pytest.approx(expected)
+        assert names_of(oneshot.load(address)) == set(facts)
+
+
 # Copies and addresses ----------------------------------------------------------------------------
 
 
@@ -652,6 +745,8 @@ def test_a_run_of_others_opens_no_address(
 ) -> None:
     """Only the command line names addresses: a run, answers or a search cannot cause a request."""
     from oneshot.batch.manifest import MANIFEST, read_manifest
+    from oneshot.search.search import stored_source
+    from oneshot.search.store import Store
     from oneshot.system.checksums import read_sealed_json, write_sealed_json
 
     file = sqlite_file(tmp_path / "x.db", TABLE, rows=facts)
@@ -666,6 +761,10 @@ def test_a_run_of_others_opens_no_address(
     about = json.loads((out / MANIFEST).read_text())
     (out / MANIFEST).write_text(json.dumps(about | {"data": f"sparql:{endpoint.url}"}))
     assert "not written by oneshot" in run("predict", path, *options, "--resume").err
+    store = Store(tmp_path / "search", create=True)
+    store.set_about("data", {"origin": {"source": f"sparql:{endpoint.url}"}})
+    store.close()
+    assert stored_source(tmp_path / "search") is None
     reference = read_sealed_json(path / "graph.json")
     reference["origin"]["source"] = f"sparql:{endpoint.url}"
     write_sealed_json(path / "graph.json", reference)
