@@ -19,7 +19,7 @@ import oneshot
 
 NAVIGATION = {
     "Start": ["quick-start", "bundled-data"],
-    "Use": ["data", "command-line", "python", "foundation", "predict", "discover", "serve"],
+    "Use": ["data", "command-line", "python", "foundation", "predict", "discover", "serve", "mcp"],
     "Tune": ["plan", "search", "samplers", "gpu", "cpu"],
     "Understand": ["how-it-works", "scale"],
     "Results": ["accuracy", "benchmarks", "compare", "paper", "/benchmarks/NOTES"],

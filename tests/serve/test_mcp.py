@@ -312,10 +312,13 @@ def test_relations_between_two_entities(session: Session, reasoner: Reasoner) ->
         assert one["probability"] == pytest.approx(other.probability, abs=2e-4)
         ends = ("link 5", "link 4") if one["inverse"] else ("link 4", "link 5")
         assert one["fact"] == f"{ends[0]} —{one['relation']}→ {ends[1]}"
-    known = {one["fact"] for one in value["relations"] if one["known"]}
+    # Facts of the graph come first.
+    known = {one["fact"] for one in value["relations"][:2]}
     assert known == {"link 4 —next→ link 5", "link 5 —before→ link 4"}
-    chances = [one["probability"] for one in value["relations"]]
+    chances = [one["probability"] for one in value["relations"][2:]]
     assert chances == sorted(chances, reverse=True)
+    few = session.ask("relations_between", head="link 4", tail="link 5", top=1)["relations"]
+    assert few == value["relations"][:1]
 
 
 def test_a_known_fact_is_judged_as_in_an_audit(session: Session, reasoner: Reasoner) -> None:
@@ -361,6 +364,7 @@ def test_an_unknown_fact_is_judged_in_both_directions(session: Session, reasoner
     [
         ("predict", {"entity": "link 1", "relation": "nxt"}, "unknown relation 'nxt'; did you"),
         ("predict", {"entity": "lnik 12", "relation": "next"}, "did you mean .*'link 12'"),
+        ("predict", {"entity": "link 1", "relation": "zz"}, "'zz'; find_entity and list_relations"),
         ("predict", {"entity": "", "relation": "next"}, "entity: string should have at least 1"),
         ("predict", {"entity": "link 1", "relation": "next", "top": 10**9}, "top: .* 100$"),
         ("predict", {"entity": "link 1", "relation": "next", "top": "5"}, "top: .* valid integer"),

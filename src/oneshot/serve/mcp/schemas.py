@@ -182,7 +182,9 @@ class RelationBetween(BaseModel):
 
 
 class RelationsBetweenOut(BaseModel):
-    relations: Annotated[list[RelationBetween], Field(description="most likely first")]
+    relations: Annotated[
+        list[RelationBetween], Field(description="known ones first, then most likely first")
+    ]
     version: Version
 
 

@@ -204,7 +204,11 @@ def _misfit(error: ValidationError) -> str:
 
 
 def _detail(problem: Problem) -> str:
-    return str(problem.as_dict().get("detail") or problem.as_dict()["title"])
+    value = problem.as_dict()
+    text = str(value.get("detail") or value["title"])
+    # An unknown name that resembles no known one.
+    is_lost = problem.status == 404 and not value.get("nearest")
+    return f"{text}; find_entity and list_relations return the known names" if is_lost else text
 
 
 def _cut(message: str) -> str:

@@ -92,8 +92,8 @@ class Tools:
             ),
             Tool(
                 "relations_between",
-                "List the relations that may hold between two entities, in both directions, with "
-                "probabilities.",
+                "List the relations between two entities, in both directions: first those of "
+                "facts in the graph, then others that may hold, with probabilities.",
                 schemas.RelationsBetweenIn,
                 schemas.RelationsBetweenOut,
                 self.relations_between,
@@ -230,7 +230,8 @@ class Tools:
         head, tail = await self._entities([asked.head, asked.tail])
 
         def find(reasoner: Reasoner, proceed: Callable[[], None]) -> list[RelationAnswer]:
-            return relations_between(reasoner, head, tail, top=asked.top, proceed=proceed)
+            found = relations_between(reasoner, head, tail, proceed=proceed)
+            return sorted(found, key=lambda one: not one.known)[: asked.top]  # stable
 
         found, version = await self.service.run(find, self.service.deadline())
         return schemas.RelationsBetweenOut(
