@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import queue
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import torch
 from mcp.server.stdio import stdio_server
 
+from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.serve.mcp.server import create_server
 from oneshot.serve.service import Service
@@ -39,8 +40,11 @@ def run_stdio(
     on, whatever else this process writes to stdout goes to stderr.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    output = os.dup(_STDOUT)
-    os.dup2(_STDERR, _STDOUT)
+    try:
+        output = os.dup(_STDOUT)
+        os.dup2(_STDERR, _STDOUT)
+    except OSError as error:
+        raise InputError("stdout or stderr is closed; serve over HTTP instead (--http)") from error
     service = Service(run, settings, device, changes, graph)
     service.start()
     try:
@@ -137,17 +141,39 @@ class _Lines:
 
 
 class _Writer:
-    """Writes text to a file descriptor, without a buffer."""
+    """Writes text to a file descriptor, in a daemon thread, for the same reason as `_Lines`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="oneshot-stdout", daemon=True).start()
 
     async def write(self, text: str) -> None:
-        await anyio.to_thread.run_sync(self._write, text.encode(errors="replace"))
+        written = self._loop.create_future()
+        self._queue.put((text.encode(errors="replace"), written))
+        await written
 
     async def flush(self) -> None:
-        """Nothing: everything is written already."""
+        """Nothing: there is no buffer."""
 
-    def _write(self, content: bytes) -> None:
-        while content:
-            content = content[os.write(self._descriptor, content) :]
+    def _work(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            while True:
+                content, written = self._queue.get()
+                error = None
+                try:
+                    while content:
+                        content = content[os.write(self._descriptor, content) :]
+                except OSError as failure:
+                    error = failure
+                self._loop.call_soon_threadsafe(_settle, written, error)
+
+
+def _settle(future: "asyncio.Future[None]", error: Exception | None) -> None:
+    if future.done():  # cancelled
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
