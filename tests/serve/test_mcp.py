@@ -148,7 +148,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a run, which is not changed."""
     home = tmp_path_factory.mktemp("mcp")
     data = write_world(home / "data", chain_world(30))
-    trained_run(data, home / "run")
+    trained_run(data, home / "run", "predictor.num_layers=2")
     return home
 
 

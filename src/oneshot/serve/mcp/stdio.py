@@ -110,15 +110,17 @@ class _Lines:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(_AHEAD)
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._room = threading.Semaphore(_AHEAD)
         threading.Thread(target=self._read, name="oneshot-stdin", daemon=True).start()
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while (line := await self._queue.get()) is not None:
+            self._room.release()
             yield line.decode(errors="replace")
 
     def _read(self) -> None:
-        with contextlib.suppress(RuntimeError, asyncio.CancelledError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             pieces: list[bytes] = []
             while chunk := self._chunk():
                 *ends, rest = chunk.split(b"\n")
@@ -137,7 +139,8 @@ class _Lines:
             return b""
 
     def _put(self, line: bytes | None) -> None:
-        asyncio.run_coroutine_threadsafe(self._queue.put(line), self._loop).result()
+        self._room.acquire()
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, line)
 
 
 class _Writer:
