@@ -208,7 +208,8 @@ def _config(service: Service, app: Guard | None) -> uvicorn.Config:
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket; opened before the run is loaded, which may take long."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol, asyncio sets TCP_NODELAY: head and body of a response are two writes.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
