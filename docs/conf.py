@@ -29,6 +29,7 @@ NAVIGATION = {
         "predict",
         "discover",
         "serve",
+        "mcp",
     ],
     "Tune": ["plan", "search", "samplers", "gpu", "cpu"],
     "Understand": ["how-it-works", "scale"],

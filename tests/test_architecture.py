@@ -57,6 +57,7 @@ PRINTERS = {
 
 CORE_PACKAGES = {"numpy", "scipy", "torch", "safetensors", "rich", "typer", "oneshot"}
 SERVE_PACKAGES = {"fastapi", "h11", "prometheus_client", "pydantic", "starlette", "uvicorn"}
+MCP_PACKAGES = {"anyio", "mcp"}
 FORBIDDEN_NAMES = {"utils", "helpers", "misc", "util", "common"}
 
 
@@ -222,6 +223,8 @@ def test_imports_are_absolute_and_of_core_packages(name: str) -> None:
         allowed = allowed | {"triton"}
     if is_in(name, "serve"):  # which is imported only where something is served
         allowed = allowed | SERVE_PACKAGES
+    if is_in(name, "serve.mcp"):
+        allowed = allowed | MCP_PACKAGES
     for found in IMPORTS[name]:
         package = found.module.split(".")[0]
         place = f"{name}, line {found.line}: {found.module}"
@@ -263,6 +266,13 @@ def test_only_the_command_line_imports_the_service_and_only_when_it_serves() -> 
                 if is_in(own_module(found.module) or "", "serve"):
                     assert is_in(name, "cli"), name
                     assert not found.top_level, f"{name}, line {found.line}"
+
+
+def test_the_service_does_not_need_the_packages_of_the_mcp_server() -> None:
+    for name in MODULES:
+        if is_in(name, "serve") and not is_in(name, "serve.mcp"):
+            for found in IMPORTS[name]:
+                assert not is_in(own_module(found.module) or "", "serve.mcp"), name
 
 
 def test_experiments_are_imported_by_their_commands_alone_and_only_when_they_run() -> None:

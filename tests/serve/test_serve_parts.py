@@ -1,5 +1,7 @@
 """Tests of the parts of the service by themselves: names, metrics, the engine's queue."""
 
+import asyncio
+import socket
 import threading
 import time
 from pathlib import Path
@@ -330,3 +332,21 @@ def test_what_waits_when_the_service_stops_is_refused(
         waiting[0].result(60)
     with pytest.raises(OverloadedError):
         service.engine.ask([Question(2, 0)], soon())
+
+
+def test_a_response_does_not_wait_for_the_acknowledgement_of_its_head() -> None:
+    async def is_set() -> bool:
+        found: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            link = writer.get_extra_info("socket")
+            found.set_result(bool(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+            writer.close()
+
+        async with await asyncio.start_server(accepted, sock=server._listen("127.0.0.1", 0)) as one:
+            reader, writer = await asyncio.open_connection(*one.sockets[0].getsockname())
+            await reader.read()
+            writer.close()
+            return await found
+
+    assert asyncio.run(is_set())

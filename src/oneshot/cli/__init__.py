@@ -17,6 +17,7 @@ from oneshot.cli.evaluate import evaluate
 from oneshot.cli.facts import facts
 from oneshot.cli.import_official import import_official
 from oneshot.cli.import_ultra import import_ultra
+from oneshot.cli.mcp import mcp
 from oneshot.cli.neighbourhood import neighbourhood
 from oneshot.cli.paper import paper
 from oneshot.cli.plan import plan
@@ -63,6 +64,7 @@ COMMANDS = (
     import_ultra,
     search,
     serve,
+    mcp,
     facts,
     compare,
     paper,

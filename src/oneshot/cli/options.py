@@ -1,5 +1,6 @@
 """Arguments and options shared by the commands, and their parsing."""
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,6 +87,52 @@ LinksOutOption = Annotated[
         metavar="FILE|ADDRESS",
         help="Also write the facts to FILE (.tsv, .csv or .parquet), or as relationships to the "
         "graph database at neo4j://HOST.",
+    ),
+]
+
+# Options of servers.
+
+TOKEN = "ONESHOT_TOKEN"
+WRITE_TOKEN = "ONESHOT_WRITE_TOKEN"
+
+HostOption = Annotated[str, typer.Option(help="Address to listen on.")]
+PortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port to listen on (0 = any free port).")
+]
+TimeoutOption = Annotated[float, typer.Option(min=0.1, help="Time limit per request in seconds.")]
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Host name of the service, such as that of a proxy in front of it; requests to "
+        "other names are rejected (may be repeated; * = any name).",
+        show_default="localhost and IP addresses",
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the bearer token that every request must send.",
+        show_default=f"${TOKEN}",
+    ),
+]
+WriteTokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with the bearer token of requests that change facts; the other token is "
+        "then for reading only.",
+        show_default=f"${WRITE_TOKEN}",
+    ),
+]
+ServedGraphOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="Data set whose graph to use; changed facts are then kept only in memory.",
+        show_default="the run's own",
     ),
 ]
 
@@ -261,3 +308,30 @@ def drawn(total: int, limit: int, seed: int) -> "Tensor":
     import torch
 
     return torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:limit]
+
+
+def bearer_token(file: Path | None, variable: str) -> str | None:
+    """The bearer token from a file or the environment; other users could see an option."""
+    if file is None:
+        token = os.environ.get(variable, "").strip()
+        if not token:
+            return None
+    else:
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:
+            token = ""
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        origin = f"${variable}" if file is None else str(file)
+        raise InputError(f"{origin}: must contain one token of printable ASCII characters")
+    return token
+
+
+def note_open_access(host: str, token: str | None, changes: bool) -> None:
+    """Print a note if a server without a token can be reached from other machines.
+
+    `changes`: whether facts can be changed without a token.
+    """
+    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        change = " and change facts" if changes else ""
+        console.note(f"anyone who can reach {host} can query{change}; see --token-file")

@@ -1,60 +1,30 @@
 """The command that serves a run."""
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from oneshot.cli.options import (
+    TOKEN,
+    WRITE_TOKEN,
+    AllowHostOption,
     DeviceOption,
+    HostOption,
     JsonOption,
+    PortOption,
     RunArgument,
     SeedOption,
+    ServedGraphOption,
     SetOption,
+    TimeoutOption,
+    TokenFileOption,
+    WriteTokenFileOption,
+    bearer_token,
     load_data,
+    note_open_access,
 )
-from oneshot.errors import InputError
 from oneshot.system import console
 
-_TOKEN = "ONESHOT_TOKEN"
-_WRITE_TOKEN = "ONESHOT_WRITE_TOKEN"
-
-AllowHostOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Host name of the service, such as that of a proxy in front of it; requests to "
-        "other names are rejected (may be repeated; * = any name).",
-        show_default="localhost and IP addresses",
-    ),
-]
-TokenFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="File with the bearer token that every request must send.",
-        show_default=f"${_TOKEN}",
-    ),
-]
-WriteTokenFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="File with the bearer token of requests that change facts; the other token is "
-        "then for reading only.",
-        show_default=f"${_WRITE_TOKEN}",
-    ),
-]
-GraphOption = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="DATA",
-        help="Data set whose graph to use; changed facts are then kept only in memory.",
-        show_default="the run's own",
-    ),
-]
 BatchWaitOption = Annotated[
     float,
     typer.Option(
@@ -71,10 +41,8 @@ GracePeriodOption = Annotated[
 
 def serve(
     run: RunArgument,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on (0 = any free port).")
-    ] = 8000,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
     allow_host: AllowHostOption = None,
     token_file: TokenFileOption = None,
     write_token_file: WriteTokenFileOption = None,
@@ -84,9 +52,7 @@ def serve(
     batch_size: Annotated[int, typer.Option(min=1, help="Maximum batch size in queries.")] = 16,
     batch_wait: BatchWaitOption = 5.0,
     queue: Annotated[int, typer.Option(min=1, help="Maximum number of queued queries.")] = 128,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Time limit per request in seconds.")
-    ] = 30.0,
+    timeout: TimeoutOption = 30.0,
     connections: Annotated[
         int, typer.Option(min=1, help="Maximum number of open connections.")
     ] = 1000,
@@ -94,7 +60,7 @@ def serve(
         bool, typer.Option("--access-log", help="Log each request to stderr, as a line of JSON.")
     ] = False,
     grace_period: GracePeriodOption = 10.0,
-    data: GraphOption = None,
+    data: ServedGraphOption = None,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
@@ -111,8 +77,8 @@ def serve(
 
     torch_device = find_device(device)
     chosen = ServeSettings(
-        token=_token(token_file, _TOKEN),
-        write_token=_token(write_token_file, _WRITE_TOKEN),
+        token=bearer_token(token_file, TOKEN),
+        write_token=bearer_token(write_token_file, WRITE_TOKEN),
         read_only=read_only,
         batch_size=batch_size,
         batch_wait=batch_wait / 1000,
@@ -123,9 +89,8 @@ def serve(
         grace=grace_period,
         access_log=access_log,
     )
-    if chosen.token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        change = "" if read_only or chosen.write_token is not None else " and change facts"
-        console.note(f"anyone who can reach {host} can query{change}; see --token-file")
+    can_change = not chosen.read_only and chosen.write_token is None
+    note_open_access(host, chosen.token, can_change)
 
     def announce(address: str) -> None:
         if json:
@@ -135,20 +100,3 @@ def serve(
 
     graph = None if data is None else load_data(data, seed).graph
     run_server(run, host, port, chosen, torch_device, settings or (), announce, graph)
-
-
-def _token(file: Path | None, variable: str) -> str | None:
-    """The bearer token from a file or the environment; other users could see an option."""
-    if file is None:
-        token = os.environ.get(variable, "").strip()
-        if not token:
-            return None
-    else:
-        try:
-            token = file.read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError:
-            token = ""
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        origin = f"${variable}" if file is None else str(file)
-        raise InputError(f"{origin}: must contain one token of printable ASCII characters")
-    return token

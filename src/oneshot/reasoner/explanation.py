@@ -68,12 +68,14 @@ class Path:
             return " (known fact)"
         return f" (+{self.parallel} by parallel facts)" if self.parallel else ""
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """The steps as one line, with the mark."""
         way = "".join(f" —{step.relation}→ {step.target}" for step in self.steps)
-        return (
-            f"{self.steps[0].source}{way}{self.mark}   "
-            f"weight {self.weight:z.2f}, score without {self.score_without:z.2f}"
-        )
+        return f"{self.steps[0].source}{way}{self.mark}"
+
+    def __str__(self) -> str:
+        return f"{self.text}   weight {self.weight:z.2f}, score without {self.score_without:z.2f}"
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no truth value

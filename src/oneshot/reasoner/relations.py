@@ -1,5 +1,6 @@
 """Relations between two entities: every relation is asked, and the other entity judged."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +41,9 @@ def relations_between(
     *,
     top: int | None = None,
     batch_size: int | None = None,
+    proceed: Callable[[], None] = lambda: None,
 ) -> list[RelationAnswer]:
-    """See `Reasoner.relations`."""
+    """See `Reasoner.relations`. `proceed`: called between batches; what it raises ends the work."""
     graph, calibration = reasoner.graph, reasoner.calibration
     first, second = reasoner.entity_id(head), reasoner.entity_id(tail)
     every = torch.arange(2 * graph.num_relations, device=reasoner.device)
@@ -50,6 +52,7 @@ def relations_between(
     size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
     found, done = [], 0
     while done < len(queries):
+        proceed()
         step = slice(done, done + size.now)
         try:
             batch, scores = reasoner.reason(queries[step], include[step])

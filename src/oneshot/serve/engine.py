@@ -1,7 +1,8 @@
 """The engine of a service: two worker threads with a bounded queue.
 
 One answers queries: those that wait at the same time in one batch, and all of a request on one
-snapshot of the graph. The other explains answers, each on the subgraph that the first has sampled,
+snapshot of the graph. Between batches, it runs tasks: other work on the graph of the moment. The
+other explains answers, each on the subgraph that the first has sampled,
 so that queries do not wait for explanations. Queries and explanations are refused if, at the recent
 pace, they would not be ready before their deadline. They are dropped if their deadline has passed
 or their client has disconnected, an explanation also while it is computed.
@@ -12,10 +13,10 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,11 @@ from oneshot.system.process import return_freed_memory
 
 _SHARE_OF_TIME = 0.6  # of the time until its deadline, in which a query is expected to be ready
 _BATCH_SECONDS = 1.0  # target time of a batch, estimated from recent batches
+
+Result = TypeVar("Result")
+Task = Callable[[Reasoner, Callable[[], None]], Result]
+"""Work on the reasoner of the moment. It calls its second argument between steps, which raises if
+its client does not wait any more."""
 
 
 class OverloadedError(OneshotError):
@@ -100,6 +106,11 @@ class _WaitingExplanation(_Waiting):
     sampled: Sampled | None = field(kw_only=True)
 
 
+@dataclass(eq=False)
+class _WaitingTask(_Waiting):
+    task: Task[Any] = field(kw_only=True)
+
+
 class Engine:
     """Answers queries and explains answers with one reasoner, in its own threads."""
 
@@ -109,10 +120,11 @@ class Engine:
         self._reasoner, self._live = reasoner, live
         self._settings, self._metrics = settings, metrics
         self._questions: deque[_WaitingQuestion] = deque()
-        self._explanations: deque[_WaitingExplanation] = deque()  # not sampled yet
+        # Explanations that are not sampled yet, and tasks.
+        self._explanations: deque[_WaitingExplanation | _WaitingTask] = deque()
         self._sampled: deque[_WaitingExplanation] = deque()
         self._changed = threading.Condition()
-        self._running: list[_Waiting] = []  # the batch and the explanation in progress
+        self._running: list[_Waiting] = []  # the batch or task, and the explanation in progress
         self._stopping = False
         self._pace = 0.0  # recent seconds per query
         self._explaining_pace = 0.0  # recent seconds per explanation
@@ -218,6 +230,12 @@ class Engine:
         self._enqueue(self._explanations if sampled is None else self._sampled, [item])
         return item.future
 
+    def run(self, task: "Task[Result]", deadline: float) -> "Future[tuple[Result, int]]":
+        """Enqueue a task; its result includes the version of the graph."""
+        item = _WaitingTask(deadline, task=task)
+        self._enqueue(self._explanations, [item])
+        return item.future
+
     def _enqueue(self, line: "deque[Any]", items: Sequence[_Waiting]) -> None:
         with self._changed:
             if self._stopping:
@@ -256,15 +274,20 @@ class Engine:
                     for item in (*self._questions, *self._explanations):
                         _fail(item, OverloadedError("the service is stopping"))
                     return
-                # Sampling for explanations alternates with batches of queries.
-                reason = None
+                # Tasks and sampling for explanations alternate with batches of queries.
+                other = None
                 is_free = not self._questions or (sample_next and self._unfinished is None)
                 if self._explanations and is_free:
-                    reason = self._explanations.popleft()
-            sample_next = reason is None
-            if reason is not None:
-                if self._is_wanted(reason):
-                    self._sample(reason)
+                    other = self._explanations.popleft()
+            sample_next = other is None
+            if other is not None:
+                if isinstance(other, _WaitingExplanation):
+                    if self._is_wanted(other):
+                        self._sample(other)
+                elif self._is_wanted(other):
+                    with self._in_progress(other):
+                        self._run(other)
+                del other  # and its result, while this thread waits
                 continue
             batch = self._gather()
             if batch:
@@ -417,6 +440,27 @@ class Engine:
         known = self._reasoner.known_answers(question.entity, question.relation)
         return Sampled(subgraph, known, self._version)
 
+    def _proceeds(self, item: _Waiting) -> Callable[[], None]:
+        """What raises an error if an item is not needed any more, for the steps of its work."""
+
+        def proceed() -> None:
+            if self._stopping:
+                raise OverloadedError("the service is stopping")
+            if item.future.cancelled() or time.monotonic() > item.deadline:
+                raise ExpiredError("the request took too long; retry later")
+
+        return proceed
+
+    def _run(self, item: _WaitingTask) -> None:
+        """Run a task on the graph of the moment."""
+        try:
+            self._is_outdated = True
+            self._update()
+            result = item.task(self._reasoner, self._proceeds(item))
+            _finish(item, (result, self._version))
+        except Exception as error:  # as in `_answer`
+            _fail(item, error)
+
     def _sample(self, item: _WaitingExplanation) -> None:
         """Sample the subgraph of an explanation and pass it to the other thread."""
         try:
@@ -458,13 +502,6 @@ class Engine:
     def _explain(self, item: _WaitingExplanation) -> None:
         sampled = item.sampled
         assert sampled is not None
-
-        def proceed() -> None:
-            if self._stopping:
-                raise OverloadedError("the service is stopping")
-            if item.future.cancelled() or time.monotonic() > item.deadline:
-                raise ExpiredError("the explanation took too long; retry later")
-
         try:
             started = time.monotonic()
             (found,) = explain(
@@ -473,7 +510,7 @@ class Engine:
                 [item.answer],
                 item.paths,
                 known=sampled.known,
-                proceed=proceed,
+                proceed=self._proceeds(item),
             )
             seconds = time.monotonic() - started
             self._metrics.step("explaining", seconds)

@@ -95,7 +95,7 @@ class Guard:
             refusal = self._refusal(scope)
             if refusal is not None:
                 await body.discard()
-                await _answer(sending, *refusal, self.engine.patience)
+                await answer_problem(sending, *refusal, self.engine.patience)
             else:
                 await self._passed(scope, body, sending)
                 if not begun:
@@ -269,7 +269,8 @@ class _Body:
                     await self.receive()
 
 
-async def _answer(send: Send, status: int, detail: str, patience: int) -> None:
+async def answer_problem(send: Send, status: int, detail: str, patience: int = 1) -> None:
+    """Send a problem as the response; `patience`: seconds after which to retry, if busy."""
     body = problem_body(status, detail)
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
     if status == 401:

@@ -14,11 +14,11 @@ def _whole(value: Any) -> Any:
 
 
 # Last among the annotations, so that the description contains the bounds before it.
-_WHOLE = BeforeValidator(_whole)
+WHOLE = BeforeValidator(_whole)
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     # Strict types and no unknown fields: "5" is not accepted for 5.
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -33,7 +33,7 @@ class _Strict(BaseModel):
         return known | dict.fromkeys(itertools.islice(unknown, MAX_ERRORS))
 
 
-class QuestionIn(_Strict):
+class QuestionIn(Strict):
     """`(entity, relation, ?)`, or `(?, relation, entity)` if inverse."""
 
     entity: Name
@@ -44,14 +44,14 @@ class QuestionIn(_Strict):
 MinVersion = Annotated[
     int | None,
     Field(ge=0, le=2**53, description="refuse to answer on facts older than this version"),
-    _WHOLE,
+    WHOLE,
 ]
 
 
-class PredictIn(_Strict):
+class PredictIn(Strict):
     questions: Annotated[list[QuestionIn], Field(min_length=1, max_length=MAX_QUESTIONS)]
     top: Annotated[
-        int, Field(ge=1, le=MAX_TOP, description="number of answers per query"), _WHOLE
+        int, Field(ge=1, le=MAX_TOP, description="number of answers per query"), WHOLE
     ] = 10
     explain: Annotated[
         bool, Field(description="include the paths that explain the best answers")
@@ -60,17 +60,17 @@ class PredictIn(_Strict):
     min_version: MinVersion = None
 
 
-class ExplainIn(_Strict):
+class ExplainIn(Strict):
     entity: Name
     relation: Name
     inverse: bool = False
     answer: Name
-    paths: Annotated[int, Field(ge=1, le=20), _WHOLE] = 5
+    paths: Annotated[int, Field(ge=1, le=20), WHOLE] = 5
     drawing: Annotated[bool, Field(description="include drawings as SVG")] = False
     min_version: MinVersion = None
 
 
-class FactsIn(_Strict):
+class FactsIn(Strict):
     facts: Annotated[
         list[Annotated[list[Name], Field(min_length=3, max_length=3)]],
         Field(

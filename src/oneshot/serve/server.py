@@ -51,10 +51,12 @@ def run_server(
     changes: Sequence[str] = (),
     tell: Callable[[str], None] = lambda address: None,
     graph: KnowledgeGraph | None = None,
+    app: Callable[[Service], Guard] | None = None,
 ) -> None:
     """Serve a run until the process gets a stop signal; `tell` is called with the address.
 
-    `graph`: another graph than that of the run.
+    `graph`: another graph than that of the run. `app`: another app than the REST API and the page,
+    with a lifespan.
     """
     settings = dataclasses.replace(settings, hosts=(*settings.hosts, host))
     listener = _listen(host, port)
@@ -67,7 +69,7 @@ def run_server(
     try:
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}"
-        server = _Server(service, lambda: tell(address))
+        server = _Server(service, lambda: tell(address), app and app(service))
         server.run(sockets=[listener])
     finally:
         service.stop()
@@ -75,11 +77,16 @@ def run_server(
 
 
 @contextmanager
-def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Run a service in the background while the block runs; yields its address."""
+def serving(
+    service: Service, host: str = "127.0.0.1", port: int = 0, app: Guard | None = None
+) -> Iterator[str]:
+    """Run a service in the background while the block runs; yields its address.
+
+    `app`: as in `run_server`.
+    """
     listener = _listen(host, port)
     ready = threading.Event()
-    server = _Server(service, ready.set)
+    server = _Server(service, ready.set, app)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     service.start()
     thread.start()
@@ -97,8 +104,10 @@ def serving(service: Service, host: str = "127.0.0.1", port: int = 0) -> Iterato
 class _Server(uvicorn.Server):
     """A server that signals when it listens, and stops in order."""
 
-    def __init__(self, service: Service, listening: Callable[[], None]) -> None:
-        super().__init__(_config(service))
+    def __init__(
+        self, service: Service, listening: Callable[[], None], app: Guard | None = None
+    ) -> None:
+        super().__init__(_config(service, app))
         self._service, self._listening = service, listening
 
     @contextlib.contextmanager
@@ -167,7 +176,7 @@ def _connections(wanted: int) -> int:
     return wanted
 
 
-def _config(service: Service) -> uvicorn.Config:
+def _config(service: Service, app: Guard | None) -> uvicorn.Config:
     class Limited(Protocol):
         max_connections = _connections(service.settings.connections)
 
@@ -182,7 +191,7 @@ def _config(service: Service) -> uvicorn.Config:
     # The warnings of uvicorn are about invalid requests, which are answered with a problem.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
-        guarded(service),
+        guarded(service) if app is None else app,
         http=Limited,
         loop="asyncio",
         log_config=None,
@@ -191,7 +200,7 @@ def _config(service: Service) -> uvicorn.Config:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=math.ceil(service.settings.grace + _FAREWELL_SECONDS),
         backlog=_ACCEPTED_AT_ONCE,
-        lifespan="off",
+        lifespan="off" if app is None else "on",
         ws="none",
     )
 
@@ -199,7 +208,8 @@ def _config(service: Service) -> uvicorn.Config:
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket; opened before the run is loaded, which may take long."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol, asyncio sets TCP_NODELAY: head and body of a response are two writes.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

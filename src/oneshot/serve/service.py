@@ -18,7 +18,16 @@ from oneshot.graph.live.store import StoreError
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.reasoner.explanation import Explanation
 from oneshot.runs.run import Run
-from oneshot.serve.engine import Answered, Engine, ExpiredError, OverloadedError, Question, Sampled
+from oneshot.serve.engine import (
+    Answered,
+    Engine,
+    ExpiredError,
+    OverloadedError,
+    Question,
+    Result,
+    Sampled,
+    Task,
+)
 from oneshot.serve.entity_search import NameSearch
 from oneshot.serve.limits import MAX_EXPLAINED, MAX_NEW_NAME
 from oneshot.serve.metrics import Metrics
@@ -206,6 +215,15 @@ class Service:
         except OverloadedError as error:
             raise self.busy(error) from error
         found: tuple[Explanation, int] = (await self._waited([future], deadline))[0]
+        return found
+
+    async def run(self, task: Task[Result], deadline: float) -> tuple[Result, int]:
+        """The result of a task on the graph of the moment, and the version of the graph."""
+        try:
+            future = self.engine.run(task, deadline)
+        except OverloadedError as error:
+            raise self.busy(error) from error
+        found: tuple[Result, int] = (await self._waited([future], deadline))[0]
         return found
 
     def busy(self, error: OverloadedError) -> Problem:
