@@ -309,6 +309,7 @@ def test_relations_between_two_entities(session: Session, reasoner: Reasoner) ->
     for one in value["relations"]:
         other = expected[one["relation"], one["inverse"]]
         assert one["known"] == other.known
+        assert one["score"] == pytest.approx(other.score, abs=1e-3)
         assert one["probability"] == pytest.approx(other.probability, abs=2e-4)
         ends = ("link 5", "link 4") if one["inverse"] else ("link 4", "link 5")
         assert one["fact"] == f"{ends[0]} —{one['relation']}→ {ends[1]}"
@@ -330,6 +331,7 @@ def test_a_known_fact_is_judged_as_in_an_audit(session: Session, reasoner: Reaso
     )
     assert value["known"] is True
     assert value["probability"] == pytest.approx(audited.probability, abs=2e-4)
+    assert value["score"] == pytest.approx(audited.score, abs=1e-3)
     assert value["rank"] == pytest.approx(audited.rank)
     assert value["candidates"] == 30
     assert value["other_tails"] == []

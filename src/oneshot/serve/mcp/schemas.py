@@ -178,6 +178,7 @@ class RelationBetween(BaseModel):
     relation: str
     inverse: Annotated[bool, Field(description="the relation leads from tail to head")]
     probability: Probability
+    score: Annotated[float, Field(description="evidence, comparable between relations")]
     known: Known
 
 
@@ -194,6 +195,9 @@ class CheckFactOut(BaseModel):
     fact: FactText
     known: Known
     probability: Probability
+    score: Annotated[
+        float, Field(description="logit of the probability; evidence if not calibrated")
+    ]
     rank: Annotated[
         float,
         Field(

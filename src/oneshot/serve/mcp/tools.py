@@ -243,6 +243,7 @@ class Tools:
                     relation=one.relation,
                     inverse=one.inverse,
                     probability=_rounded(one.probability),
+                    score=round(one.score, _DIGITS),
                     known=one.known,
                 )
                 for one in found
@@ -276,6 +277,7 @@ class Tools:
             fact=fact_text(found.fact.head, found.fact.relation, found.fact.tail),
             known=found.known,
             probability=_rounded(found.fact.probability),
+            score=round(found.fact.score, _DIGITS),
             rank=found.fact.rank,
             candidates=candidates,
             paths=_paths(found.explanation.paths),
