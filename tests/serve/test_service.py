@@ -91,6 +91,28 @@ def test_answers_are_those_of_the_reasoner(url: str, run_path: Path) -> None:
     assert not any(answer["known"] for answer in answers)
 
 
+def test_answers_by_probability_and_type(url: str, run_path: Path) -> None:
+    reasoner = Reasoner.load(run_path)
+    every = reasoner.predict("link 1", "after", top=30)
+    ask = {"questions": [{"entity": "link 1", "relation": "after"}], "top": 30}
+    least = sorted(a.probability or 0.0 for a in every)[len(every) // 2]
+    few = request(f"{url}/v1/predict", {**ask, "min_probability": least}).json["results"][0]
+    assert 0 < len(few["answers"]) < len(every)
+    assert all(answer["probability"] >= least for answer in few["answers"])
+    kind = ["next", "link 4"]
+    typed = request(f"{url}/v1/predict", {**ask, "types": [kind]}).json["results"][0]
+    assert {a["entity"] for a in typed["answers"]} <= {"link 3"}
+    assert "message" not in typed
+    for wrong, status in (
+        ({"min_probability": 2}, 422),
+        ({"types": [["next"]]}, 422),
+        ({"types": [kind] * 9}, 422),
+        ({"types": [["nxt", "link 4"]]}, 404),
+        ({"types": [["next", "lnk 4"]]}, 404),
+    ):
+        assert request(f"{url}/v1/predict", {**ask, **wrong}).status == status, wrong
+
+
 def test_answers_are_explained_on_the_subgraph_they_were_found_in(
     url: str, run_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

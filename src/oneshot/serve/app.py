@@ -112,6 +112,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
         def asked() -> list[Question | Problem]:
             options = AnswerOptions.among(dict(body))
+            service.check_options(options)
             return [
                 service.question_or_problem(one.entity, one.relation, one.inverse, options)
                 for one in body.questions
@@ -119,7 +120,8 @@ def _add_questions(app: FastAPI, service: Service) -> None:
 
         service.check_version(body.min_version)
         # The fuzzy search for an unknown name is slow.
-        is_quick = all(service.knows(one.entity) for one in body.questions)
+        names = [one.entity for one in body.questions] + [entity for _, entity in body.types]
+        is_quick = all(service.knows(name) for name in names)
         questions = asked() if is_quick else await run_in_threadpool(asked)
         valid = [one for one in questions if isinstance(one, Question)]
         if not valid:

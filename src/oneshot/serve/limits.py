@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 MAX_QUESTIONS = 64  # per request
 MAX_TOP = 1000  # answers per query
+MAX_TYPES = 8  # facts that answers must have
 MAX_EXPLAINED = 10  # answers with paths; each takes several times as long as the query
 MAX_FACTS = 1000  # per request
 MAX_NAME = 4096  # characters

@@ -5,7 +5,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from oneshot.serve.limits import MAX_ERRORS, MAX_FACTS, MAX_NAME, MAX_QUESTIONS, MAX_TOP
+from oneshot.serve.limits import (
+    MAX_ERRORS,
+    MAX_FACTS,
+    MAX_NAME,
+    MAX_QUESTIONS,
+    MAX_TOP,
+    MAX_TYPES,
+)
 
 
 def _whole(value: Any) -> Any:
@@ -57,6 +64,17 @@ class PredictIn(Strict):
         bool, Field(description="include the paths that explain the best answers")
     ] = False
     exclude_known: Annotated[bool, Field(description="exclude facts of the graph")] = False
+    min_probability: Annotated[
+        float, Field(ge=0, le=1, description="exclude less probable answers")
+    ] = 0.0
+    types: Annotated[
+        list[Annotated[list[Name], Field(min_length=2, max_length=2)]],
+        Field(
+            max_length=MAX_TYPES,
+            description="only answers with these facts: relation, entity",
+            examples=[[["instance_of", "country"]]],
+        ),
+    ] = []
     min_version: MinVersion = None
 
 

@@ -144,6 +144,15 @@ class Service:
         except Problem as problem:
             return problem
 
+    def check_options(self, options: AnswerOptions) -> None:
+        """Raise a problem if the options of a request do not suit the reasoner or the graph."""
+        if options.min_probability > 0 and self.reasoner.calibration is None:
+            raise Problem(422, "min_probability needs a calibrated run; this one is not calibrated")
+        for kind in options.types:
+            assert not isinstance(kind, str)  # the schema has pairs
+            relation, entity = kind
+            self.question(str(entity), str(relation), True)
+
     def knows(self, entity: str) -> bool:
         """Whether the lookup of an entity is immediate."""
         return entity in self.live.entities
@@ -194,7 +203,9 @@ class Service:
         value = answered.prediction.as_dict()
         value["version"] = answered.version
         value["milliseconds"] = {**answered.milliseconds, "batch": answered.batch}
-        if not value["answers"] and not question.options.exclude_known:
+        wanted = question.options
+        is_whole = not (wanted.exclude_known or wanted.min_probability or wanted.types)
+        if not value["answers"] and is_whole:
             value["message"] = "the entity has no facts; add one first"
         return value
 
