@@ -50,8 +50,9 @@ class RelationNetwork(nn.Module):
             nn.Linear(6 * config.dim, config.dim) for _ in range(config.relation_layers)
         )
         self.identity = nn.Parameter(torch.randn(config.dim))
-        self._cache: dict[int, Tensor] = {}
-        self._cached_for: tuple[Any, ...] = ()
+        # States by query relation, and what they were computed for. Replaced as a whole, because
+        # threads of a service use it at the same time.
+        self._cache: tuple[tuple[Any, ...], dict[int, Tensor]] = ((), {})
 
     def forward(self, graph: RelationGraph, relation: Tensor) -> Tensor:
         """States [n, 2R + 1, d] for the query relations, int64 [n]."""
@@ -85,20 +86,20 @@ class RelationNetwork(nn.Module):
         if torch.is_autocast_enabled(some.device.type):
             dtype = torch.get_autocast_dtype(some.device.type)
         now = (graph, some.device, dtype, versions)
-        if self._cached_for[1:] != now[1:] or self._cached_for[0] is not graph:
-            self._cache, self._cached_for = {}, now
-        missing = [number for number in relation.tolist() if number not in self._cache]
+        cached_for, cache = self._cache
+        if cached_for[1:] != now[1:] or cached_for[0] is not graph:
+            cache = {}
+        missing = [number for number in relation.tolist() if number not in cache]
         height = 2 * graph.num_relations + 1
         most = max(_CACHE_BYTES // (height * self.dim * some.element_size()), len(relation))
-        if len(self._cache) + len(missing) > most:
-            self._cache = {
-                number: self._cache[number] for number in relation.tolist() if number in self._cache
-            }
+        if len(cache) + len(missing) > most:
+            cache = {number: cache[number] for number in relation.tolist() if number in cache}
         for part in torch.tensor(missing, device=relation.device).split(max(_ROWS // height, 1)):
             if len(part):
                 found = self.states(graph, part.long()).contiguous()
-                self._cache |= dict(zip(part.tolist(), found, strict=True))
-        return torch.stack([self._cache[number] for number in relation.tolist()])
+                cache = cache | dict(zip(part.tolist(), found, strict=True))
+        self._cache = now, cache
+        return torch.stack([cache[number] for number in relation.tolist()])
 
 
 class _Weights:

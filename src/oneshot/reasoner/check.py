@@ -1,5 +1,6 @@
 """Check: whether one fact is likely, judged while it is hidden, with the paths that support it."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -102,8 +103,10 @@ def _without(reasoner: Reasoner, fact: Tensor) -> Reasoner:
     graph = reasoner.graph.host or reasoner.graph
     facts = graph.facts
     mask = (facts != fact.to(facts)).any(1)
-    # What it knows about relations must not come from this fact either.
-    return Reasoner(graph.subset(mask), reasoner.sampler, reasoner.predictor, reasoner.calibration)
+    # What it knows about relations must not come from this fact either. The copy has the same
+    # parameters; other threads may use the original at the same time.
+    predictor = copy.copy(reasoner.predictor)
+    return Reasoner(graph.subset(mask), reasoner.sampler, predictor, reasoner.calibration)
 
 
 def _with_tails(fact: Tensor, tails: Tensor) -> Tensor:
