@@ -58,13 +58,13 @@ def main() -> None:
     for name in options.data:
         data = load(name)
         reasoner = trained(data, options.minutes, device)
-        rows[name] = {
-            "discover": discovery(reasoner, data),
-            "relations": relations(reasoner, data, options.pairs),
-            "audit": audit(data, options, device),
-        }
-        print(name, rows[name])
-    write_result("judged-facts", {"minutes": options.minutes, "rows": rows}, device)
+        rows[name] = row = {"discover": discovery(reasoner, data)}
+        print(name, row, flush=True)
+        row["relations"] = relations(reasoner, data, options.pairs)
+        print(name, row["relations"], flush=True)
+        row["audit"] = audit(data, options, device)
+        print(name, row["audit"], flush=True)
+        write_result("judged-facts", {"minutes": options.minutes, "rows": rows}, device)
 
 
 def trained(data: Dataset, minutes: float, device: torch.device) -> Reasoner:
@@ -196,12 +196,13 @@ def _wrong_facts(
 def _distmult(data: Dataset, facts: list[Fact], device: torch.device) -> dict[Fact, float]:
     """How doubtful DistMult finds the facts, after training on all of them."""
     triples, pipelines = import_module("pykeen.triples"), import_module("pykeen.pipeline")
-    factory = triples.CoreTriplesFactory(
-        data.train, data.graph.num_entities, data.graph.num_relations
+    factory, few = (
+        triples.CoreTriplesFactory(rows, data.graph.num_entities, data.graph.num_relations)
+        for rows in (data.train, data.train[:16])  # the evaluation of the pipeline is not used
     )
     result = pipelines.pipeline(
         training=factory,
-        testing=factory,
+        testing=few,
         model="distmult",
         model_kwargs={"embedding_dim": 128},
         training_loop="lcwa",
@@ -211,7 +212,6 @@ def _distmult(data: Dataset, facts: list[Fact], device: torch.device) -> dict[Fa
         evaluation_kwargs={"batch_size": 16, "use_tqdm": False},
         random_seed=0,
         device=device.type,
-        evaluator_kwargs={"filtered": False},
     )
     with torch.no_grad():
         scores = result.model.score_hrt(torch.tensor(facts, device=result.model.device))
