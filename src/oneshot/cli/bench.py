@@ -115,6 +115,8 @@ def predictor(
         check_output(out, source)
     dataset = load_data(source, seed)
     asked, answers = dataset.queries("valid")
+    if not len(asked):
+        raise InputError(f"{dataset.name}: has no validation facts, from which queries are drawn")
     chosen = drawn(len(asked), queries, seed)
     with console.status("measuring"):
         result = bench_predictor(
