@@ -4,6 +4,7 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.support.commands import Command
@@ -109,6 +110,12 @@ def test_answers_for_several_entities_hold_for_each(reasoner: Reasoner) -> None:
     known = [a.entity for a in found if a.known]
     new = reasoner.predict(heads, "next", top=100, exclude_known=True)
     assert not {a.entity for a in new} & set(known)
+
+
+def test_an_id_may_be_a_number_of_another_package(reasoner: Reasoner) -> None:
+    numbers = (np.int64(3), torch.tensor(3))
+    found = [reasoner.predict(number, "after", top=5) for number in (3, *numbers)]  # type: ignore[arg-type]
+    assert found[0] == found[1] == found[2]
 
 
 def test_one_entity_in_a_list_is_that_entity(reasoner: Reasoner) -> None:

@@ -102,6 +102,13 @@ class AnswerOptions:
         """These options with some of them replaced."""
         return dataclasses.replace(self, **changes)
 
+    def check_calibrated(self, calibration: "Calibration | None") -> None:
+        """Raise if an option needs probabilities and there are none."""
+        if calibration is None and self.min_probability > 0:
+            raise InputError(
+                "min_probability needs a calibrated reasoner; this one is not calibrated"
+            )
+
     def check_for_many(self) -> None:
         """Raise if an option is for single queries only."""
         given = {"candidates": self.candidates is not None, "explain": bool(self.explain)}
@@ -309,8 +316,7 @@ def best_answers(
     unless the graph relates it to itself, or it is among given candidates. A query that is not
     answerable has no answers.
     """
-    if calibration is None and options.min_probability > 0:
-        raise InputError("min_probability needs a calibrated reasoner; this one is not calibrated")
+    options.check_calibrated(calibration)
     if not found.answerable:
         return ()
     keep = ~found.known if options.exclude_known else torch.ones_like(found.known)

@@ -88,8 +88,7 @@ def _joined(
 ) -> tuple[Answer, ...]:
     """The answers that all queries have in common, best first; ties by lower id."""
     calibration = reasoner.calibration
-    if calibration is None and options.min_probability > 0:
-        raise InputError("min_probability needs a calibrated reasoner; this one is not calibrated")
+    options.check_calibrated(calibration)
     common = found[0].entities
     for one in found[1:]:
         common = common[_is_in(common, one.entities)]

@@ -136,7 +136,7 @@ class Reasoner:
         subgraph of the prediction.
         """
         options = (options or AnswerOptions()).changed(changes)
-        if not isinstance(entity, str | int):
+        if isinstance(entity, Sequence) and not isinstance(entity, str):
             from oneshot.reasoner.conjunction import predict_for_all
 
             return predict_for_all(self, list(entity), relation, inverse, options)

@@ -146,8 +146,10 @@ class Service:
 
     def check_options(self, options: AnswerOptions) -> None:
         """Raise a problem if the options of a request do not suit the reasoner or the graph."""
-        if options.min_probability > 0 and self.reasoner.calibration is None:
-            raise Problem(422, "min_probability needs a calibrated run; this one is not calibrated")
+        try:
+            options.check_calibrated(self.reasoner.calibration)
+        except InputError as error:
+            raise Problem(422, str(error)) from error
         for kind in options.types:
             assert not isinstance(kind, str)  # the schema has pairs
             relation, entity = kind
