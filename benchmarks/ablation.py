@@ -99,6 +99,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "nbfnet more dropout": ("predictor.message='nbfnet'", "predictor.dropout=0.3"),
     "nbfnet decay": ("predictor.message='nbfnet'", "training.weight_decay=1e-5"),
     "nbfnet over graph": ("predictor.message='nbfnet'", "predictor.aggregate_over='graph'"),
+    "nbfnet fact dropout": ("predictor.message='nbfnet'", "training.fact_dropout=0.2"),
+    "nbfnet more fact dropout": ("predictor.message='nbfnet'", "training.fact_dropout=0.5"),
+    "nbfnet three": ("predictor.message='nbfnet'", "predictor.members=3"),
+    "three": ("predictor.members=3",),
     "nbfnet split 0.8": ("predictor.message='nbfnet'", "training.fact_ratio=0.8"),
 }
 # Epochs of a training.

@@ -94,6 +94,8 @@ class PredictorConfig:
     dim: int = 64
     # dimension of the attention of redgnn, at most 65,536
     attention_dim: int = 8
+    # number of predictors, at most 100, whose mean score is used; each is trained on its own
+    members: int = 1
     # rank of nbfnet's relation weights as a function of the query, at most 65,536; 0: dim. A low
     # rank has fewer parameters, and overfits less where there are many relations
     relation_rank: int = 0
@@ -124,8 +126,10 @@ class PredictorConfig:
     def __post_init__(self) -> None:
         _at_least(self, num_layers=1, dim=1, attention_dim=1, dropout=0)
         _at_most(self, num_layers=1000, dim=2**16, attention_dim=2**16, prior_start=1000)
-        _at_least(self, prior_start=-1000, relation_layers=0, relation_rank=0)
-        _at_most(self, relation_layers=1000, relation_rank=2**16)
+        _at_least(self, prior_start=-1000, relation_layers=0, relation_rank=0, members=1)
+        _at_most(self, relation_layers=1000, relation_rank=2**16, members=100)
+        if self.members > 1 and self.network == "ultra":
+            raise InputError('network "ultra" has one member')
         if self.relations == "relative" and self.message != "nbfnet":
             raise InputError('relations "relative" needs message "nbfnet"')
         if self.network == "ultra" and self.relations != "relative":
@@ -167,6 +171,8 @@ class TrainingConfig:
     uncovered: Literal["push_down", "skip"] = "push_down"
     # remove all facts between query entity and answer from the subgraph, of any relation
     hide_direct: bool = False
+    # share of the facts of each training subgraph that are removed at random
+    fact_dropout: float = 0.0
     # mask other known answers of a query in the loss
     mask_known: bool = False
     schedule: Literal["constant", "plateau", "cosine"] = "cosine"
@@ -199,9 +205,10 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _at_least(self, epochs=1, batch_size=1, accumulate=1, plateau_patience=1, valid_every=1)
         _at_least(self, weight_decay=0, warmup_epochs=0, clip=0, patience=0, valid_limit=0)
-        _at_least(self, average=0)
-        if self.average >= 1:
-            raise InputError(f"average must be below 1, not {self.average}")
+        _at_least(self, average=0, fact_dropout=0)
+        for name in ("average", "fact_dropout"):
+            if getattr(self, name) >= 1:
+                raise InputError(f"{name} must be below 1, not {getattr(self, name)}")
         _at_least(self, valid_batch_size=0, seed=0, minutes=0)
         _at_most(self, epochs=10**9, patience=10**9, valid_every=10**9, warmup_epochs=10**9)
         _at_most(self, batch_size=10**6, valid_batch_size=10**6, accumulate=10**6)

@@ -5,7 +5,7 @@ entities and whole graphs that it has never seen. With relative relations it doe
 either, and applies to graphs with other relations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -140,9 +140,13 @@ class Predictor(nn.Module):
             scores = scores + (prior_features(batch, weight.dtype) * weight).sum(dim=-1)
         return scores
 
+    def parts(self) -> "Iterator[Predictor]":
+        """The predictors that are trained on their own: this one, or the members of an ensemble."""
+        yield self
+
     def check_graph(self, num_relations: int) -> None:
         """Raise if a graph has a different number of relations than this predictor."""
-        if num_relations != self.num_relations and self.relation_network is None:
+        if num_relations != self.num_relations and not self.is_relative:
             raise InputError(
                 f"the predictor has {self.num_relations} relations, the graph has {num_relations}"
             )

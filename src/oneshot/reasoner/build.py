@@ -8,7 +8,7 @@ import torch
 from oneshot.config import Config, SamplerConfig
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.predictor import NETWORKS
+from oneshot.predictor import make_predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, Sampler
 
@@ -59,7 +59,7 @@ def build_reasoner(
     """A reasoner with a new predictor, initialized with the seed of the training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
-        predictor = NETWORKS[config.predictor.network](config.predictor, graph.num_relations)
+        predictor = make_predictor(config.predictor, graph.num_relations)
     sampler = build_sampler(config.sampler, config.training.seed)
     sampler.budget.check_names(graph)
     return Reasoner(graph.to(device), sampler, predictor.to(device))

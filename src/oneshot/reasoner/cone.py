@@ -321,5 +321,6 @@ def edge_gradients(
 
 def cone_of(predictor: Predictor, batch: SubgraphBatch, target: int) -> Cone:
     """What computes the score of the entity in row `target` of the single query of a batch."""
-    is_ours = predictor.config.network == "oneshot"
-    return (Cone if is_ours else WholeSubgraph)(predictor, batch, target)
+    config = predictor.config
+    has_cone = config.network == "oneshot" and config.members == 1
+    return (Cone if has_cone else WholeSubgraph)(predictor, batch, target)

@@ -8,7 +8,7 @@ from torch import Tensor
 from oneshot.config import PredictorConfig, as_toml
 from oneshot.errors import InputError
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.predictor import Predictor
+from oneshot.predictor import make_predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.layout import PREDICTOR
 from oneshot.runs.run import Run
@@ -93,4 +93,4 @@ def _per_relation(config: PredictorConfig, num_relations: int) -> set[str]:
 def _shapes(config: PredictorConfig, num_relations: int) -> dict[str, Tensor]:
     """The parameters of a predictor, without values."""
     with torch.device("meta"):
-        return Predictor(config, num_relations).state_dict()
+        return make_predictor(config, num_relations).state_dict()

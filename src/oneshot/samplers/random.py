@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.adjacency import AdjacencyGraph
-from oneshot.samplers._hash import uniform
 from oneshot.samplers.base import Sampler
+from oneshot.system.hashed_random import uniform
 
 
 class RandomSampler(Sampler):

@@ -7,8 +7,8 @@ from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.samplers._budget import Count, Ratio
 from oneshot.samplers._extract import EdgeScore
-from oneshot.samplers._hash import uniform
 from oneshot.samplers.base import Sampler
+from oneshot.system.hashed_random import uniform
 
 
 class RandomWalkSampler(Sampler):

@@ -12,6 +12,7 @@ from oneshot.config import TrainingConfig
 from oneshot.data.dataset import both_directions
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.hashed_random import uniform
 
 # With "leave_out": facts that are left out together, at most this number and share of all facts.
 _LEFT_OUT, _LEFT_OUT_SHARE = 512, 0.01
@@ -159,6 +160,23 @@ def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) ->
     answer = batch.find(answers)[batch.edge_query]
     is_direct = ((source == asked) & (target == answer)) | ((source == answer) & (target == asked))
     kept = (~is_direct | (relation == 2 * num_relations)).nonzero().squeeze(1)
+    return dataclasses.replace(batch, edges=batch.edges[:, kept], edge_query=batch.edge_query[kept])
+
+
+def without_some_facts(
+    batch: SubgraphBatch, share: float, seed: int, number: Tensor, num_relations: int
+) -> SubgraphBatch:
+    """The batch with a random share of the facts of each subgraph removed, in both directions.
+
+    `number` int64 [n]: the number of each query in its epoch. What is removed depends on `seed`,
+    this number and the fact alone, not on the other queries of the batch. Identity edges stay.
+    """
+    source, relation, target = batch.edges
+    is_inverse = relation >= num_relations
+    head = batch.entities[torch.where(is_inverse, target, source)]
+    tail = batch.entities[torch.where(is_inverse, source, target)]
+    drawn = uniform(seed, number[batch.edge_query], head, relation % num_relations, tail)
+    kept = ((drawn > share) | (relation == 2 * num_relations)).nonzero().squeeze(1)
     return dataclasses.replace(batch, edges=batch.edges[:, kept], edge_query=batch.edge_query[kept])
 
 

@@ -51,7 +51,14 @@ def find_targets(
 def query_losses(
     config: TrainingConfig, scores: Tensor, batch: SubgraphBatch, targets: Targets
 ) -> Tensor:
-    """The loss of each query [n]; `scores` [N] of the sampled entities."""
+    """The loss of each query [n]; `scores` [N] of the sampled entities, or [members, N].
+
+    The members of an ensemble learn on their own: each has the gradients of its own loss.
+    """
+    if scores.dim() == 2:
+        each = torch.stack([query_losses(config, one, batch, targets) for one in scores])
+        # The value is the mean over the members; the gradient is that of the sum.
+        return each.sum(0) - (each.sum(0) - each.mean(0)).detach()
     push_down = config.uncovered == "push_down"
     if config.loss == "bce":
         return bce_loss(scores, batch, targets.place, targets.skip, push_down)

@@ -35,6 +35,7 @@ from oneshot.training.epoch import (
     mixed_seed,
     queries_per_epoch,
     without_direct,
+    without_some_facts,
 )
 from oneshot.training.losses import Targets, find_targets, query_losses
 from oneshot.training.schedule import Schedule
@@ -196,6 +197,9 @@ class Stepper:
         self.set_learning_rate(epoch.number, batch.step)
         seed = self._seed(epoch, batch.step)
         _, observed, queries, answers = batch.share(self.team.rank, self.team.size)
+        begin = batch.step * self.step_size
+        numbers = torch.arange(begin, begin + len(batch.queries), device=queries.device)
+        numbers = numbers[self.team.rank :: self.team.size]
         self._relate(observed)
         scale = self.team.size / len(batch.queries)  # DDP averages over the processes
         loss = covered = 0.0
@@ -205,7 +209,8 @@ class Stepper:
             part = slice(start, start + self.micro_batch)
             more = start + self.micro_batch < len(queries)
             try:
-                one, hits = self._backward(observed, queries[part], answers[part], scale, more)
+                sampled = self._sample(epoch, observed, queries[part], answers[part], numbers[part])
+                one, hits = self._backward(sampled, answers[part], scale, more)
             except RuntimeError as error:
                 self._shrink(error)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -222,18 +227,12 @@ class Stepper:
         return StepResult(len(batch.queries), len(queries), loss, covered)
 
     def _backward(
-        self,
-        observed: KnowledgeGraph,
-        queries: Tensor,
-        answers: Tensor,
-        scale: float,
-        more: bool,
+        self, batch: SubgraphBatch, answers: Tensor, scale: float, more: bool
     ) -> tuple[float, float]:
         """Gradients of `scale` times the sum of the losses of some queries.
 
         `more`: further queries of the same step follow. → (sum of the losses, covered queries)
         """
-        batch = self._sample(observed, queries, answers)
         targets = self._targets(batch, answers)
         sync: AbstractContextManager[None] = nullcontext()
         if more and isinstance(self.network, DistributedDataParallel):
@@ -321,9 +320,12 @@ class Stepper:
             steps, done = len(part.queries) // size, 0
             while done < steps:
                 rows = slice(done * size, min(done + at_once, steps) * size)
-                whole = self._sample(part.observed, part.queries[rows], part.answers[rows])
+                asked_now, answers_now = part.queries[rows], part.answers[rows]
+                begin = part.begin + rows.start
+                numbers = torch.arange(begin, begin + len(asked_now), device=asked_now.device)
+                whole = self._sample(epoch, part.observed, asked_now, answers_now, numbers)
                 batches = whole.split(size)
-                answers = part.answers[rows].split(size)
+                answers = answers_now.split(size)
                 yield [
                     Prepared(batch, self._targets(batch, mine), needed, part.observed)
                     for batch, mine, needed in zip(
@@ -339,11 +341,23 @@ class Stepper:
     def _seed(self, epoch: Epoch, step: int) -> int:
         return mixed_seed(self.config.seed, epoch.number, step, self.team.rank)
 
-    def _sample(self, observed: KnowledgeGraph, queries: Tensor, answers: Tensor) -> SubgraphBatch:
-        sampled = self.graph if self.config.sample_from == "train" else observed
+    def _sample(
+        self,
+        epoch: Epoch,
+        observed: KnowledgeGraph,
+        queries: Tensor,
+        answers: Tensor,
+        numbers: Tensor,
+    ) -> SubgraphBatch:
+        """The subgraphs of some queries, `numbers` int64 [n] of the epoch."""
+        config, num_relations = self.config, self.graph.num_relations
+        sampled = self.graph if config.sample_from == "train" else observed
         batch = self.sampler.sample(sampled, queries, edges_from=observed)
-        if self.config.hide_direct:
-            batch = without_direct(batch, answers, self.graph.num_relations)
+        if config.hide_direct:
+            batch = without_direct(batch, answers, num_relations)
+        if config.fact_dropout:
+            seed = mixed_seed(config.seed, epoch.number)
+            batch = without_some_facts(batch, config.fact_dropout, seed, numbers, num_relations)
         return batch
 
     def _targets(self, batch: SubgraphBatch, answers: Tensor) -> Targets:
@@ -351,7 +365,8 @@ class Stepper:
 
     def _optimize(self) -> None:
         if self.config.clip:
-            torch.nn.utils.clip_grad_norm_(self.predictor.parameters(), self.config.clip)
+            for part in self.predictor.parts():
+                torch.nn.utils.clip_grad_norm_(part.parameters(), self.config.clip)
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
