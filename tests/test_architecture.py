@@ -25,6 +25,7 @@ ROOMS = (
     "samplers",
     "predictor",
     "ranking",
+    "factors",
     "reasoner",
     "evaluation",
     "training",

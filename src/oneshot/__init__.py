@@ -7,12 +7,20 @@ from oneshot._version import __version__
 
 if TYPE_CHECKING:
     from oneshot.client import Client, ServiceError
-    from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
+    from oneshot.config import (
+        Config,
+        FactorsConfig,
+        PredictorConfig,
+        SamplerConfig,
+        TrainingConfig,
+    )
     from oneshot.data import load as datasets
     from oneshot.data.load import Dataset, load
     from oneshot.errors import InputError, MissingPackageError, OneshotError, UnknownNameError
     from oneshot.evaluation.coverage import Coverage, coverage
     from oneshot.evaluation.evaluate import Report, evaluate
+    from oneshot.evaluation.factor_weight import add_factors
+    from oneshot.factors import Factors
     from oneshot.graph.graph import KnowledgeGraph
     from oneshot.graph.vocabulary import Vocabulary
     from oneshot.predictor import Predictor
@@ -45,6 +53,7 @@ _HOME = {
     "Client": "client",
     "ServiceError": "client",
     "Config": "config",
+    "FactorsConfig": "config",
     "PredictorConfig": "config",
     "SamplerConfig": "config",
     "TrainingConfig": "config",
@@ -58,6 +67,8 @@ _HOME = {
     "UnknownNameError": "errors",
     "Report": "evaluation.evaluate",
     "evaluate": "evaluation.evaluate",
+    "add_factors": "evaluation.factor_weight",
+    "Factors": "factors",
     "Explanation": "reasoner.explanation",
     "KnowledgeGraph": "graph.graph",
     "LinkPredictor": "training.estimator",
@@ -94,6 +105,8 @@ __all__ = [
     "Coverage",
     "Dataset",
     "Explanation",
+    "Factors",
+    "FactorsConfig",
     "FittedSampler",
     "InputError",
     "KnowledgeGraph",
@@ -120,6 +133,7 @@ __all__ = [
     "UnknownNameError",
     "Vocabulary",
     "__version__",
+    "add_factors",
     "coverage",
     "datasets",
     "evaluate",

@@ -141,6 +141,38 @@ class PredictorConfig:
 
 
 @dataclass(frozen=True)
+class FactorsConfig:
+    """Vectors of entities and relations beside the predictor; see `oneshot.factors`."""
+
+    # complex dimension of the vectors, at most 65,536; 0 for none
+    dim: int = 0
+    # maximum number of passes over the training facts
+    epochs: int = 50
+    # queries per step, at most 1,000,000
+    batch_size: int = 500
+    # random entities that the answers of a step are compared with, at most 1,000,000,000; 0: all
+    negatives: int = 0
+    # learning rate of Adagrad, at most 1,000
+    learning_rate: float = 0.1
+    # weight of the cubed moduli of the vectors in the loss, at most 1,000; unset: chosen by
+    # validation
+    regularization: float | None = None
+    # weight of predicting the relation between two entities, at most 1,000; unset: chosen by
+    # validation
+    relation_loss: float | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(self, dim=0, epochs=1, batch_size=1, negatives=0)
+        _at_most(self, dim=2**16, epochs=10**9, batch_size=10**6, negatives=10**9)
+        if not 0 < self.learning_rate <= 1000:
+            raise InputError(f"learning_rate must be above 0, not {shown(self.learning_rate)}")
+        for name in ("regularization", "relation_loss"):
+            if getattr(self, name) is not None:
+                _at_least(self, **{name: 0})
+                _at_most(self, **{name: 1000})
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """Options of the training; see `oneshot.training.trainer`."""
 
@@ -231,6 +263,7 @@ class Config:
 
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
+    factors: FactorsConfig = field(default_factory=FactorsConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
+from oneshot.factors import Factors
 from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import check_finite
@@ -43,6 +44,9 @@ class Reasoner:
 
     The graph may differ from the training graph, if it has the same relations in the same order
     (`load` matches them by name).
+
+    `factors`: vectors whose score is added to that of the predictor, if any; only where no fact of
+    the training graph is judged.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Reasoner:
         sampler: Sampler,
         predictor: Predictor,
         calibration: Calibration | None = None,
+        factors: Factors | None = None,
     ) -> None:
         predictor.check_graph(graph.num_relations)
         self.sampler = sampler
@@ -58,6 +63,7 @@ class Reasoner:
         self.graph = graph.to(next(predictor.parameters()).device)
         self.relate()
         self.calibration = calibration
+        self.factors = None if factors is None else factors.to(self.graph.device)
 
     @property
     def device(self) -> torch.device:
@@ -67,6 +73,7 @@ class Reasoner:
         """Move predictor and graph to a device. → itself"""
         self.predictor.to(device)
         self.graph = self.graph.to(device)
+        self.factors = None if self.factors is None else self.factors.to(device)
         self.relate()
         return self
 
@@ -90,7 +97,7 @@ class Reasoner:
         try:
             with torch.inference_mode(), fast_products(self.device):
                 scores: Tensor = self.predictor(batch).float()
-                return scores
+                return scores if self.factors is None else self.factors.added(scores, batch)
         finally:
             self.predictor.train(was_training)
 

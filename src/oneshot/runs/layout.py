@@ -21,13 +21,14 @@ from oneshot.system.files import Contents
 
 CONFIG, RELATIONS, PREDICTOR = "config.toml", "relations.txt", "predictor.safetensors"
 GRAPH, CALIBRATION, HISTORY = "graph.json", "calibration.json", "metrics.jsonl"
-SAMPLER = "sampler.safetensors"
+SAMPLER, FACTORS = "sampler.safetensors", "factors.safetensors"
 RESULT, CHECKPOINT = "result.json", Path("checkpoint") / "state.safetensors"
 SAVED = "graph"
 TRAINED = (str(CHECKPOINT), RESULT, CALIBRATION, PREDICTOR, HISTORY)
 """Files that a training writes to a run, in the order in which they are removed."""
 CONTENTS: Contents = {
-    **dict.fromkeys((CONFIG, RELATIONS, PREDICTOR, SAMPLER, GRAPH, CALIBRATION, HISTORY, RESULT)),
+    **dict.fromkeys((CONFIG, RELATIONS, PREDICTOR, SAMPLER, FACTORS)),
+    **dict.fromkeys((GRAPH, CALIBRATION, HISTORY, RESULT)),
     **dict.fromkeys(STORE_FILES),
     SAVED: SAVED_GRAPH,
     CHECKPOINT.parent.name: {CHECKPOINT.name: None},

@@ -4,6 +4,7 @@ config.toml              the whole configuration
 relations.txt            the relations of the predictor in its order, one per line
 predictor.safetensors    its parameters (of the best epoch)
 sampler.safetensors      the fitted state of the sampler, if any
+factors.safetensors      vectors of entities and relations, if any
 graph.json               the source of the graph and its fingerprint
 graph/                   the graph itself, if it was created in memory
                          (a pre-trained run has neither graph nor relations)
@@ -23,9 +24,10 @@ from pathlib import Path
 
 import torch
 
-from oneshot.config import Config, TrainingConfig, from_toml, to_toml
+from oneshot.config import Config, FactorsConfig, TrainingConfig, from_toml, to_toml
 from oneshot.data.load import Dataset, source_files
 from oneshot.errors import InputError, UnknownNameError
+from oneshot.factors import Factors
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph, with_changes
 from oneshot.graph.live.store import STORE, has_changes
@@ -38,6 +40,7 @@ from oneshot.runs.layout import (
     CALIBRATION,
     CONFIG,
     CONTENTS,
+    FACTORS,
     GRAPH,
     PREDICTOR,
     RELATIONS,
@@ -206,7 +209,18 @@ class Run:
         elif graph.num_facts <= _FITTED_FACTS:
             reasoner.sampler.fit(reasoner.graph, config.training.seed)
         reasoner.calibration = self.calibration
+        reasoner.factors = self.factors_on(reasoner.graph)
         return reasoner
+
+    def factors_on(self, graph: KnowledgeGraph) -> Factors | None:
+        """The factors of the run; None if there are none, or if a graph has other entities."""
+        file = self.path / FACTORS
+        if not file.is_file():
+            return None
+        try:
+            return Factors.from_contents(*load_tensors(file), graph)
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from error
 
     def load_sampler(self, sampler: Sampler) -> None:
         """Load the fitted state of the run's sampler into a sampler, if there is one."""
@@ -308,6 +322,7 @@ class Run:
         config = Config(
             sampler=sampler_config(reasoner.sampler),
             predictor=reasoner.predictor.config,
+            factors=FactorsConfig(dim=_factor_dim(reasoner)),
             training=TrainingConfig(seed=reasoner.sampler.seed),
         )
         self.check_destination(reasoner.graph)
@@ -319,6 +334,7 @@ class Run:
             new.start(config, reasoner.graph)
             save_tensors(new.path / PREDICTOR, reasoner.predictor.state_dict(), {})
             new.save_sampler(reasoner.sampler)
+            new.save_factors(reasoner)
             if reasoner.calibration is not None:
                 write_sealed_json(new.path / CALIBRATION, asdict(reasoner.calibration))
         self.forget()
@@ -328,6 +344,12 @@ class Run:
         parameters = sampler.parameters()
         if parameters:
             save_tensors(self.path / SAMPLER, parameters, {})
+
+    def save_factors(self, reasoner: Reasoner) -> None:
+        """Save the factors of a reasoner, if there are any."""
+        if reasoner.factors is not None:
+            names = reasoner.graph.entities
+            save_tensors(self.path / FACTORS, *reasoner.factors.contents(names))
 
     def list_file(self, name: str, content: bytes) -> None:
         """List the checksum of a file in `graph.json`, before the file is written."""
@@ -339,3 +361,7 @@ class Run:
         for name, member in vars(Run).items():
             if isinstance(member, cached_property):
                 self.__dict__.pop(name, None)
+
+
+def _factor_dim(reasoner: Reasoner) -> int:
+    return 0 if reasoner.factors is None else reasoner.factors.entities.shape[1] // 2

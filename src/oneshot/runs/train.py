@@ -13,6 +13,7 @@ import torch
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, InputError
+from oneshot.factors import Factors, fit_factors
 from oneshot.ranking import METRICS
 from oneshot.reasoner.build import build_reasoner
 from oneshot.runs.checkpoint import (
@@ -46,6 +47,9 @@ from oneshot.training.trainer import Trainer
 
 REPORTED = (*METRICS, "coverage", "queries", "seconds")
 """The metrics of an evaluation that are shown in tables."""
+
+FACTOR_SHARE = 0.15
+"""Maximum share of the time budget for fitting factors."""
 
 INTERRUPTED_SECONDS = 30
 """Time limit for evaluating an interrupted training, in seconds."""
@@ -82,7 +86,7 @@ def train_run(
     run whose parameters the training starts from (see `oneshot.runs.transfer`).
     """
     budget = TimeBudget(config.training.minutes, clock, clock() if started is None else started)
-    budget.final_queries = final_queries(data)
+    budget.final_queries = final_queries(data, config.factors.dim > 0)
     job = TrainingJob(
         data=data,
         path=path,
@@ -182,11 +186,33 @@ class TrainingJob:
             messages=self.messages if self.team.is_first else warn,
         )
         trainer.starts_trained = self.initial is not None
+        if self.config.factors.dim:
+            reasoner.factors = self._factors(trainer, checkpoint)
         if checkpoint is not None:
             restore(checkpoint, trainer)
             if self._is_reopened(checkpoint):
                 reopen(trainer)
         return trainer
+
+    def _factors(self, trainer: Trainer, checkpoint: Checkpoint | None) -> Factors:
+        """The factors of the run that is resumed, or new ones; without a weight yet."""
+        if self.team.size > 1:
+            raise InputError("factors need a training in a single process; set factors.dim=0")
+        if checkpoint is not None:
+            with suppress(InputError):  # damaged, or never written
+                found = Run(self.path).factors_on(trainer.graph)
+                if found is not None:
+                    return found
+        limit = FACTOR_SHARE * self.budget.limit
+        return fit_factors(
+            trainer.graph,
+            self.config.factors,
+            trainer.data.valid.to(self.device),
+            trainer.known,
+            seed=self.config.training.seed,
+            seconds=limit,
+            should_stop=self._is_stopped,
+        )
 
     @contextmanager
     def _writer(
@@ -236,7 +262,7 @@ class TrainingJob:
 
     def _about(self, trainer: Trainer) -> dict[str, Any]:
         """The part of the result about the training."""
-        state = trainer.state
+        state, factors = trainer.state, trainer.reasoner.factors
         return {
             "run": str(self.path),
             "data": self.data.name,
@@ -245,11 +271,13 @@ class TrainingJob:
             "seconds": state.seconds,
             "peak_gpu_megabytes": _peak_gpu_megabytes(self.device),
             "parameters": trainer.predictor.num_parameters,
+            "factor_weight": None if factors is None else factors.weight,
         }
 
     def _finish(self, evaluation: FinalEvaluation) -> dict[str, Any]:
         """Calibrate the reasoner, and report skipped queries. → part of the result"""
         reasoner = evaluation.trainer.reasoner
+        Run(self.path).save_factors(reasoner)  # with the weight that was chosen
         reasoner.calibration = evaluation.calibrated()
         write_sealed_json(self.path / CALIBRATION, asdict(reasoner.calibration))
         if evaluation.cut:

@@ -18,6 +18,7 @@ from oneshot.runs.layout import (
     CHECKPOINT,
     CONFIG,
     CONTENTS,
+    FACTORS,
     GRAPH,
     HISTORY,
     PREDICTOR,
@@ -55,6 +56,7 @@ class RunWriter(Observer):
     def on_start(self, trainer: Trainer) -> None:
         if trainer.team.is_first:
             self._target.save_sampler(trainer.reasoner.sampler)
+            self._target.save_factors(trainer.reasoner)
 
     def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         """Write the best parameters, then the record, then the checkpoint that confirms both."""
@@ -185,12 +187,13 @@ def _replace_run(run: Run, successor: Run) -> None:
         sync(staged.parent)
         shutil.rmtree(staged, ignore_errors=True)
         return
-    for name in (*TRAINED, SAMPLER, CONFIG, *STORE_FILES):
+    for name in (*TRAINED, SAMPLER, FACTORS, CONFIG, *STORE_FILES):
         (path / name).unlink(missing_ok=True)
     shutil.rmtree(path / SAVED, ignore_errors=True)
     sync(path)
     (path / CHECKPOINT).parent.mkdir(exist_ok=True)
-    for name in (GRAPH, SAVED, RELATIONS, CONFIG, SAMPLER, PREDICTOR, HISTORY, str(CHECKPOINT)):
+    parts = (SAMPLER, FACTORS, PREDICTOR, HISTORY, str(CHECKPOINT))
+    for name in (GRAPH, SAVED, RELATIONS, CONFIG, *parts):
         if (staged / name).exists():
             (staged / name).replace(path / name)
     sync((path / CHECKPOINT).parent)

@@ -15,6 +15,7 @@ from oneshot.data.load import load
 from oneshot.data.objects import read_known
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.evaluation.evaluate import evaluate
+from oneshot.evaluation.factor_weight import add_factors
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.batch_size import BatchSize
@@ -66,6 +67,8 @@ class LinkPredictor:
         config = self._planned(data, device)
         reasoner = build_reasoner(data.graph, config, device)
         state = fit(reasoner, data, config.training)
+        if config.factors.dim:
+            add_factors(reasoner, data, config.factors, self.seed)
         reasoner.calibration = calibrate(reasoner, data, seed=self.seed)
         self.reasoner_, self.data_, self.config_ = reasoner, data, config
         self.history_ = list(state.history)
@@ -163,7 +166,8 @@ class LinkPredictor:
             return fitted, asked
         larger = KnowledgeGraph.from_distinct(self.data_.train.numpy(), entities, graph.relations)
         on_device = larger.to(fitted.device)
-        return Reasoner(on_device, fitted.sampler, fitted.predictor, fitted.calibration), asked
+        parts = (fitted.sampler, fitted.predictor, fitted.calibration, fitted.factors)
+        return Reasoner(on_device, *parts), asked
 
     def _query(self, query: Any) -> tuple[Any, ...]:
         """A query whose entity and relation are names."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from oneshot.data.dataset import Dataset
 from oneshot.evaluation.evaluate import drawn_queries, evaluate
+from oneshot.evaluation.factor_weight import choose_weight
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.calibration import calibrate
 from oneshot.training.interrupt import check_stop
@@ -18,16 +19,19 @@ _CALIBRATION_QUERIES = 1000
 _LEAST_CALIBRATION = 16
 # Maximum share of the remaining time that is reserved for the steps after a split.
 _KEPT = {"valid": 0.7, "test": 0.15}
+# Maximum share of the remaining time for the weight of the factors.
+_WEIGHING = 0.2
 _MARGIN = 1.1
 # Shares of the budget: minimum if training has used it all, and reserve for writing files.
 _LEAST_LEFT = 0.05
 _SAVING = 0.01
 
 
-def final_queries(data: Dataset) -> int:
-    """Number of queries after training: both splits, and the calibration."""
+def final_queries(data: Dataset, has_factors: bool = False) -> int:
+    """Number of queries after training: both splits, the calibration, the weight of factors."""
     valid = 2 * len(data.valid)
-    return valid + 2 * len(data.test) + min(valid, _CALIBRATION_QUERIES)
+    final = valid + 2 * len(data.test) + min(valid, _CALIBRATION_QUERIES)
+    return final + (valid if has_factors else 0)
 
 
 class FinalEvaluation:
@@ -49,9 +53,35 @@ class FinalEvaluation:
 
     def run(self) -> dict[str, dict[str, Any] | None]:
         """The evaluation of each split as JSON, or None if it is empty."""
+        self._weigh_factors()
         for split in SPLITS:
             self.reports[split] = self._evaluated(split)
         return self.reports
+
+    def _weigh_factors(self) -> None:
+        """Choose the weight of the factors, if there are any, by the validation queries."""
+        trainer, budget = self.trainer, self.budget
+        if trainer.reasoner.factors is None or not len(trainer.data.valid):
+            return
+        limit = trainer.validation_queries
+        for observer in trainer.observers:
+            observer.on_evaluation("valid", limit)
+
+        def progress(done: int) -> None:
+            for observer in trainer.observers:
+                observer.on_answers(done)
+            check_stop(self.should_stop, trainer.team)
+
+        choose_weight(
+            trainer.reasoner,
+            trainer.data.valid,
+            trainer.known,
+            batch_size=trainer.config.valid_batch_size or None,
+            limit=limit,
+            seed=trainer.config.seed,
+            progress=progress,
+            until=_Deadline(budget, _WEIGHING * self._left) if budget.is_limited else None,
+        )
 
     @property
     def cut(self) -> str:

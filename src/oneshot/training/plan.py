@@ -21,6 +21,7 @@ from oneshot.config import Config, TrainingConfig, as_toml, from_table
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.evaluation.coverage import components
+from oneshot.factors import FactorTraining
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import AGGREGATES
 from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
@@ -58,6 +59,16 @@ _HALF_QUERIES, _ENOUGH = 85, 25
 _LEAST_HALF, _MOST_HALF = 500, 50_000
 _UNLEARNT = 0.3
 _NARROW, _FLAT = 0.06, 0.98
+
+
+# Dimensions of factors, from the most accurate to the fastest; the least number of epochs that the
+# time must allow, what training and trials take at most, and the share of the time for them.
+_FACTOR_DIMS, _FACTOR_EPOCHS, _MOST_FACTOR_EPOCHS, _FACTOR_SHARE = (256, 128, 64), 10, 50, 0.12
+# Entities beyond which answers are compared with a sample, its size, and queries per step; entities
+# beyond which there are no factors, because their vectors would take gigabytes.
+_FEW_ENTITIES, _NEGATIVES, _FACTOR_BATCH, _MOST_ENTITIES = 5000, 2000, 1000, 500_000
+# Operations per second that no machine exceeds here: saves probes that would take long.
+_CPU_SPEED, _GPU_SPEED = 4e11, 2e14
 
 
 class Choice(NamedTuple):
@@ -184,6 +195,7 @@ class _Planner:
         self.minutes = minutes or set_minutes or (GPU_MINUTES if self.is_gpu else CPU_MINUTES)
         self.choices: list[Choice] = []
         self.table: dict[str, dict[str, Any]] = {}
+        self.factor_seconds = 0.0
         self._subgraphs: dict[int, tuple[float, float]] = {}
 
     def run(self) -> Plan:
@@ -197,6 +209,7 @@ class _Planner:
         places = self._places(graph, queries, answers)
         size, pace = self._size(deepest, places)
         self._choose_budget(size, places)
+        self._choose_factors()
         self._choose_course(pace)
         config = from_table(self.table, self.settings)
         entities = size.entities
@@ -409,6 +422,33 @@ class _Planner:
         ratio = 1.0 if size.entities >= count else round(size.entities / count, 4)
         self._choose("sampler.entity_ratio", max(ratio, 1 / count), reason)
 
+    def _choose_factors(self) -> None:
+        """Choose vectors of entities beside the predictor, if the time allows enough epochs."""
+        graph = self.data.graph
+        if "factors.dim" in self.given or graph.num_entities > _MOST_ENTITIES:
+            return
+        rivals = graph.num_entities
+        if rivals > _FEW_ENTITIES:
+            rivals = _NEGATIVES
+            self._choose("factors.negatives", _NEGATIVES, "")
+            self._choose("factors.batch_size", _FACTOR_BATCH, "")
+        seconds = _FACTOR_SHARE * 60 * self.minutes
+        speed = _GPU_SPEED if self.is_gpu else _CPU_SPEED
+        for dim in _FACTOR_DIMS:
+            # Two directions; three products, each of two operations; complex numbers.
+            operations = 2 * graph.num_facts * rivals * 6 * 2 * dim
+            if _FACTOR_EPOCHS * operations / speed > seconds:
+                continue
+            self.table.setdefault("factors", {})["dim"] = dim
+            epoch = self._factor_epoch()
+            if _FACTOR_EPOCHS * epoch <= seconds:
+                reason = f"vectors of entities beside the predictor, {epoch:.2g} s per epoch"
+                self._choose("factors.dim", dim, reason)
+                self.factor_seconds = min(_MOST_FACTOR_EPOCHS * epoch, seconds)
+                return
+        self.table.pop("factors", None)
+        self.choices = [c for c in self.choices if not c.option.startswith("factors.")]
+
     def _choose_course(self, pace: _Pace) -> None:
         """Choose the epochs, and the training and validation queries per epoch."""
         facts = self.data.graph.num_facts
@@ -474,6 +514,13 @@ class _Planner:
         evaluation, batch_edges, batch_entities = self._time_evaluation(reasoner, epoch.queries)
         return _Pace(training_seconds, evaluation, batch_edges, batch_entities)
 
+    def _factor_epoch(self) -> float:
+        """Seconds per epoch of fitting factors, from a few steps."""
+        config = from_table(self.table, self.settings).factors
+        nothing = self.graph.facts[:0].long()
+        fit = FactorTraining(self.graph, config, (0.05, 0.25), nothing, None, self.seed)
+        return fit.seconds_per_epoch(_PROBE_SECONDS)
+
     def _time_evaluation(self, reasoner: Reasoner, queries: Tensor) -> tuple[float, float, float]:
         """→ (seconds, edges, entities) per query"""
         some = queries[: 256 if self.is_gpu else 16]
@@ -496,6 +543,7 @@ class _Planner:
     def _training_seconds(self, pace: _Pace) -> float:
         budget = 60 * self.minutes
         spent = time.perf_counter() - self.started
+        spent += self.factor_seconds
         return max(0.97 * budget - spent - self._evaluation_seconds(pace), 0.1 * budget)
 
     def _evaluation_seconds(self, pace: _Pace) -> float:
@@ -534,7 +582,7 @@ class _Planner:
         wanted = training.epochs * max(int(training.query_share * per_split), 2)
         asked = min(wanted, self._asked(pace))
         seconds = asked * pace.training + self._evaluation_seconds(pace)
-        seconds += time.perf_counter() - self.started
+        seconds += time.perf_counter() - self.started + self.factor_seconds
         return min(seconds, 60 * self.minutes), asked
 
 

@@ -1,0 +1,85 @@
+"""Weight of the factors: how much their score counts beside that of the predictor."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from oneshot.config import FactorsConfig
+from oneshot.data.dataset import Dataset, both_directions
+from oneshot.errors import InputError
+from oneshot.factors import fit_factors
+from oneshot.ranking import KnownFacts, filtered_ranks
+from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.reasoner import Reasoner
+
+WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0)
+"""The weights that are tried."""
+
+
+def add_factors(
+    reasoner: Reasoner, data: Dataset, config: FactorsConfig | None = None, seed: int = 0
+) -> dict[float, float]:
+    """Fit factors to the facts of a trained reasoner, and choose their weight by validation MRR.
+
+    → the validation MRR of each weight; the reasoner then has factors with the best one.
+    """
+    config = config or FactorsConfig(dim=128)
+    if not config.dim:
+        raise InputError("factors.dim must be above 0")
+    graph = reasoner.graph
+    known = KnownFacts(data.known, graph.num_entities, graph.num_relations).to(graph.device)
+    facts = data.valid.to(graph.device)
+    reasoner.factors = fit_factors(graph, config, facts, known, seed=seed)
+    return choose_weight(reasoner, facts, known, seed=seed)
+
+
+def choose_weight(
+    reasoner: Reasoner,
+    facts: Tensor,
+    known: KnownFacts,
+    *,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+    until: Callable[[], bool] | None = None,
+) -> dict[float, float]:
+    """Set the weight of the reasoner's factors to the one with the best MRR on some facts [n, 3].
+
+    Among equal ones the smallest is taken; 0 means that the factors do not help. `batch_size`,
+    `limit`, `seed`, `progress`, `until`: as for `evaluate`. → the MRR of each weight
+    """
+    factors, graph = reasoner.factors, reasoner.graph
+    if factors is None:
+        raise InputError("this reasoner has no factors")
+    if not len(facts):
+        return {}
+    known = known.to(graph.device)
+    queries, answers = both_directions(facts.to(graph.device), graph.num_relations)
+    order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))[:limit]
+    order = order.to(graph.device)
+    size = BatchSize(batch_size, reasoner.predictor.config, graph.device)
+    factors.weight = 0.0  # so that the reasoner gives the scores of the predictor alone
+    total = torch.zeros(len(WEIGHTS), dtype=torch.float64)
+    done = 0
+    while done < len(order):
+        step = order[done : done + size.now]
+        try:
+            batch, scores = reasoner.reason(queries[step])
+            evidence = factors.evidence(batch)
+        except torch.OutOfMemoryError as error:
+            size.shrink(error)
+            continue
+        for number, weight in enumerate(WEIGHTS):
+            mixed = scores + weight * evidence
+            ranks = filtered_ranks(batch, mixed, answers[step], known, graph.num_entities)
+            total[number] += float((1 / ranks.realistic).sum())
+        size.learn(batch)
+        done += len(step)
+        if progress is not None:
+            progress(len(step))
+        if until is not None and until():
+            break
+    factors.weight = WEIGHTS[int(total.argmax())]
+    return dict(zip(WEIGHTS, (total / done).tolist(), strict=True))
