@@ -1,6 +1,7 @@
 """The command that trains a reasoner."""
 
 import os
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from oneshot.cli.options import (
     JsonOption,
     RunOption,
     SetOption,
+    WeightsOption,
     load_data,
     shown,
 )
@@ -81,6 +83,7 @@ def train(
     minutes: MinutesOption = None,
     plan: PlanOption = True,
     initial: FromOption = None,
+    weights: WeightsOption = None,
     resume: ResumeOption = False,
     tensorboard: TensorBoardOption = None,
     json: JsonOption = False,
@@ -115,13 +118,13 @@ def train(
     found = None
     if config is None and not is_resumed and plan and not _has_company():
         given = from_table({}, changes)  # report wrong settings before the data are read
-        dataset = load_data(source, given.training.seed)
+        dataset = load_data(source, given.training.seed, weights)
         Run(out).check_destination(dataset.graph)
         found = _planned(dataset, torch_device, changes, given.training.seed, is_shown=not json)
         chosen = found.config
     else:
         chosen = _configuration(config, changes, out if is_resumed else None)
-        dataset = load_data(source, chosen.training.seed)
+        dataset = load_data(source, chosen.training.seed, weights)
     observers: list[Observer] = [TrainingDisplay()]
     if tensorboard is not None:
         observers.append(TensorBoard(tensorboard))
@@ -150,7 +153,8 @@ def train(
             raise typer.Exit(
                 1
             )  # so that an older run in this directory is not mistaken for this one
-        console.note(f"resume with: oneshot train {shown(source)} --out {out} --resume")
+        option = "" if weights is None else f" --weights {shlex.quote(weights)}"
+        console.note(f"resume with: oneshot train {shown(source)}{option} --out {out} --resume")
 
 
 def _changes(settings: list[str] | None, seed: int | None, minutes: float | None) -> list[str]:

@@ -26,8 +26,15 @@ if TYPE_CHECKING:
     from oneshot.subgraph import SubgraphBatch
 
 
-def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dtype) -> str | None:
-    """Why the kernels do not support a predictor on a device, or None if they do."""
+def why_not_fused(
+    config: PredictorConfig, device: torch.device, kind: torch.dtype, is_weighted: bool = False
+) -> str | None:
+    """Why the kernels do not support a predictor on a device, or None if they do.
+
+    `is_weighted`: whether the facts have weights.
+    """
+    if is_weighted:
+        return "there are no kernels for weights of facts"
     if config.network == "ultra":
         return "there are no kernels for the network of ULTRA"
     message, aggregate = MESSAGES[config.message], AGGREGATES[config.aggregate]

@@ -159,7 +159,7 @@ def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) ->
     answer = batch.find(answers)[batch.edge_query]
     is_direct = ((source == asked) & (target == answer)) | ((source == answer) & (target == asked))
     kept = (~is_direct | (relation == 2 * num_relations)).nonzero().squeeze(1)
-    return dataclasses.replace(batch, edges=batch.edges[:, kept], edge_query=batch.edge_query[kept])
+    return batch.with_edges(kept)
 
 
 def queries_per_epoch(config: TrainingConfig, num_facts: int) -> int:
