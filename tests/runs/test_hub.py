@@ -3,6 +3,7 @@
 import importlib
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -164,10 +165,7 @@ def test_no_connection_if_it_is_forbidden(
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr("oneshot.errors.importlib.import_module", missing)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingPackageError, match=r"huggingface_hub.*one-shot-subgraph\[hub\]"):
         oneshot.Reasoner.load(f"hf://{NAME}")
 
