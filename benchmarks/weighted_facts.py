@@ -109,7 +109,7 @@ def measured(data: Dataset, seed: int, options: argparse.Namespace) -> dict[str,
     """Metrics after a training."""
     torch.manual_seed(seed)
     predictor = Predictor(PREDICTOR, data.graph.num_relations)
-    predictor.engine = "plain"  # weights have no kernels: the same operations in all arms
+    predictor.engine = "plain"  # the same operations for all of them, on every device
     reasoner = Reasoner(data.graph, PPRSampler(options.entity_ratio), predictor)
     asked = 2 * 0.25 * data.graph.num_facts
     config = TrainingConfig(

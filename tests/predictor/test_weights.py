@@ -8,8 +8,10 @@ from tests.support.graphs import random_graph, random_queries
 from tests.support.samples import COMBINATIONS, VARIANTS, tiny_batch, tiny_predictor
 
 import oneshot
+from oneshot.compiled import knows_factors
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.predictor import fused
 from oneshot.predictor.fused import why_not_fused
 from oneshot.reasoner.cone import cone_of, edge_gradients
 from oneshot.reasoner.explanation import without
@@ -89,15 +91,64 @@ def test_edges_that_training_hides_take_their_weights_with_them() -> None:
     assert len(hidden.weight) == hidden.num_edges
 
 
-def test_kernels_are_not_used_for_weights() -> None:
+@pytest.mark.skipif(not knows_factors(), reason="needs kernels that were compiled for weights")
+@pytest.mark.parametrize("aggregate", ["sum", "mean", "max", "pna"])
+@pytest.mark.parametrize("message", ["redgnn", "nbfnet"])
+@pytest.mark.parametrize("compose", ["multiply", "add"])
+@pytest.mark.parametrize("over", ["subgraph", "graph"])
+def test_the_kernels_of_the_cpu_agree_with_the_plain_formulas(
+    aggregate: str, message: str, compose: str, over: str
+) -> None:
+    graph = random_graph(5, 60, 300)
+    batch = PPRSampler(0.5).sample(graph, random_queries(graph, 7, 5))
+    batch = with_weights(batch)
+    # The gate keeps states at zero whose sum is zero, which a saturated tanh reaches in float32.
+    settings = {"aggregate": aggregate, "message": message, "compose": compose, "gate": False}
+    predictor = tiny_predictor(seed=4, dim=16, num_layers=3, aggregate_over=over, **settings)
+    upstream = torch.randn(batch.num_entities, generator=torch.Generator().manual_seed(2)).double()
+    results = []
+    for engine, kind in (("fused", torch.float32), ("plain", torch.float64)):
+        predictor = predictor.to(kind)
+        predictor.engine = engine  # type: ignore[assignment]
+        predictor.zero_grad()
+        scores = predictor(batch)
+        (scores.double() * upstream).sum().backward()
+        gradients = [
+            p.grad.double().flatten() for p in predictor.parameters() if p.grad is not None
+        ]
+        results.append((scores.detach().double(), torch.cat(gradients)))
+    (scores, gradients), (expected_scores, expected) = results
+    assert float((scores - expected_scores).norm() / expected_scores.norm()) < 1e-5
+    assert float((gradients - expected).norm() / expected.norm()) < 1e-4
+    assert float(expected.norm()) > 1e-3
+
+
+def test_kernels_that_know_no_weights_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = tiny_predictor(dim=16).float()
     device = torch.device("cpu")
+    monkeypatch.setattr(fused, "library", object)  # without the symbol
+    monkeypatch.setattr(fused, "knows_factors", lambda: False)
+    assert why_not_fused(predictor.config, device, torch.float32) is None
     reason = why_not_fused(predictor.config, device, torch.float32, is_weighted=True)
-    assert reason == "there are no kernels for weights of facts"
-    predictor.engine = "fused"
+    assert reason is not None
+    assert "built before weights of facts" in reason
     _, batch = tiny_batch()
-    with pytest.raises(InputError, match="no kernels for weights of facts"):
-        predictor(with_weights(batch))
+    weighted = with_weights(batch)
+    found = predictor(weighted)  # with the plain operations
+    predictor.engine = "plain"
+    assert torch.equal(predictor(weighted), found)
+    predictor.engine = "fused"
+    with pytest.raises(InputError, match="built before weights of facts"):
+        predictor(weighted)
+
+
+def test_triton_kernels_are_not_used_for_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = tiny_predictor(dim=16).float()
+    monkeypatch.setattr(fused, "kernels_work", lambda _: True)
+    device = torch.device("cpu")
+    assert why_not_fused(predictor.config, device, torch.float32) is None
+    reason = why_not_fused(predictor.config, device, torch.float32, is_weighted=True)
+    assert reason == "there are no Triton kernels for weights of facts"
 
 
 def test_training_and_answers_on_a_weighted_graph() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from oneshot.compiled import library
+from oneshot.compiled import knows_factors, library
 from oneshot.config import PredictorConfig
 from oneshot.predictor.aggregation import AGGREGATES
 from oneshot.predictor.layer import Layer
@@ -33,8 +33,6 @@ def why_not_fused(
 
     `is_weighted`: whether the facts have weights.
     """
-    if is_weighted:
-        return "there are no kernels for weights of facts"
     if config.network == "ultra":
         return "there are no kernels for the network of ULTRA"
     message, aggregate = MESSAGES[config.message], AGGREGATES[config.aggregate]
@@ -45,8 +43,12 @@ def why_not_fused(
             return "the package was installed without a C compiler"
         if torch.is_autocast_enabled("cpu"):
             return "on a CPU the kernels support only float32"
+        if is_weighted and not knows_factors():
+            return "the kernels were built before weights of facts; install the package again"
     elif not kernels_work(device):
         return "the Triton kernels do not support this device"
+    elif is_weighted:
+        return "there are no Triton kernels for weights of facts"
     if kind == torch.float64:
         return "the kernels support only float32"
     if not message.has_kernels:
