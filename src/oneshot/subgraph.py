@@ -29,6 +29,8 @@ class SubgraphBatch:
         (0..R-1, inverse R..2R-1, identity 2R), the index of `o`. Messages flow from `x` to
         `o`; sorted by `o`.
     `edge_query` [E]: the query of each edge.
+    `weight` [E] float32: the factor of the message along each edge, 1 for identity edges; [0] if
+        the facts of the graph have no weights.
     """
 
     queries: Tensor
@@ -39,6 +41,12 @@ class SubgraphBatch:
     degree: Tensor
     edges: Tensor
     edge_query: Tensor
+    weight: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the messages have weights."""
+        return len(self.weight) > 0
 
     @property
     def num_queries(self) -> int:
@@ -60,6 +68,15 @@ class SubgraphBatch:
         """This batch with its tensors on a device."""
         return SubgraphBatch(
             *(getattr(self, field.name).to(device) for field in dataclasses.fields(self))
+        )
+
+    def with_edges(self, kept: Tensor) -> "SubgraphBatch":
+        """This batch with some of its edges only; `kept`: their indices, or bool [E]."""
+        return dataclasses.replace(
+            self,
+            edges=self.edges[:, kept],
+            edge_query=self.edge_query[kept],
+            weight=self.weight[kept] if self.is_weighted else self.weight,
         )
 
     def find(self, entities: Tensor) -> Tensor:
@@ -103,6 +120,7 @@ class SubgraphBatch:
                     degree=self.degree[here],
                     edges=moved,
                     edge_query=self.edge_query[there] - start,
+                    weight=self.weight[there],
                 )
             )
         return parts

@@ -291,7 +291,7 @@ def test_arrays_of_another_graph_are_noticed(saved: Path, tmp_path: Path, name: 
         ("3", "not a whole saved graph"),
         ('"format"', "not a whole saved graph"),
         ("{}", "not a whole saved graph"),
-        ('{"format": 99}', "saved in format 99, this version reads 1; save it again"),
+        ('{"format": 99}', "saved in format 99, this version reads up to 2; save it again"),
     ],
 )
 def test_a_broken_marker_is_an_error(saved: Path, content: str, message: str) -> None:

@@ -80,7 +80,8 @@ def test_a_batch_is_well_formed(name, graph, seed):
     assert torch.equal(batch.entity_query[x], batch.edge_query)
     assert torch.equal(batch.entity_query[o], batch.edge_query)
     tensors = vars(batch)
-    assert all(t.dtype == torch.int64 for key, t in tensors.items() if key != "score")
+    floats = ("score", "weight")
+    assert all(t.dtype == torch.int64 for key, t in tensors.items() if key not in floats)
 
 
 @every_sampler

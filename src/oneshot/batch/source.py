@@ -36,9 +36,9 @@ class Source:
         """The reasoner, on the CPU, and its identity."""
         graph = None if self.data is None else load(self.data, seed=self.seed).graph
         run = Run.open(self.run, self.settings)
-        identity = _identity(run, graph)
+        identity = identity_of(run, graph)
         reasoner = run.reasoner if graph is None else run.reasoner_on(graph)
-        if _identity(Run.open(self.run, self.settings), graph) != identity:
+        if identity_of(Run.open(self.run, self.settings), graph) != identity:
             raise InputError(f"{self.run}: was changed during reading; try again")
         return reasoner, identity
 
@@ -74,7 +74,7 @@ def file_digest(path: Path) -> str | None:
         return None
 
 
-def _identity(run: Run, graph: KnowledgeGraph | None) -> Identity:
+def identity_of(run: Run, graph: KnowledgeGraph | None) -> Identity:
     """The identity of the reasoner of a run, on a different graph if one is given."""
     config = hashlib.sha256(to_toml(run.config).encode())
     for name in (RELATIONS, CALIBRATION):

@@ -14,6 +14,7 @@ from oneshot.cli.options import (
     LimitOption,
     SeedOption,
     SplitOption,
+    WeightsOption,
     check_output,
     count,
     drawn,
@@ -68,6 +69,7 @@ def coverage(
     limit: LimitOption = None,
     plot: PlotOption = None,
     settings: SettingsOption = None,
+    weights: WeightsOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
@@ -95,7 +97,7 @@ def coverage(
 
         check_plot(plot)
         check_output(plot, source)
-    dataset = load_data(source, seed)
+    dataset = load_data(source, seed, weights)
     queries, answers = dataset.queries(split)
     if not len(queries):
         raise InputError(

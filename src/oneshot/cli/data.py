@@ -10,6 +10,7 @@ from oneshot.cli.options import (
     DeviceOption,
     JsonOption,
     SeedOption,
+    WeightsOption,
     check_output,
     download,
     load_data,
@@ -19,6 +20,8 @@ from oneshot.errors import InputError
 from oneshot.system import console
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from oneshot.data.load import Dataset
 
 
@@ -30,14 +33,15 @@ def data(
     verify: Annotated[
         bool, typer.Option("--verify", help="Verify the checksum of every file of a saved graph.")
     ] = False,
+    weights: WeightsOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
     """Show the contents of a data set, or save it as a graph that opens in milliseconds.
 
-    Large text and Parquet files are converted on disk and never loaded as a whole; after an
-    interruption, the same command resumes the conversion.
+    Large text and Parquet files without --weights are converted on disk and never loaded as a
+    whole; after an interruption, the same command resumes the conversion.
     """
     from oneshot.graph.storage import MARKER, check_destination
     from oneshot.system.devices import find_device
@@ -49,8 +53,9 @@ def data(
     if verify:
         _verify(source)
     source = download(source)
-    built = save is not None and _build(source, save, seed)
-    dataset = load_data(str(save) if built else source, seed)
+    # Only facts without weights are converted on disk.
+    built = save is not None and weights is None and _build(source, save, seed)
+    dataset = load_data(str(save) if built else source, seed, weights)
     with console.status("comparing the splits"):
         summary = _summary(dataset)
     if json:
@@ -75,6 +80,9 @@ def data(
             if isinstance(value, int) and not isinstance(value, bool)
         ],
     )
+    if summary["weights"] is not None:
+        found = ", ".join(f"{name} {value:.4g}" for name, value in summary["weights"].items())
+        console.note(f"weights of the training facts: {found}")
     for pair, shared in summary["overlaps"].items():
         if shared:
             console.note(f"{shared:,} facts occur in both splits of {pair}")
@@ -148,6 +156,14 @@ def _on_push(recall: float) -> str:
     return f"the local push finds only {recall:.3f} of the entities; PPR uses the whole graph"
 
 
+def _range(weights: "Tensor | None") -> dict[str, float] | None:
+    """The smallest, mean and largest weight; None if the facts have none."""
+    if weights is None or not len(weights):
+        return None
+    mean = float(weights.double().mean())
+    return {"min": float(weights.min()), "mean": mean, "max": float(weights.max())}
+
+
 def _summary(dataset: "Dataset") -> dict[str, Any]:
     return {
         "name": dataset.name,
@@ -161,4 +177,5 @@ def _summary(dataset: "Dataset") -> dict[str, Any]:
         "overlaps": dataset.overlaps,
         "notes": list(dataset.notes),
         "push_recall": dataset.graph.push_recall,
+        "weights": _range(dataset.graph.weights),
     }

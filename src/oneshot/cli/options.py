@@ -31,6 +31,15 @@ DataArgument = Annotated[
         "ogbl-wikikg2, Hetionet, Wikidata5M, pykeen:NAME).",
     ),
 ]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column with the weights of the facts (confidence, count or probability; above 0); in "
+        "text files without a header the fourth.",
+        show_default="no weights",
+    ),
+]
 RunArgument = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run directory, as written by `oneshot train`.")
 ]
@@ -151,13 +160,14 @@ def open_reasoner(
     return reasoner.to(torch_device)
 
 
-def load_data(source: str, seed: int) -> "Dataset":
+def load_data(source: str, seed: int, weights: str | None = None) -> "Dataset":
     """Load a data set, with a spinner on stderr."""
-    from oneshot.data.load import load
+    from oneshot.data.load import check_weighted_source, load
 
+    check_weighted_source(source, weights)  # before a long download
     found = download(source)
     with console.status(f"reading {found}"):
-        return load(found, seed=seed)
+        return load(found, seed=seed, weights=weights)
 
 
 def download(source: str) -> str:

@@ -11,6 +11,7 @@ from oneshot.cli.options import (
     JsonOption,
     SeedOption,
     SetOption,
+    WeightsOption,
     load_data,
 )
 from oneshot.system import console
@@ -32,6 +33,7 @@ def plan(
     source: DataArgument,
     minutes: MinutesOption = None,
     settings: SetOption = None,
+    weights: WeightsOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
@@ -44,7 +46,7 @@ def plan(
     check_minutes(minutes)
     torch_device = find_device(device)
     from_table({}, list(settings or []))  # report wrong settings before the data are read
-    dataset = load_data(source, seed)
+    dataset = load_data(source, seed, weights)
     with console.status("planning"):
         found = make_plan(dataset, minutes, torch_device, list(settings or []), seed)
     if json:

@@ -1,6 +1,7 @@
 """The command that trains a reasoner."""
 
 import os
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from oneshot.cli.options import (
     JsonOption,
     RunOption,
     SetOption,
+    WeightsOption,
     load_data,
     shown,
 )
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from oneshot.config import Config
     from oneshot.data.load import Dataset
+    from oneshot.training.observer import Observer
     from oneshot.training.plan import Plan
 
 _MINUTES = "training.minutes"
@@ -65,6 +68,23 @@ TensorBoardOption = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Also write training curves for TensorBoard to DIR."),
 ]
+MLflowOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mlflow",
+        metavar="ADDRESS",
+        help="Also log settings and curves to the MLflow tracking server at ADDRESS, "
+        "sqlite:///FILE or a directory.",
+    ),
+]
+WandbOption = Annotated[
+    str | None,
+    typer.Option(
+        "--wandb",
+        metavar="PROJECT",
+        help="Also log settings and curves to PROJECT of Weights & Biases.",
+    ),
+]
 TrainingSeedOption = Annotated[
     int | None,
     typer.Option(
@@ -81,8 +101,11 @@ def train(
     minutes: MinutesOption = None,
     plan: PlanOption = True,
     initial: FromOption = None,
+    weights: WeightsOption = None,
     resume: ResumeOption = False,
     tensorboard: TensorBoardOption = None,
+    mlflow: MLflowOption = None,
+    wandb: WandbOption = None,
     json: JsonOption = False,
     seed: TrainingSeedOption = None,
     device: DeviceOption = "auto",
@@ -101,8 +124,6 @@ def train(
     from oneshot.runs.transfer import transfer_settings
     from oneshot.system.devices import find_device
     from oneshot.training.interrupt import interrupted, stop_request
-    from oneshot.training.observer import Observer
-    from oneshot.training.tensorboard import TensorBoard
 
     torch_device = find_device(device)
     changes = _changes(settings, seed, minutes)
@@ -111,20 +132,18 @@ def train(
         changes = [*transfer_settings(start), *changes]
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
         raise InputError(f"{tensorboard}: is inside the run; choose a directory outside of {out}")
+    loggers = _loggers(out.name, tensorboard, mlflow, wandb)
     is_resumed = resume and (out / CONFIG).is_file()
     found = None
     if config is None and not is_resumed and plan and not _has_company():
         given = from_table({}, changes)  # report wrong settings before the data are read
-        dataset = load_data(source, given.training.seed)
+        dataset = load_data(source, given.training.seed, weights)
         Run(out).check_destination(dataset.graph)
         found = _planned(dataset, torch_device, changes, given.training.seed, is_shown=not json)
         chosen = found.config
     else:
         chosen = _configuration(config, changes, out if is_resumed else None)
-        dataset = load_data(source, chosen.training.seed)
-    observers: list[Observer] = [TrainingDisplay()]
-    if tensorboard is not None:
-        observers.append(TensorBoard(tensorboard))
+        dataset = load_data(source, chosen.training.seed, weights)
     with stop_request() as should_stop, interrupted() as is_interrupted:
         result = train_run(
             dataset,
@@ -132,7 +151,7 @@ def train(
             chosen,
             torch_device,
             resume,
-            observers=observers,
+            observers=[TrainingDisplay(), *loggers],
             should_stop=should_stop,
             interrupted=is_interrupted,
             started=started,
@@ -150,7 +169,25 @@ def train(
             raise typer.Exit(
                 1
             )  # so that an older run in this directory is not mistaken for this one
-        console.note(f"resume with: oneshot train {shown(source)} --out {out} --resume")
+        option = "" if weights is None else f" --weights {shlex.quote(weights)}"
+        console.note(f"resume with: oneshot train {shown(source)}{option} --out {out} --resume")
+
+
+def _loggers(
+    name: str, tensorboard: Path | None, mlflow: str | None, wandb: str | None
+) -> "list[Observer]":
+    """The observers that log a training elsewhere; `name`: that of the run."""
+    from oneshot.training.experiment_tracking import MLflow, WeightsAndBiases
+    from oneshot.training.tensorboard import TensorBoard
+
+    found: list[Observer] = []
+    if tensorboard is not None:
+        found.append(TensorBoard(tensorboard))
+    if mlflow is not None:
+        found.append(MLflow(mlflow, name))
+    if wandb is not None:
+        found.append(WeightsAndBiases(wandb, name))
+    return found
 
 
 def _changes(settings: list[str] | None, seed: int | None, minutes: float | None) -> list[str]:

@@ -26,6 +26,11 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+def knows_factors() -> bool:
+    """Whether the kernels multiply messages by given factors; an earlier build does not."""
+    return library() is not None and hasattr(library(), "knows_factors")
+
+
 def run(name: str, work: int, *arguments: Any) -> None:
     """Run a kernel on as many threads as torch uses.
 

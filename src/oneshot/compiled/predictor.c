@@ -69,7 +69,11 @@ typedef struct {
                      `counts` says that they are wanted */
     const float *gradient; /* of `out` */
     float *to_state, *to_table, *to_source, *to_relation, *to_query, *to_weight, *to_bias;
+    const float *factor; /* [edges]: what messages are multiplied by, or null */
 } Layer;
+
+/* Whether this library knows `factor`; one that was built before it would ignore it. */
+int64_t knows_factors(void) { return 1; }
 
 /* Numbering by distance --------------------------------------------------------------------- */
 
@@ -198,6 +202,10 @@ INLINE void collect_row(const Layer *l, int64_t row, const int is_sum, const int
             memcpy(l->edge_weight + edge, &rest, (size_t)(live - edge) * sizeof(float));
         }
     }
+    const int weighted = A || l->factor;
+    if (l->factor)
+        for (int64_t edge = begin; edge < live; edge++)
+            l->edge_weight[edge] = A ? l->edge_weight[edge] * l->factor[edge] : l->factor[edge];
     const int64_t counted = edges_of(l, row);
     const float rest = (float)(counted - (live - begin)), scale = 1 / (float)(counted ? counted : 1);
     float *out = l->out + row * (aggregate == PNA ? 4 * D : D);
@@ -209,7 +217,7 @@ INLINE void collect_row(const Layer *l, int64_t row, const int is_sum, const int
             const Block h = load(l->state + (int64_t)l->source[edge] * D + d);
             const Block v = load(table + (int64_t)l->relation[edge] * D + d);
             Block m = composed(h, v, is_sum);
-            if (A) m *= l->edge_weight[edge];
+            if (weighted) m *= l->edge_weight[edge];
             if (aggregate != MAX) total += m;
             if (aggregate == PNA) squares += m * m;
             if (aggregate >= MAX) {
@@ -315,26 +323,27 @@ INLINE void spread_row(const Layer *l, int64_t row, float *to_table, float *to_r
     const float *highest = l->out + row * (aggregate == PNA ? 4 * D : D) + (aggregate == PNA ? D : 0);
     const float *lowest = highest + D;
     find_slopes(l, row, aggregate, flat, steep, high, low);
+    const int weighted = A || l->factor;
     for (int64_t edge = l->indptr[row]; edge < l->indptr[row + 1]; edge++) {
         const int64_t x = l->source[edge], r = l->relation[edge];
         if (x >= l->num_sources) break;
         const float *h_at = l->state + x * D, *v_at = l->table + (r + query * l->stride) * D;
         float *to_h = l->to_state + x * D, *to_v = to_table + r * D;
-        const float a = A ? l->edge_weight[edge] : 1;
+        const float a = weighted ? l->edge_weight[edge] : 1;
         Block by_a = {0};
         for (int64_t d = 0; d < D; d += LANES) {
             const Block h = load(h_at + d), v = load(v_at + d), c = composed(h, v, is_sum);
             Block slope = {0};
             if (aggregate != MAX) slope = load(flat + d);
             if (aggregate >= MAX) {
-                const Block m = A ? c * a : c;
+                const Block m = weighted ? c * a : c;
                 slope += (Block)((Mask)load(high + d) & (m == load(highest + d)));
                 if (aggregate == PNA) {
                     slope += (Block)((Mask)load(low + d) & (m == load(lowest + d)));
                     slope += load(steep + d) * m;
                 }
             }
-            if (A) {
+            if (weighted) {
                 by_a += slope * c;
                 slope *= a;
             }
@@ -342,7 +351,9 @@ INLINE void spread_row(const Layer *l, int64_t row, float *to_table, float *to_r
             store(to_v + d, load(to_v + d) + (is_sum ? slope : slope * h));
         }
         if (!A) continue;
-        const float by = total_of(by_a) * a * (1 - a);
+        /* The weight is `f · σ`, whose slope is `f · σ · (1 − σ)`. */
+        const float share = l->factor ? a / l->factor[edge] : a;
+        const float by = total_of(by_a) * a * (1 - share);
         const float *s = l->from_source + x * A, *t = l->from_relation + r * A;
         const float *q = l->from_query + query * A;
         float *to_s = l->to_source + x * A, *to_t = to_relation + r * A;

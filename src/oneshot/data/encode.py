@@ -78,9 +78,9 @@ def _number_names(
                 split = splits[position % len(splits)]
                 column = columns[position // len(splits)][position % len(splits)]
                 name = column[int(bad[0])].as_py()
-                raise UnknownNameError(
-                    kind, name, vocabulary.nearest(name), where=place_of(split.path, int(bad[0]))
-                )
+                row = int(bad[0])
+                where = place_of(split.path, row) if split.place is None else split.place(row)
+                raise UnknownNameError(kind, name, vocabulary.nearest(name), where=where)
     rows = len(splits)
     return [parts[i : i + rows] for i in range(0, len(parts), rows)], vocabulary
 

@@ -7,12 +7,14 @@ the cache, or an object that holds facts.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from oneshot.data.dataset import SPLITS, Dataset, both_directions
 from oneshot.data.encode import numbered
 from oneshot.data.formats import RawFacts, read_facts, read_names
+from oneshot.data.formats.base import fact_columns
 from oneshot.data.large.build import can_build
 from oneshot.data.locate import (
     BUNDLED,
@@ -25,9 +27,9 @@ from oneshot.data.locate import (
     look_for,
 )
 from oneshot.data.objects import read_object
-from oneshot.data.sources import is_address, parse_address, source_file
+from oneshot.data.sources import is_address, parse_address, shown, source_file
 from oneshot.data.sources.cache import copy_at, fetch
-from oneshot.data.split import check_shares, split_facts, split_notes
+from oneshot.data.split import check_shares, split_facts, split_notes, split_parts
 from oneshot.data.synthetic.family import Rule
 from oneshot.data.synthetic.generators import family, generated, is_generated, uniform
 from oneshot.errors import InputError
@@ -35,6 +37,7 @@ from oneshot.graph.fact_keys import first_occurrences
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.storage import is_saved_graph, open_graph
 from oneshot.graph.vocabulary import Vocabulary
+from oneshot.graph.weights import largest_weights
 
 __all__ = [
     "SPLITS",
@@ -53,7 +56,12 @@ LARGE_SOURCE = 1 << 28
 
 
 def load(
-    source: object, *, seed: int = 0, valid_share: float = 0.1, test_share: float = 0.1
+    source: object,
+    *,
+    seed: int = 0,
+    valid_share: float = 0.1,
+    test_share: float = 0.1,
+    weights: str | None = None,
 ) -> Dataset:
     """The data set that `source` names or holds.
 
@@ -71,17 +79,30 @@ def load(
 
     A single file, address or object is split at random with `seed`: `valid_share` and `test_share`
     of its facts are held out, and every entity and relation stays in train.
+
+    `weights`: the column (in every file), array or attribute with the weights of the facts, numbers
+    above 0. In text files without a header it is the fourth column. The weights of the training
+    facts become those of the graph.
     """
     if isinstance(source, Dataset):
+        if weights is not None:
+            raise InputError("weights: the data set is loaded already; give them with its source")
         return source
     if not isinstance(source, str | os.PathLike):
-        return _load_object(source, seed, valid_share, test_share)
-    options = {"seed": seed, "valid_share": valid_share, "test_share": test_share}
+        return _load_object(source, seed, valid_share, test_share, weights)
+    options: dict[str, Any] = {
+        "seed": seed,
+        "valid_share": valid_share,
+        "test_share": test_share,
+    }
+    if weights is not None:
+        options["weights"] = weights
     name = str(source)
+    check_weighted_source(name, weights)
     if is_address(name):
         check_shares(valid_share, test_share)  # before a long download
         name = str(fetch(parse_address(name)))
-    data = _load(name, seed, valid_share, test_share)
+    data = _load(name, seed, valid_share, test_share, weights)
     own = name in bundled_names() or is_generated(name)
     path = None if own else find(name).resolve()
     data.graph.origin = {"source": name if path is None else str(path), "options": options}
@@ -91,7 +112,25 @@ def load(
     return data
 
 
-def _load(name: str, seed: int, valid_share: float, test_share: float) -> Dataset:
+def check_weighted_source(name: str, weights: str | None) -> None:
+    """Raise if the facts of a source cannot have weights."""
+    if weights is None:
+        return
+    fact_columns(weights)  # raises if it is not a possible name
+    fault = "has no weights"
+    if is_address(name):
+        fault = "weights are read from files and objects, not from databases; export the facts"
+    elif name not in bundled_names() and not is_generated(name):
+        path = look_for(name)
+        if path is None or not (path.is_dir() and is_saved_graph(path)):
+            return
+        fault = "a saved graph has the weights it was saved with; leave out the option"
+    raise InputError(f"{shown(name)}: {fault}")
+
+
+def _load(
+    name: str, seed: int, valid_share: float, test_share: float, weights: str | None
+) -> Dataset:
     if name in bundled_names():
         return _load_directory(locate(BUNDLED / name))
     if is_generated(name):
@@ -101,11 +140,11 @@ def _load(name: str, seed: int, valid_share: float, test_share: float) -> Datase
         return _load_saved(path)
     files = _located(path)
     if len(files.splits) == 1:
-        raw = read_facts(files.splits[0])
+        raw = read_facts(files.splits[0], weights)
         copied = copy_at(path)
         raw.notes[:0] = [] if copied is None else copied.notes
         return _split(files.name, raw, None, None, seed, valid_share, test_share)
-    return _load_directory(files)
+    return _load_directory(files, weights)
 
 
 def _located(path: Path) -> SourceFiles:
@@ -144,8 +183,8 @@ def large_files(source: str) -> SourceFiles | None:
     return files if size > LARGE_SOURCE and can_build(files) else None
 
 
-def _load_directory(files: SourceFiles) -> Dataset:
-    splits = [read_facts(file) for file in files.splits]
+def _load_directory(files: SourceFiles, weights: str | None = None) -> Dataset:
+    splits = [read_facts(file, weights) for file in files.splits]
     entities = read_names(files.entities, "entity") if files.entities else None
     relations = read_names(files.relations, "relation") if files.relations else None
     return _assemble(files.name, splits, entities, relations)
@@ -157,15 +196,18 @@ def _assemble(
     """The data set of raw train, valid and test facts, without duplicates."""
     notes = [note for split in splits for note in split.notes]
     numbers, entities, relations = numbered(splits, entities, relations)
+    weights = splits[0].weights
     splits.clear()  # the names are no longer needed and may be large
     distinct, duplicates = [], 0
-    for facts in numbers:
+    for split, facts in zip(SPLITS, numbers, strict=True):
         rows = first_occurrences(facts, len(entities), len(relations))
         duplicates += len(facts) - len(rows)
         distinct.append(facts if len(rows) == len(facts) else facts[rows])
+        if weights is not None and split == "train":
+            weights = largest_weights(facts, weights, rows, len(entities), len(relations))
     return Dataset(
         name=name,
-        graph=KnowledgeGraph.from_distinct(distinct[0], entities, relations),
+        graph=KnowledgeGraph.from_distinct(distinct[0], entities, relations, weights),
         valid=torch.from_numpy(distinct[1]),
         test=torch.from_numpy(distinct[2]),
         duplicates=duplicates,
@@ -173,8 +215,10 @@ def _assemble(
     )
 
 
-def _load_object(source: object, seed: int, valid_share: float, test_share: float) -> Dataset:
-    found = read_object(source)
+def _load_object(
+    source: object, seed: int, valid_share: float, test_share: float, weights: str | None
+) -> Dataset:
+    found = read_object(source, weights)
     if len(found.splits) > 1:
         return _assemble(found.name, found.splits, found.entities, found.relations)
     shares = (valid_share, test_share)
@@ -194,11 +238,17 @@ def _split(
     (facts,), entities, relations = numbered([raw], entities, relations)
     rows = first_occurrences(facts, len(entities), len(relations))
     duplicates = len(facts) - len(rows)
-    train, valid, test = split_facts(facts[rows], seed, valid_share, test_share)
+    distinct = facts[rows]
+    sizes = (len(entities), len(relations))
+    part = split_parts(lambda: [distinct], len(rows), sizes, seed, valid_share, test_share)
+    train, valid, test = (distinct[part == place] for place in range(3))
+    weights = raw.weights
+    if weights is not None:
+        weights = largest_weights(facts, weights, rows, *sizes)[part == 0]
     notes = split_notes(len(rows), len(valid), len(test), seed, valid_share, test_share)
     return Dataset(
         name=name,
-        graph=KnowledgeGraph.from_distinct(train, entities, relations),
+        graph=KnowledgeGraph.from_distinct(train, entities, relations, weights),
         valid=torch.from_numpy(valid),
         test=torch.from_numpy(test),
         duplicates=duplicates,

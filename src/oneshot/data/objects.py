@@ -17,7 +17,7 @@ from oneshot.config import shown
 from oneshot.data.dataset import SPLITS, Dataset
 from oneshot.data.encode import arrow_names, look_up, numbered, vocabulary_of
 from oneshot.data.formats import FACT_COLUMNS, RawFacts
-from oneshot.data.formats.base import header_order
+from oneshot.data.formats.base import as_weights, fact_columns, header_order
 from oneshot.errors import InputError, require
 from oneshot.graph.vocabulary import Vocabulary
 
@@ -41,7 +41,7 @@ class ObjectFacts:
     `splits`: the place in `SPLITS` of each fact, int64 [n]; None if the object has no splits.
     `nodes`: names of entities, some of which may have no facts, pyarrow [m]; None if unknown.
     `entities`, `relations`: the names of ids, if they are known.
-    `notes`: remarks for the user.
+    `notes`: remarks for the user. `weights`: of the facts, as a pyarrow or numpy array [n].
     """
 
     columns: Sequence[Any]
@@ -51,6 +51,7 @@ class ObjectFacts:
     entities: Vocabulary | None = None
     relations: Vocabulary | None = None
     notes: list[str] = field(default_factory=list)
+    weights: Any = None
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -61,7 +62,8 @@ class ObjectFacts:
 
         keep = pa.array(mask)
         columns = [c[mask] if self.are_ids else c.filter(keep) for c in self.columns]
-        return replace(self, columns=columns, splits=None)
+        weights = None if self.weights is None else self.weights[mask]
+        return replace(self, columns=columns, splits=None, weights=weights)
 
 
 @dataclass(frozen=True)
@@ -78,17 +80,23 @@ class ObjectSource:
     relations: Vocabulary | None
 
 
-Reader = Callable[[Any, str], ObjectFacts]
-"""Reads an object; the second value is its description for messages."""
+Reader = Callable[[Any, str, str | None], ObjectFacts]
+"""Reads an object. The second value is its description for messages, the third the name of the
+column or attribute of weights, or None."""
 
 
-def read_object(source: object) -> ObjectSource:
-    """The facts of an object of a known structure, or of a dictionary of splits."""
+def read_object(source: object, weights: str | None = None) -> ObjectSource:
+    """The facts of an object of a known structure, or of a dictionary of splits.
+
+    `weights`: the name of the column or attribute of their weights, if they are to be read.
+    """
     name = type(source).__name__
+    if weights is not None:
+        fact_columns(weights)  # raises if it is not a possible name
     if isinstance(source, Mapping) and header_order([str(key) for key in source]) is None:
-        parts = _read_splits(source)
+        parts = _read_splits(source, weights)
     else:
-        parts = _divided(_read(source, name), name)
+        parts = _divided(_read(source, name, weights), name)
     places = [Path(name)] if len(parts) == 1 else [Path(name, split) for split in SPLITS]
     if any(part.are_ids != parts[0].are_ids for part in parts):
         raise InputError(f"{name}: splits of ids cannot be combined with splits of names")
@@ -130,16 +138,25 @@ def _raw(facts: ObjectFacts, place: Path) -> RawFacts:
     """Facts with all names as strings."""
     import pyarrow as pa
 
-    if facts.are_ids:
-        return RawFacts(place, list(facts.columns), are_ids=True, notes=facts.notes)
-    return RawFacts(place, [c.cast(pa.string()) for c in facts.columns], notes=facts.notes)
+    columns, weights = list(facts.columns), facts.weights
+    if not facts.are_ids:
+        columns = [column.cast(pa.string()) for column in columns]
+    return RawFacts(place, columns, are_ids=facts.are_ids, notes=facts.notes, weights=weights)
 
 
-def _read(source: object, where: str) -> ObjectFacts:
-    """The facts of one object, with valid names."""
-    facts = _reader_of(source)(source, where)
+def _read(source: object, where: str, weights: str | None = None) -> ObjectFacts:
+    """The facts of one object, with valid names and, if they are named, weights."""
+    facts = _reader_of(source)(source, where, weights)
     if not len(facts):
         raise InputError(f"{where}: there are no facts in it")
+    if weights is not None:
+        if facts.weights is None:
+            raise InputError(
+                f"{where}: has no weights; use a table with a column {weights!r}, or (head, "
+                "relation, tail, weight)"
+            )
+        numbers = as_weights(facts.weights, lambda row: f"{where}, fact {row + 1}")
+        facts = replace(facts, weights=numbers)
     if facts.are_ids:
         return facts
     labels = tuple(FACT_COLUMNS)
@@ -156,7 +173,7 @@ def _reader_of(source: object) -> Reader:
     if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
         return _read_arrow
     if hasattr(source, "to_arrow_table"):  # relations of earlier versions of DuckDB
-        return lambda found, where: _read_arrow(found.to_arrow_table(), where)
+        return lambda found, *others: _read_arrow(found.to_arrow_table(), *others)
     if isinstance(source, Mapping):
         return _read_mapping
     if isinstance(source, tuple) and len(source) == 2 and all(hasattr(x, "shape") for x in source):
@@ -169,7 +186,7 @@ def _reader_of(source: object) -> Reader:
 # Splits -------------------------------------------------------------------------------------------
 
 
-def _read_splits(source: Mapping[Any, Any]) -> list[ObjectFacts]:
+def _read_splits(source: Mapping[Any, Any], weights: str | None) -> list[ObjectFacts]:
     """The facts of a dictionary of splits: one part if there is only train, otherwise three."""
     found: dict[int, ObjectFacts] = {}
     for key, value in source.items():
@@ -180,7 +197,7 @@ def _read_splits(source: Mapping[Any, Any]) -> list[ObjectFacts]:
         where = f"{SPLITS[place]} ({type(value).__name__})"
         if isinstance(value, Mapping) and header_order([str(name) for name in value]) is None:
             raise InputError(f"{where}: a split must not be a dict of splits")
-        found[place] = _read(value, where)
+        found[place] = _read(value, where, weights)
     return _complete(found, "dict")
 
 
@@ -321,38 +338,41 @@ def _texts_of(values: Iterable[Any]) -> list[Any]:
 # Tables -------------------------------------------------------------------------------------------
 
 
-def _read_pandas(frame: Any, where: str) -> ObjectFacts:
+def _read_pandas(frame: Any, where: str, weights: str | None) -> ObjectFacts:
     labels = [str(name) for name in frame.columns]
-    return _from_columns(labels, lambda place: frame.iloc[:, place], where)
+    return _from_columns(labels, lambda place: frame.iloc[:, place], where, weights)
 
 
-def _read_polars(frame: Any, where: str) -> ObjectFacts:
+def _read_polars(frame: Any, where: str, weights: str | None) -> ObjectFacts:
     frame = frame.collect() if hasattr(frame, "collect") else frame
     # Polars' own types of strings are converted to those that every version of pyarrow reads.
-    return _read_arrow(frame.to_arrow(), where)
+    return _read_arrow(frame.to_arrow(), where, weights)
 
 
-def _read_arrow(stream: Any, where: str) -> ObjectFacts:
+def _read_arrow(stream: Any, where: str, weights: str | None) -> ObjectFacts:
     import pyarrow as pa
 
     try:
         table = pa.table(stream)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise InputError(f"{where}: cannot be read as an Arrow table ({error})") from error
-    return _from_columns(table.column_names, table.column, where)
+    return _from_columns(table.column_names, table.column, where, weights)
 
 
-def _read_mapping(columns: Mapping[Any, Any], where: str) -> ObjectFacts:
+def _read_mapping(columns: Mapping[Any, Any], where: str, weights: str | None) -> ObjectFacts:
     for label, column in columns.items():
         if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
             raise InputError(f"{where}: {label!r} must be a list of names, not {shown(column)}")
     if len({len(column) for column in columns.values()}) > 1:
         raise InputError(f"{where}: the columns differ in length")
     values = list(columns.values())
-    return _from_columns([str(name) for name in columns], lambda place: values[place], where)
+    labels = [str(name) for name in columns]
+    return _from_columns(labels, lambda place: values[place], where, weights)
 
 
-def _from_columns(labels: list[str], column: Callable[[int], Any], where: str) -> ObjectFacts:
+def _from_columns(
+    labels: list[str], column: Callable[[int], Any], where: str, weights: str | None
+) -> ObjectFacts:
     """The facts of a table; `column(place)` gives one of its columns, named `labels[place]`."""
     import pyarrow as pa
 
@@ -363,11 +383,24 @@ def _from_columns(labels: list[str], column: Callable[[int], Any], where: str) -
         return _chunked(values, f"column {labels[place]!r}", where)
 
     splits = [place for place, label in enumerate(labels) if label.casefold() == "split"]
-    order = _fact_order(labels, set(splits), where)
+    weighted = [] if weights is None else [_column_of_weights(labels, weights, where)]
+    order = _fact_order(labels, {*splits, *weighted}, where)
     columns = [converted(place) for place in order]
+    numbers = converted(weighted[0]) if weighted else None
     if len(splits) != 1 or not len(columns[0]):
-        return ObjectFacts(columns)
-    return ObjectFacts(columns, splits=_split_numbers(converted(splits[0]), where))
+        return ObjectFacts(columns, weights=numbers)
+    return ObjectFacts(columns, splits=_split_numbers(converted(splits[0]), where), weights=numbers)
+
+
+def _column_of_weights(labels: list[str], weights: str, where: str) -> int:
+    """The place of the column of weights."""
+    found = [n for n, label in enumerate(labels) if label.strip().casefold() == weights.casefold()]
+    if len(found) != 1:
+        raise InputError(
+            f"{where}: expected one column {weights!r} of weights, found the columns "
+            f"{', '.join(labels) or 'none'}"
+        )
+    return found[0]
 
 
 def _fact_order(labels: list[str], others: set[int], where: str) -> list[int]:
@@ -393,27 +426,28 @@ def _fact_order(labels: list[str], others: set[int], where: str) -> list[int]:
 # Triples and arrays -------------------------------------------------------------------------------
 
 
-def _read_triples(rows: Iterable[Any], where: str) -> ObjectFacts:
+def _read_triples(rows: Iterable[Any], where: str, weights: str | None) -> ObjectFacts:
     # A set has no order, but a random split depends on it.
     found = sorted(rows, key=str) if isinstance(rows, Set) else list(rows)
     kinds = set(map(type, found))
     if kinds and all(issubclass(kind, Mapping) for kind in kinds):
         import pyarrow as pa
 
-        return _read_arrow(pa.Table.from_pylist(found), where)
-    if not kinds <= {tuple, list} or not set(map(len, found)) <= {3}:
+        return _read_arrow(pa.Table.from_pylist(found), where, weights)
+    expected = tuple(fact_columns(weights))
+    if not kinds <= {tuple, list} or not set(map(len, found)) <= {len(expected)}:
         for number, row in enumerate(found, 1):
             is_row = hasattr(row, "__getitem__") and not isinstance(row, str | bytes | Mapping)
-            if not is_row or len(row) != 3:
+            if not is_row or len(row) != len(expected):
                 raise InputError(
-                    f"{where}, fact {number}: expected (head, relation, tail), found {shown(row)}"
+                    f"{where}, fact {number}: expected ({', '.join(expected)}), found {shown(row)}"
                 )
-    columns = [[row[place] for row in found] for place in range(3)]
-    labels = tuple(FACT_COLUMNS)
-    return ObjectFacts([_chunked(c, n, where) for c, n in zip(columns, labels, strict=True)])
+    columns = [[row[place] for row in found] for place in range(len(expected))]
+    chunked = [_chunked(c, n, where) for c, n in zip(columns, expected, strict=True)]
+    return ObjectFacts(chunked[:3], weights=None if weights is None else chunked[3])
 
 
-def _read_array(array: Any, where: str) -> ObjectFacts:
+def _read_array(array: Any, where: str, weights: str | None = None) -> ObjectFacts:
     """An array or tensor [n, 3]: ids if it has integers, otherwise names."""
     values = _as_array(array)
     if values.ndim != 2 or values.shape[1] != 3:
@@ -424,7 +458,7 @@ def _read_array(array: Any, where: str) -> ObjectFacts:
     return ObjectFacts([_chunked(c, n, where) for c, n in zip(values.T, labels, strict=True)])
 
 
-def _read_pair(pair: tuple[Any, Any], where: str) -> ObjectFacts:
+def _read_pair(pair: tuple[Any, Any], where: str, weights: str | None = None) -> ObjectFacts:
     """(edge_index [2, n], edge_type [n]): ids."""
     ends, label = map(_as_array, pair)
     if (
@@ -448,7 +482,7 @@ def _as_array(values: Any) -> NDArray[Any]:
 # Graphs -------------------------------------------------------------------------------------------
 
 
-def _read_networkx(graph: Any, where: str) -> ObjectFacts:
+def _read_networkx(graph: Any, where: str, weights: str | None) -> ObjectFacts:
     """The edges of a networkx graph; an undirected one is a fact in the order it is stored in."""
     import pyarrow as pa
 
@@ -478,10 +512,13 @@ def _read_networkx(graph: Any, where: str) -> ObjectFacts:
     if any(name == "" for name in nodes):
         raise InputError(f"{where}: a node has an empty string as name; rename it")
     named = pa.chunked_array([pa.array(nodes)]) if nodes else None
+    given = None
+    if weights is not None:
+        given = _chunked([data.get(weights) for *_, data in edges], weights, where)
     if not any(split is not None for split in splits):
-        return ObjectFacts(chunked, nodes=named)
+        return ObjectFacts(chunked, nodes=named, weights=given)
     numbers = _split_numbers(_chunked(splits, "split", where), where)
-    return ObjectFacts(chunked, nodes=named, splits=numbers)
+    return ObjectFacts(chunked, nodes=named, splits=numbers, weights=given)
 
 
 def _edge_relation(key: Any, data: Mapping[Any, Any]) -> Any:
@@ -493,7 +530,7 @@ def _edge_relation(key: Any, data: Mapping[Any, Any]) -> Any:
     return None if isinstance(key, int) else key
 
 
-def _read_rdflib(graph: Any, where: str) -> ObjectFacts:
+def _read_rdflib(graph: Any, where: str, weights: str | None) -> ObjectFacts:
     """The facts between resources, with the same names as in files (see `formats.rdf`)."""
     literals = 0
     columns: list[list[str]] = [[], [], []]
@@ -514,7 +551,7 @@ def _read_rdflib(graph: Any, where: str) -> ObjectFacts:
     return ObjectFacts(chunked, notes=notes)
 
 
-def _read_hetero(data: Any, where: str) -> ObjectFacts:
+def _read_hetero(data: Any, where: str, weights: str | None) -> ObjectFacts:
     """The edges of a PyG `HeteroData`; each edge type is a relation."""
     import pyarrow as pa
 
@@ -596,11 +633,12 @@ def _node_names(data: Any, kind: str, where: str) -> Any:
     return pc.binary_join_element_wise(pa.scalar(kind), numbers, "/")
 
 
-def _read_homogeneous(data: Any, where: str) -> ObjectFacts:
+def _read_homogeneous(data: Any, where: str, weights: str | None) -> ObjectFacts:
     """The edges of a PyG `Data` with `edge_index` and `edge_type`, as ids.
 
     `train_edge_index`, `train_edge_type` and so on, or masks of the edges, are its splits.
-    `entities` and `relations` are names, if they are there.
+    `entities` and `relations` are names, if they are there. The attribute `weights` [n] belongs to
+    the edges of `edge_index`.
     """
     entities, relations = _given_names(data, where)
     splits: NDArray[np.int64] | None = None
@@ -617,6 +655,13 @@ def _read_homogeneous(data: Any, where: str) -> ObjectFacts:
     if "edge_index" not in data or "edge_type" not in data:
         raise InputError(f"{where}: expected edge_index [2, n] and edge_type [n] in it")
     facts = _read_pair((data.edge_index, data.edge_type), where)
+    given = None
+    if weights is not None and weights in data:
+        given = _as_array(data[weights])
+        if given.shape != (len(facts),):
+            raise InputError(
+                f"{where}: {weights!r} must have shape [{len(facts)}], not {list(given.shape)}"
+            )
     masks = [_as_array(data[name]) for name in _MASKS.values() if name in data]
     # Masks of nodes have another length.
     if len(masks) == len(SPLITS) and all(mask.shape == (len(facts),) for mask in masks):
@@ -627,7 +672,9 @@ def _read_homogeneous(data: Any, where: str) -> ObjectFacts:
                 f"{where}, fact {wrong[0] + 1}: must be in one of train_mask, val_mask, test_mask"
             )
         splits = inside.argmax(0)
-    return ObjectFacts(facts.columns, True, splits, entities=entities, relations=relations)
+    return ObjectFacts(
+        facts.columns, True, splits, entities=entities, relations=relations, weights=given
+    )
 
 
 def _given_names(data: Any, where: str) -> tuple[Vocabulary | None, Vocabulary | None]:

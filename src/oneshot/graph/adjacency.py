@@ -106,6 +106,11 @@ class AdjacencyGraph(Protocol):
     @property
     def components(self) -> ComponentIndex: ...
     @property
+    def weights(self) -> Tensor | None: ...
+    @property
+    def pair_weights(self) -> Tensor | None: ...
+    def message_weights(self, facts: Tensor) -> Tensor: ...
+    @property
     def degree(self) -> Tensor: ...
     def degree_of(self, entities: Tensor) -> Tensor: ...
     def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix: ...
@@ -120,10 +125,23 @@ def compress_indptr(indptr: Tensor, keep: Tensor) -> Tensor:
     return kept_before[indptr.long()]
 
 
-def normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> SparseMatrix:
-    """See `KnowledgeGraph.normalized_adjacency`."""
+def weighted_degree(neighbours: Neighbours, pair_weights: Tensor | None) -> Tensor:
+    """Number of neighbours of each entity, or the sum of their weights [P] if given: [V]."""
+    if pair_weights is None:
+        return neighbours.degree
+    every = torch.arange(len(pair_weights), device=pair_weights.device)
+    # A product of matrices sums in a fixed order on every device.
+    total = SparseMatrix(neighbours.indptr, every, None, len(every)) @ pair_weights[:, None]
+    return total.squeeze(1)
+
+
+def normalized_adjacency(
+    neighbours: Neighbours, dtype: torch.dtype, pair_weights: Tensor | None = None
+) -> SparseMatrix:
+    """See `KnowledgeGraph.normalized_adjacency`; `pair_weights` [P]: those of the neighbours."""
     degree = neighbours.degree
     isolated = (degree == 0).nonzero().squeeze(1)
+    linked = None
     if len(isolated):
         degree = degree.clamp(min=1)
         indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
@@ -134,8 +152,18 @@ def normalized_adjacency(neighbours: Neighbours, dtype: torch.dtype) -> SparseMa
         index[indptr[isolated]] = isolated.to(index.dtype)
     else:
         indptr, index = neighbours.indptr, neighbours.index
-    root = degree.to(dtype).rsqrt()
-    values = root.repeat_interleave(degree) * root[index]
+    if pair_weights is None:
+        root = degree.to(dtype).rsqrt()
+        values = root.repeat_interleave(degree) * root[index]
+    else:
+        total = weighted_degree(neighbours, pair_weights)
+        total[isolated] = 1
+        root = total.rsqrt()
+        entries = pair_weights
+        if linked is not None:
+            entries = pair_weights.new_ones(len(index))
+            entries[linked] = pair_weights
+        values = (root.repeat_interleave(degree) * root[index] * entries).to(dtype)
     return SparseMatrix(indptr, index, values, len(degree))
 
 

@@ -7,8 +7,9 @@ entity they point to, because that is the order in which messages are summed.
 
 import hashlib
 import itertools
+import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -29,8 +30,9 @@ from oneshot.graph.adjacency import (
 from oneshot.graph.components import ComponentIndex, Components
 from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
 from oneshot.graph.relation_graph import RelationGraph, count_relations
-from oneshot.graph.sparse import Matrix
+from oneshot.graph.sparse import Matrix, SparseMatrix
 from oneshot.graph.vocabulary import Vocabulary
+from oneshot.graph.weights import checked_weights, largest_weights
 
 INVERSE_MARK = "⁻¹"
 
@@ -39,6 +41,8 @@ class KnowledgeGraph:
     """Facts between named entities, with the adjacency for samplers.
 
     `facts` [F, 3] integers: (head, relation, tail), distinct rows.
+    `weights` float32 [F], above 0: the weight of each fact; None if the facts have none.
+    `largest_weight`: the maximum weight of the graph as it was read, also in a `subset`.
     `origin`: how to load it again, {"source": …, "options": …}, if it was loaded from a source.
     `packed`: whether the rows of the adjacency are contiguous, without gaps.
     `host`: the graph with the adjacency, if not on the graph's device (see `HostGraph`).
@@ -49,6 +53,8 @@ class KnowledgeGraph:
     packed = True
     host: "KnowledgeGraph | None" = None
     push_recall: float | None = None
+    weights: Tensor | None = None
+    largest_weight: float = 1.0
 
     def __init__(self, facts: Tensor, entities: Vocabulary, relations: Vocabulary) -> None:
         self._facts = facts
@@ -63,11 +69,13 @@ class KnowledgeGraph:
         facts: ArrayLike | Tensor,
         entities: Vocabulary | Sequence[str] | int | None = None,
         relations: Vocabulary | Sequence[str] | int | None = None,
+        weights: ArrayLike | Tensor | None = None,
     ) -> "KnowledgeGraph":
         """The graph of these facts; duplicates are removed.
 
         `facts` [F, 3] ids. `entities` and `relations` are names, or counts (then the names are
-        the numbers), or None (then the largest id determines the count).
+        the numbers), or None (then the largest id determines the count). `weights` [F]: numbers
+        above 0; a repeated fact has the largest of its weights.
         """
         array = np.asarray(facts.cpu() if isinstance(facts, Tensor) else facts)
         if array.size == 0:
@@ -80,18 +88,36 @@ class KnowledgeGraph:
         relations = _vocabulary(relations, array[:, 1], "relation")
         for column, names in ((0, entities), (1, relations), (2, entities)):
             check_ids(array[:, column], names)
-        array = array[first_occurrences(array, len(entities), len(relations))]
-        return cls.from_distinct(array, entities, relations)
+        rows = first_occurrences(array, len(entities), len(relations))
+        if weights is not None:
+            given = np.asarray(weights.cpu() if isinstance(weights, Tensor) else weights)
+            if given.shape != (len(array),):
+                raise InputError(f"weights must have shape [{len(array)}], one per fact")
+            weights = largest_weights(
+                array, checked_weights(given), rows, len(entities), len(relations)
+            )
+        return cls.from_distinct(array[rows], entities, relations, weights)
 
     @classmethod
     def from_distinct(
-        cls, facts: NDArray[np.integer], entities: Vocabulary, relations: Vocabulary
+        cls,
+        facts: NDArray[np.integer],
+        entities: Vocabulary,
+        relations: Vocabulary,
+        weights: NDArray[np.float32] | None = None,
     ) -> "KnowledgeGraph":
-        """The graph of `facts` [F, 3], which must be valid and distinct (not checked)."""
+        """The graph of `facts` [F, 3], which must be valid and distinct (not checked).
+
+        `weights` [F]: those of the facts, which must be valid as well.
+        """
         check_relations(relations)
         kind = integer_type(max(len(entities), 2 * len(relations) + 1))
         kept = np.ascontiguousarray(facts, kind)
-        return cls(torch.from_numpy(kept), entities, relations)
+        graph = cls(torch.from_numpy(kept), entities, relations)
+        if weights is not None:
+            graph.weights = torch.from_numpy(np.ascontiguousarray(weights, np.float32))
+            graph.largest_weight = float(np.max(weights, initial=0))
+        return graph
 
     @property
     def facts(self) -> Tensor:
@@ -175,13 +201,45 @@ class KnowledgeGraph:
         """The connected components, with the entities of each by degree."""
         return Components.of(self.neighbours.indptr, self.neighbours.index)
 
+    @cached_property
+    def pair_weights(self) -> Tensor | None:
+        """The summed weights of the facts of each pair of `neighbours`, float64 [P].
+
+        None if the facts have no weights.
+        """
+        if self.weights is None:
+            return None
+        pair = self.neighbours.pair
+        counted = (pair >= 0).nonzero().squeeze(1)  # without self-loops, by pair
+        count = torch.bincount(pair[counted], minlength=len(self.neighbours.index))
+        indptr = torch.cat([count.new_zeros(1), count.cumsum(0)])
+        # A product of matrices sums in a fixed order on every device.
+        matrix = SparseMatrix(indptr, self.edges.fact[counted], None, self.num_facts)
+        return (matrix @ self.weights.double()[:, None]).squeeze(1)
+
+    def message_weights(self, facts: Tensor) -> Tensor:
+        """The factor of the messages along the edges of some facts, [m] rows → float32 [m].
+
+        A weight up to 1, such as a confidence, is the factor. If a weight of the graph is above 1,
+        as with counts, the factor of `w` is `log(1 + w) / log(1 + largest)`: messages are
+        multiplied along a path, and would grow beyond all bounds.
+        """
+        assert self.weights is not None
+        weights = self.weights[facts.long()]
+        if self.largest_weight <= 1:
+            return weights
+        return weights.log1p() / math.log1p(self.largest_weight)
+
     def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
         """`D^-1/2 A D^-1/2` of the undirected simple graph, sparse CSR [V, V].
 
-        An entity without neighbours has a 1 on the diagonal: a walk that starts there stays.
+        An entity without neighbours has a 1 on the diagonal: a walk that starts there stays. With
+        weights, `A` has the summed weight of the facts of each pair, and `D` its row sums.
         """
         if dtype not in self._normalized:
-            self._normalized[dtype] = normalized_adjacency(self.neighbours, dtype)
+            self._normalized[dtype] = normalized_adjacency(
+                self.neighbours, dtype, self.pair_weights
+            )
         return self._normalized[dtype]
 
     @cached_property
@@ -207,7 +265,7 @@ class KnowledgeGraph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of names and facts, independent of the order of the facts."""
+        """A hash of names, facts and weights, independent of the order of the facts."""
         edges = self.edges
         names = (a for v in (self.entities, self.relations) for a in (v.offsets, v.blob))
         numbers = (
@@ -215,7 +273,14 @@ class KnowledgeGraph:
             for tensor in (edges.indptr, edges.source, edges.relation)
             for chunk in tensor.split(1 << 22)
         )
-        return fingerprint_of(itertools.chain(names, numbers))
+        return fingerprint_of(itertools.chain(names, numbers, self._weight_bytes()))
+
+    def _weight_bytes(self) -> Iterator[NDArray[np.uint8]]:
+        """The weights in the order of the edges, as bytes; nothing if there are none."""
+        if self.weights is not None:
+            for rows in self.edges.fact.split(1 << 22):
+                chunk = self.weights[rows.long()].cpu().numpy()
+                yield np.ascontiguousarray(chunk, "<f4").view(np.uint8)
 
     def subset(self, mask: Tensor) -> "KnowledgeGraph":
         """The graph of the facts where `mask` bool [F] is true, with the same entities.
@@ -248,6 +313,11 @@ class KnowledgeGraph:
             new_pair[pair].to(pair.dtype),  # -1 picks the last entry, which is -1
         )
         graph.push_recall = self.push_recall
+        return self._share_weights(graph, None if self.weights is None else self.weights[mask])
+
+    def _share_weights(self, graph: "KnowledgeGraph", weights: Tensor | None) -> "KnowledgeGraph":
+        """A graph made from this one, with `weights` [F] of its facts."""
+        graph.weights, graph.largest_weight = weights, self.largest_weight
         return graph
 
     def to(self, device: torch.device | str) -> "KnowledgeGraph":
@@ -266,7 +336,7 @@ class KnowledgeGraph:
         graph.edges = moved(self.edges, device)
         graph.neighbours = moved(self.neighbours, device)
         graph.origin = self.origin
-        return graph
+        return self._share_weights(graph, None if self.weights is None else self.weights.to(device))
 
     def with_relations(self, relations: Vocabulary) -> "KnowledgeGraph":
         """This graph with the relation ids of another vocabulary, matched by name."""
@@ -283,7 +353,7 @@ class KnowledgeGraph:
         check_relations(relations)
         facts = self.facts.clone()
         facts[:, 1] = new_id.to(self.device)[facts[:, 1].long()]
-        return KnowledgeGraph(facts, self.entities, relations)
+        return self._share_weights(KnowledgeGraph(facts, self.entities, relations), self.weights)
 
     def _edge_target(self) -> Tensor:
         """The target of each edge, [2F]."""

@@ -74,6 +74,15 @@ class HostGraph(KnowledgeGraph):
     def components(self) -> ComponentIndex:
         return self.host.components
 
+    @property
+    def weights(self) -> Tensor | None:  # type: ignore[override]
+        """On the host, as `pair_weights` are."""
+        return self.host.weights
+
+    @property
+    def pair_weights(self) -> Tensor | None:
+        return self.host.pair_weights
+
     def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
         return self.host.normalized_adjacency(dtype)
 

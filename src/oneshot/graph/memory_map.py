@@ -55,8 +55,8 @@ class Scattered:
                     pages.madvise(mmap.MADV_WILLNEED, begin, min(end, len(pages)) - begin)
 
 
-def map_array(path: Path, dimensions: int = 1) -> NDArray[Any]:
-    """The integers in a `.npy` file, with copy-on-write pages.
+def map_array(path: Path, dimensions: int = 1, kinds: str = "iu") -> NDArray[Any]:
+    """The integers in a `.npy` file, or other `kinds` of numpy, with copy-on-write pages.
 
     torch requires writable memory; the file is never changed.
     """
@@ -65,7 +65,7 @@ def map_array(path: Path, dimensions: int = 1) -> NDArray[Any]:
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # a damaged header can fail in tokenize, ast, mmap or numpy
         raise ValueError(f"{path.name}: {error}") from error
-    if array.ndim != dimensions or array.dtype.kind not in "iu":
+    if array.ndim != dimensions or array.dtype.kind not in kinds:
         raise ValueError(f"{path.name} holds {array.dtype} {list(array.shape)}")
     if sys.platform == "win32" or not array.flags.c_contiguous:
         return np.lib.format.open_memmap(path, mode="c")

@@ -35,6 +35,8 @@ from oneshot.system.devices import total_memory
 from oneshot.system.files import check_replaceable, replacing_directory
 
 FORMAT = 1
+WEIGHTED_FORMAT = 2
+"""Format of graphs with weights, which earlier versions would ignore."""
 MARKER = "oneshot-graph.json"
 CHECKED_BYTES = 1 << 26
 """Saved graphs up to this size in bytes are fully verified when they are opened."""
@@ -48,17 +50,18 @@ _COMPONENTS = ("component", "order", "first", "volume")
 _COMPONENT_FILES = {f"components_{name}.npy" for name in _COMPONENTS}
 _SPLITS = ("valid", "test")
 _NAMES = ("blob", "offsets", "hashes", "hash_ids")
+_WEIGHTS = "weights.npy"
 
-CONTENTS: dict[str, None] = dict.fromkeys(
-    [
-        MARKER,
-        *(f"edges_{name}.npy" for name in _EDGES),
-        *(f"neighbours_{name}.npy" for name in _NEIGHBOURS),
-        *sorted(_COMPONENT_FILES),
-        *(f"{kind}_{name}.npy" for kind in ("entity", "relation") for name in _NAMES),
-        *(f"{facts}.npy" for facts in ("facts", "valid", "test")),
-    ]
+UNWEIGHTED: tuple[str, ...] = (
+    MARKER,
+    *(f"edges_{name}.npy" for name in _EDGES),
+    *(f"neighbours_{name}.npy" for name in _NEIGHBOURS),
+    *sorted(_COMPONENT_FILES),
+    *(f"{kind}_{name}.npy" for kind in ("entity", "relation") for name in _NAMES),
+    *(f"{facts}.npy" for facts in ("facts", "valid", "test")),
 )
+"""The files of a saved graph without weights."""
+CONTENTS: dict[str, None] = dict.fromkeys([*UNWEIGHTED, _WEIGHTS])
 """The files of a saved graph; a directory with other files is not replaced."""
 
 
@@ -110,6 +113,8 @@ def save_graph(
             _save(directory / f"neighbours_{name}.npy", getattr(graph.neighbours, name))
         save_components(directory, graph.neighbours.indptr, graph.neighbours.index)
         _save(directory / "facts.npy", graph.facts)
+        if graph.weights is not None:
+            _save(directory / _WEIGHTS, graph.weights)
         for split, facts in splits.items():
             _save(directory / f"{split}.npy", facts)
         for vocabulary in (graph.entities, graph.relations):
@@ -145,7 +150,7 @@ def write_marker(
 ) -> None:
     """Write the file that makes a directory of arrays a saved graph."""
     meta = {
-        "format": FORMAT,
+        "format": WEIGHTED_FORMAT if (directory / _WEIGHTS).exists() else FORMAT,
         "fingerprint": fingerprint,
         "largest_degree": largest_degree,
         "splits": list(splits),
@@ -171,15 +176,18 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
     """A saved graph, its further splits, and its metadata."""
     try:
         meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
-        if meta["format"] != FORMAT:
+        if meta["format"] not in (FORMAT, WEIGHTED_FORMAT):
             raise InputError(
-                f"{path}: saved in format {meta['format']}, this version reads {FORMAT}; save it "
-                "again with `oneshot data SOURCE --save DIR`"
+                f"{path}: saved in format {meta['format']}, this version reads up to "
+                f"{WEIGHTED_FORMAT}; save it again with `oneshot data SOURCE --save DIR`"
             )
         _check_files(path, meta)
         entities, relations = (_open_vocabulary(path, kind) for kind in ("entity", "relation"))
         check_relations(relations, str(path))
         graph = MappedGraph(_open(path / "facts.npy", dimensions=2), entities, relations)
+        if meta["format"] == WEIGHTED_FORMAT:
+            graph.weights = _open_weights(path)
+            graph.largest_weight = float(graph.weights.max()) if len(graph.weights) else 1.0
         edges = {name: map_array(path / f"edges_{name}.npy") for name in _EDGES}
         pairs = {name: map_array(path / f"neighbours_{name}.npy") for name in _NEIGHBOURS}
         graph.edges = MappedEdges(*map(torch.from_numpy, edges.values()))
@@ -228,6 +236,8 @@ def _arrays(meta: dict[str, Any]) -> list[str]:
     unused = {f"{name}.npy" for name in set(_SPLITS) - set(meta["splits"])}
     if not _has_components(meta):
         unused |= _COMPONENT_FILES
+    if meta["format"] != WEIGHTED_FORMAT:
+        unused.add(_WEIGHTS)
     return [name for name in CONTENTS if name != MARKER and name not in unused]
 
 
@@ -265,6 +275,14 @@ def _open(path: Path, dimensions: int = 1) -> Tensor:
     return torch.from_numpy(map_array(path, dimensions))
 
 
+def _open_weights(path: Path) -> Tensor:
+    """The weights of the facts of a saved graph."""
+    stored = map_array(path / _WEIGHTS, kinds="f")
+    if stored.dtype != np.float32:
+        raise ValueError(f"{_WEIGHTS} has the type {stored.dtype}")
+    return torch.from_numpy(stored)
+
+
 def _open_vocabulary(path: Path, kind: str) -> Vocabulary:
     blob, offsets, hashes, ids = (map_array(path / f"{kind}_{name}.npy") for name in _NAMES)
     return Vocabulary(blob, offsets, kind, (hashes, ids))
@@ -281,6 +299,7 @@ def _check_lengths(path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor])
             len(array) == 2 * graph.num_facts
             for array in (edges.source, edges.relation, edges.fact, neighbours.pair)
         )
+        and (graph.weights is None or len(graph.weights) == graph.num_facts)
         and all(
             len(array) == len(names)
             for names in (graph.entities, graph.relations)

@@ -39,6 +39,10 @@ def check_values(graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
     for name, rows in {"facts": graph.facts, **splits}.items():
         for column, most in enumerate((entities, relations, entities)):
             _check_range(name, rows[:, column], 0, most)
+    if graph.weights is not None:
+        for piece in _pieces(graph.weights):
+            if not bool(((piece > 0) & (piece < np.inf)).all()):
+                raise ValueError("weights.npy has invalid values")
     for vocabulary in (graph.entities, graph.relations):
         _check_names(vocabulary)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from oneshot.compiled import library
+from oneshot.compiled import knows_factors, library
 from oneshot.config import PredictorConfig
 from oneshot.predictor.aggregation import AGGREGATES
 from oneshot.predictor.layer import Layer
@@ -26,8 +26,13 @@ if TYPE_CHECKING:
     from oneshot.subgraph import SubgraphBatch
 
 
-def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dtype) -> str | None:
-    """Why the kernels do not support a predictor on a device, or None if they do."""
+def why_not_fused(
+    config: PredictorConfig, device: torch.device, kind: torch.dtype, is_weighted: bool = False
+) -> str | None:
+    """Why the kernels do not support a predictor on a device, or None if they do.
+
+    `is_weighted`: whether the facts have weights.
+    """
     if config.network == "ultra":
         return "there are no kernels for the network of ULTRA"
     message, aggregate = MESSAGES[config.message], AGGREGATES[config.aggregate]
@@ -38,8 +43,12 @@ def why_not_fused(config: PredictorConfig, device: torch.device, kind: torch.dty
             return "the package was installed without a C compiler"
         if torch.is_autocast_enabled("cpu"):
             return "on a CPU the kernels support only float32"
+        if is_weighted and not knows_factors():
+            return "the kernels were built before weights of facts; install the package again"
     elif not kernels_work(device):
         return "the Triton kernels do not support this device"
+    elif is_weighted:
+        return "there are no Triton kernels for weights of facts"
     if kind == torch.float64:
         return "the kernels support only float32"
     if not message.has_kernels:

@@ -34,7 +34,7 @@ class Layer(nn.Module):
     def forward(
         self, state: Tensor, plan: EdgePlan, query: Query, edge_weight: Tensor | None = None
     ) -> Tensor:
-        """`state` [N, d] → [N, d]; `edge_weight` [E] scales the messages (for explanations)."""
+        """`state` [N, d] → [N, d]; `edge_weight` [E] scales the messages."""
         messages = self.message(state, plan, query)
         if edge_weight is not None:
             messages = messages * edge_weight[:, None]

@@ -100,11 +100,13 @@ class Predictor(nn.Module):
     ) -> Tensor:
         """Scores of the sampled entities, [N].
 
-        `edge_weights`, one [E] per layer, scale the messages of each edge; their gradients show
-        which edges support an answer. `plan`: the result of `fused_plan` for this batch, if
-        already computed.
+        `edge_weights`, one [E] per layer, scale the messages of each edge, in addition to the
+        weights of the batch; their gradients show which edges support an answer. `plan`: the
+        result of `fused_plan` for this batch, if already computed.
         """
-        if edge_weights is None and (plan is not None or self._takes_kernels(batch.device)):
+        if edge_weights is None and (
+            plan is not None or self._takes_kernels(batch.device, batch.is_weighted)
+        ):
             plan = plan or fused_plan(self, batch, torch.is_grad_enabled())
             return fused_scores(self, batch, plan)
         return self._plain(batch, edge_weights)
@@ -119,7 +121,7 @@ class Predictor(nn.Module):
         reached[batch.source] = True
         gated = torch.zeros_like(state)
         for number, layer in enumerate(self.layers):
-            weight = None if edge_weights is None else edge_weights[number]
+            weight = message_weight(batch, edge_weights, number, state.dtype)
             state = layer(state, plan, query, weight)
             if self.gate is None:
                 state = self.dropout(state)
@@ -194,10 +196,11 @@ class Predictor(nn.Module):
         assert self.priors is not None
         return look_up(self.priors.weight, query.relation)
 
-    def _takes_kernels(self, device: torch.device) -> bool:
+    def _takes_kernels(self, device: torch.device, is_weighted: bool = False) -> bool:
         if self.engine == "plain":
             return False
-        reason = why_not_fused(self.config, device, next(self.parameters()).dtype)
+        kind = next(self.parameters()).dtype
+        reason = why_not_fused(self.config, device, kind, is_weighted)
         if reason is not None and self.engine == "fused":
             raise InputError(f'the engine "fused" cannot be used: {reason}')
         return reason is None
@@ -219,3 +222,17 @@ class Predictor(nn.Module):
             return scores
         asked = final.index_select(0, batch.source)
         return (final * asked.index_select(0, batch.entity_query)).sum(dim=-1)
+
+
+def message_weight(
+    batch: SubgraphBatch,
+    edge_weights: Sequence[Tensor] | None,
+    layer: int,
+    kind: torch.dtype,
+) -> Tensor | None:
+    """The factor of each message of a layer, [E]: the weights of the batch, times given ones."""
+    given = None if edge_weights is None else edge_weights[layer]
+    if not batch.is_weighted:
+        return given
+    weight = batch.weight.to(kind)
+    return weight if given is None else weight * given

@@ -16,7 +16,7 @@ from oneshot.config import PredictorConfig
 from oneshot.errors import InputError
 from oneshot.graph.relation_graph import RelationGraph
 from oneshot.graph.sparse import SparseMatrix
-from oneshot.predictor.predictor import Predictor
+from oneshot.predictor.predictor import Predictor, message_weight
 from oneshot.predictor.relations import SymmetricProduct, compressed
 from oneshot.predictor.segments import EdgePlan
 from oneshot.subgraph import SubgraphBatch
@@ -128,8 +128,9 @@ class UltraPredictor(Predictor):
         for number, layer in enumerate(self.layers):
             weights = nn.functional.pad(layer.project(states), (0, 0, 0, 1))  # type: ignore[operator]
             messages = edges.source.pick(state) * edges.query_relation.pick(weights.flatten(0, 1))
-            if edge_weights is not None:
-                messages = messages * edge_weights[number][:, None]
+            weight = message_weight(batch, edge_weights, number, messages.dtype)
+            if weight is not None:
+                messages = messages * weight[:, None]
             state = layer(state, edges.target.add(messages) + start)
         asked = query.index_select(0, batch.entity_query)
         assert self.readout is not None

@@ -169,13 +169,14 @@ class Cone:
             nothing = state.new_zeros(1, state.shape[1])
             longer = torch.cat([state, nothing])
             messages = layer.message(longer, plan, query)
-            if weights is not None:
+            scale = None if weights is None else weights[number].flatten()[kept]
+            if batch.is_weighted:
+                given = batch.weight[step.edges].repeat(copies)[kept].to(messages.dtype)
+                scale = given if scale is None else scale * given
+            if scale is not None:
                 # The edges from entities without a state come last.
                 messages = torch.cat(
-                    [
-                        messages[: len(kept)] * weights[number].flatten()[kept][:, None],
-                        messages[len(kept) :],
-                    ]
+                    [messages[: len(kept)] * scale[:, None], messages[len(kept) :]]
                 )
             collected = layer.aggregate(messages, plan)
             factor = degree[:, step.rows].flatten()
@@ -293,12 +294,7 @@ class WholeSubgraph(Cone):
         found = []
         with torch.no_grad():
             for gone, degree in zip(removed, degrees, strict=True):
-                batch = dataclasses.replace(
-                    self.batch,
-                    edges=self.batch.edges[:, ~gone],
-                    edge_query=self.batch.edge_query[~gone],
-                    degree=degree,
-                )
+                batch = dataclasses.replace(self.batch.with_edges(~gone), degree=degree)
                 found.append(float(self.predictor(batch)[self.target]))
         return found
 

@@ -73,27 +73,44 @@ class Search:
         return cls(labels, heads, top, min_probability)
 
 
+Fact = tuple[int, int, int]
+
+
 @dataclass
-class _Best:
-    """The facts of highest score, at most `most`."""
+class Discovery:
+    """The progress of a discovery, from which it can resume.
 
-    most: int
-    _heap: list[tuple[float, tuple[int, int, int]]] = field(default_factory=list)
+    `asked`: number of queries done in the first direction, in the order of relations and heads.
+    `best`: the facts of highest score so far, a heap of (score, fact). `judged`: the logits of
+    these facts in both directions, as far as they are known, in the order of `facts`.
+    """
 
-    def add(self, score: float, fact: tuple[int, int, int]) -> None:
-        if len(self._heap) < self.most:
-            heapq.heappush(self._heap, (score, fact))
-        elif score > self._heap[0][0]:
-            heapq.heapreplace(self._heap, (score, fact))
+    asked: int = 0
+    best: list[tuple[float, Fact]] = field(default_factory=list)
+    judged: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
-    def facts(self) -> list[tuple[int, int, int]]:
-        return [fact for _, fact in sorted(self._heap, key=lambda pair: (-pair[0], pair[1]))]
+    @property
+    def queries(self) -> int:
+        """Number of queries done in both directions."""
+        return self.asked + sum(map(len, self.judged))
+
+    def add(self, score: float, fact: Fact, most: int) -> None:
+        """Keep a fact if it is among the `most` best."""
+        if len(self.best) < most:
+            heapq.heappush(self.best, (score, fact))
+        elif score > self.best[0][0]:
+            heapq.heapreplace(self.best, (score, fact))
+
+    def facts(self) -> list[Fact]:
+        """The distinct facts, best first."""
+        ordered = sorted(self.best, key=lambda pair: (-pair[0], pair[1]))
+        return list(dict.fromkeys(fact for _, fact in ordered))
 
 
 def num_queries(reasoner: "Reasoner", search: Search) -> int:
     """Number of queries that `discover` asks at most, in both directions."""
     asked = sum(len(heads) for _, heads in _candidates(reasoner.graph, search))
-    return asked + min(_CHECKED * search.top, _ANSWERS * asked)
+    return asked + 2 * min(_CHECKED * search.top, _ANSWERS * asked)
 
 
 def discover(
@@ -101,8 +118,14 @@ def discover(
     search: Search,
     batch_size: int | None = None,
     progress: Callable[[int], None] | None = None,
+    begun: Discovery | None = None,
+    keep: Callable[[Discovery], None] = lambda _: None,
 ) -> list[ScoredFact]:
-    """See `Reasoner.discover`."""
+    """See `Reasoner.discover`.
+
+    `begun`: the progress of an interrupted discovery with the same reasoner and search, which is
+    resumed. `keep` is called with the progress after each batch.
+    """
     graph = reasoner.graph
     if search.min_probability > 0 and reasoner.calibration is None:
         raise InputError(
@@ -111,17 +134,33 @@ def discover(
     near = graph.host or graph
     known = KnownFacts(near.facts, graph.num_entities, graph.num_relations).to(reasoner.device)
     size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
-    best = _Best(_CHECKED * search.top)
+    state = Discovery() if begun is None else begun
+
+    def advance(queries: int) -> None:
+        keep(state)
+        if progress is not None:
+            progress(queries)
+
+    if progress is not None and state.queries:
+        progress(state.queries)
+    done = 0  # queries of the relations so far
     for relation, heads in _candidates(graph, search):
+        rest = heads[max(state.asked - done, 0) :]
+        done += len(heads)
+        if not len(rest):
+            continue
         is_symmetric = _share_reversed(graph, relation) >= _SYMMETRIC
         may_loop = _share_loops(graph, relation) > 0
-        for head, tail, logit in _answers(reasoner, relation, heads, known, size, progress):
-            if head == tail and not may_loop:
-                continue
-            if is_symmetric and head > tail:
-                head, tail = tail, head  # the same fact, asked from its other end
-            best.add(logit, (head, relation, tail))
-    return _checked(reasoner, search, list(dict.fromkeys(best.facts())), known, size, progress)
+        for count, answers in _answers(reasoner, relation, rest, known, size):
+            for head, tail, logit in answers:
+                if head == tail and not may_loop:
+                    continue
+                if is_symmetric and head > tail:
+                    head, tail = tail, head  # the same fact, asked from its other end
+                state.add(logit, (head, relation, tail), _CHECKED * search.top)
+            state.asked += count
+            advance(count)
+    return _checked(reasoner, search, state, known, size, advance)
 
 
 def _candidates(graph: KnowledgeGraph, search: Search) -> Iterator[tuple[int, Tensor]]:
@@ -144,9 +183,11 @@ def _answers(
     heads: Tensor,
     known: KnownFacts,
     size: BatchSize,
-    progress: Callable[[int], None] | None,
-) -> Iterator[tuple[int, int, float]]:
-    """New answers of `(head, relation, ?)` for all heads [k]: (head, tail, logit)."""
+) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
+    """New answers of `(head, relation, ?)` for all heads [k], batch by batch.
+
+    → (number of heads, answers as (head, tail, logit))
+    """
     heads = heads.to(reasoner.device)
     done = 0
     while done < len(heads):
@@ -161,45 +202,45 @@ def _answers(
         at = batch.find_pairs(row, entity)
         new = scores.clone()
         new[at[at >= 0]] = -torch.inf
+        answers = []
         for number, head in enumerate(some.tolist()):
             mine = batch.entity_query == number
             own, entities = new[mine], batch.entities[mine]
             found = own.topk(min(_ANSWERS, int(own.isfinite().sum())))
             evidence = found.values - own.logsumexp(0)
             logits = logits_of(reasoner, evidence, queries[number, 1].expand(len(evidence)))
-            for tail, logit in zip(entities[found.indices].tolist(), logits.tolist(), strict=True):
-                yield head, tail, logit
+            tails = entities[found.indices].tolist()
+            answers += [
+                (head, tail, logit) for tail, logit in zip(tails, logits.tolist(), strict=True)
+            ]
         size.learn(batch)
         done += len(some)
-        if progress is not None:
-            progress(len(some))
+        yield len(some), answers
 
 
 def _checked(
     reasoner: "Reasoner",
     search: Search,
-    facts: list[tuple[int, int, int]],
+    state: Discovery,
     known: KnownFacts,
     size: BatchSize,
-    progress: Callable[[int], None] | None,
+    advance: Callable[[int], None],
 ) -> list[ScoredFact]:
     """The facts judged in both directions, best first."""
-    graph = reasoner.graph
+    graph, facts = reasoner.graph, state.facts()
     if not facts:
         return []
     table = torch.tensor(facts, device=reasoner.device)
-    logits = []
-    for queries, answers in (
-        (table[:, :2], table[:, 2]),
-        (torch.stack([table[:, 2], table[:, 1] + graph.num_relations], dim=1), table[:, 0]),
+    backward = torch.stack([table[:, 2], table[:, 1] + graph.num_relations], dim=1)
+    for logits, queries, answers in (
+        (state.judged[0], table[:, :2], table[:, 2]),
+        (state.judged[1], backward, table[:, 0]),
     ):
-        parts = []
-        for judged in judge(reasoner, queries, answers, known, size):
-            parts.append(judged.logit)
-            if progress is not None:
-                progress(len(judged.logit))
-        logits.append(torch.cat(parts).double())
-    mean = (logits[0] + logits[1]) / 2
+        done = len(logits)
+        for judged in judge(reasoner, queries[done:], answers[done:], known, size):
+            logits += judged.logit.tolist()
+            advance(len(judged.logit))
+    mean = torch.tensor(state.judged, dtype=torch.float64).mean(0)
     found = []
     for place in mean.argsort(descending=True, stable=True).tolist():
         head, relation, tail = facts[place]

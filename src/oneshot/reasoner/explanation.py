@@ -314,9 +314,7 @@ def _weighed(
 def without(batch: SubgraphBatch, edges: Sequence[int], num_relations: int) -> SubgraphBatch:
     """The subgraph of one query without the facts of these edges, in both directions."""
     gone, degree = without_facts(batch, edges, num_relations)
-    return dataclasses.replace(
-        batch, degree=degree, edges=batch.edges[:, ~gone], edge_query=batch.edge_query[~gone]
-    )
+    return dataclasses.replace(batch.with_edges(~gone), degree=degree)
 
 
 def without_facts(

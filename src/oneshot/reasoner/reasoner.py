@@ -1,7 +1,7 @@
 """Reasoner: graph, sampler and predictor together; the object that users save, load and query."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -283,9 +283,34 @@ class Reasoner:
 
         Run(Path(path)).save(self)
 
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        private: bool = True,
+        with_graph: bool = True,
+        metrics: Mapping[str, float] | None = None,
+        message: str = "Upload a reasoner",
+    ) -> str:
+        """Upload to the repository `name` (OWNER/NAME) of the Hugging Face Hub; → its address.
+
+        The repository is created if necessary, `private` or public, and gets a model card. With
+        `with_graph`, it contains all facts and names of the graph; otherwise only the names of the
+        relations, and the reasoner is loaded with another graph. `metrics`: for the model card.
+        Needs the extra `hub`; the token is that of `hf auth login` or `$HF_TOKEN`.
+        """
+        from oneshot.runs.run import Run
+
+        return Run.push(
+            self, name, private=private, with_graph=with_graph, metrics=metrics, message=message
+        )
+
     @staticmethod
     def load(path: str | Path, graph: KnowledgeGraph | None = None) -> "Reasoner":
-        """The reasoner in a run directory; with another `graph`, relations are matched by name."""
+        """The reasoner in a run directory; with another `graph`, relations are matched by name.
+
+        `hf://OWNER/NAME`, or `…@REVISION`, loads a run from the Hugging Face Hub (extra `hub`).
+        """
         from oneshot.runs.run import Run
 
         run = Run.open(path)

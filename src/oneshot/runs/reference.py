@@ -127,6 +127,8 @@ def _is_option(name: str, value: Any) -> bool:
     """Whether `load` accepts this option."""
     if isinstance(value, bool):
         return False
+    if name == "weights":
+        return isinstance(value, str)
     if name == "seed":
         return isinstance(value, int) and value >= 0
     return name in _SHARES and isinstance(value, int | float) and 0 <= value < 1

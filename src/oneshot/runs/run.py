@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -95,8 +96,12 @@ class Run:
         """The run in a directory; raises if there is none.
 
         The name `foundation` means the pre-trained run in the package, unless there is a run at
-        that path.
+        that path. `hf://OWNER/NAME` (as text) is a run on the Hugging Face Hub.
         """
+        if isinstance(path, str) and path.startswith("hf://"):
+            from oneshot.runs.hub import fetched
+
+            return fetched(path, settings)
         run = cls(located(Path(path)), settings)
         run.config  # noqa: B018 (reports a missing run or a wrong setting at once)
         return run
@@ -296,15 +301,19 @@ class Run:
                 "facts RUN export --out FILE` and remove the run, or choose another directory"
             )
 
-    def start(self, config: Config, graph: KnowledgeGraph) -> None:
-        """Write configuration, relations and graph of a run, before it has a predictor."""
+    def start(self, config: Config, graph: KnowledgeGraph, with_graph: bool = True) -> None:
+        """Write configuration, relations and graph of a run, before it has a predictor.
+
+        `with_graph`: also the facts of a graph that was created in memory; a run without them is
+        used with another graph.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         # First the file that marks the directory as a run: from here on it can be resumed.
         relations = relation_lines(graph)
         about = {"fingerprint": graph.fingerprint, "origin": graph.origin}
         reference = GraphReference(self.path / GRAPH, about)
         reference.listing(RELATIONS, relations.encode()).write()
-        if graph.origin is None:
+        if graph.origin is None and with_graph:
             save_graph(self.path / SAVED, graph.to("cpu"), {}, {})
         write_text(self.path / RELATIONS, relations)
         write_sealed_text(self.path / CONFIG, to_toml(config))
@@ -317,8 +326,11 @@ class Run:
         write_sealed_text(self.path / CONFIG, to_toml(config))
         self.forget()
 
-    def save(self, reasoner: Reasoner) -> None:
-        """Save a reasoner as this run; an older run in the directory is replaced."""
+    def save(self, reasoner: Reasoner, with_graph: bool = True) -> None:
+        """Save a reasoner as this run; an older run in the directory is replaced.
+
+        `with_graph`: see `start`.
+        """
         config = Config(
             sampler=sampler_config(reasoner.sampler),
             predictor=reasoner.predictor.config,
@@ -331,13 +343,20 @@ class Run:
             if self.path.is_dir():
                 stack.enter_context(self.lock())
             new = Run(stack.enter_context(replacing_directory(self.path, GRAPH, CONTENTS)))
-            new.start(config, reasoner.graph)
+            new.start(config, reasoner.graph, with_graph)
             save_tensors(new.path / PREDICTOR, reasoner.predictor.state_dict(), {})
             new.save_sampler(reasoner.sampler)
             new.save_factors(reasoner)
             if reasoner.calibration is not None:
                 write_sealed_json(new.path / CALIBRATION, asdict(reasoner.calibration))
         self.forget()
+
+    @staticmethod
+    def push(reasoner: Reasoner, name: str, **options: Any) -> str:
+        """Upload a reasoner as a run to the Hugging Face Hub (see `Reasoner.push_to_hub`)."""
+        from oneshot.runs.hub import push
+
+        return push(reasoner, name, **options)
 
     def save_sampler(self, sampler: Sampler) -> None:
         """Save the fitted state of a sampler, if there is one."""

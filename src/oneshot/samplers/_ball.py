@@ -18,7 +18,7 @@ from torch import Tensor
 
 from oneshot.graph.adjacency import AdjacencyGraph, Neighbours
 from oneshot.graph.sparse import SparseMatrix
-from oneshot.samplers._pagerank import chebyshev
+from oneshot.samplers._pagerank import chebyshev, check_unweighted
 
 # An entity joins the ball if it has at least this share of the round's highest probability.
 _JOIN_SHARE = 0.1
@@ -54,6 +54,7 @@ def ppr_ball(
 
     `m` is at most `ball_size`, and smaller only if no more entities are reachable.
     """
+    check_unweighted(graph, "ball")
     neighbours = graph.neighbours
     ball = grow_ball(neighbours, entity, restart, ball_size, workspace)
     if len(ball) == 1:

@@ -26,8 +26,8 @@ _TABLE_ENTITIES = 200_000
 class Cut(NamedTuple):
     """The edges between the chosen entities, as in `SubgraphBatch`, before any edge budget.
 
-    `edges` int64 [3, E], `edge_query` int64 [E], `degree` int64 [N], `source` int64 [n], and
-    whether a query has more edges than its budget allows.
+    `edges` int64 [3, E], `edge_query` int64 [E], `degree` int64 [N], `source` int64 [n], whether a
+    query has more edges than its budget allows, and `weight` [E] or [0].
     """
 
     edges: Tensor
@@ -35,6 +35,7 @@ class Cut(NamedTuple):
     degree: Tensor
     source: Tensor
     over_budget: bool
+    weight: Tensor
 
 
 def extract(
@@ -54,7 +55,7 @@ def extract(
     are kept, ties by index. Identity edges are always kept and not counted.
     """
     cut = _cut_for(graph, len(queries), entities)
-    edges, edge_query, degree, source, over_budget = cut(
+    edges, edge_query, degree, source, over_budget, weight = cut(
         graph, queries, entities, entity_query, edge_budget
     )
     if over_budget:
@@ -65,6 +66,7 @@ def extract(
         keep = ~is_fact | _highest(value, edge_query, is_fact, edge_budget)
         kept = keep.nonzero().squeeze(1)
         edges, edge_query = edges[:, kept], edge_query[kept]
+        weight = weight[kept] if len(weight) else weight
     return SubgraphBatch(
         queries=queries,
         entities=entities,
@@ -74,12 +76,15 @@ def extract(
         degree=degree,
         edges=edges,
         edge_query=edge_query,
+        weight=weight,
     )
 
 
 def _cut_for(graph: AdjacencyGraph, num_queries: int, entities: Tensor) -> Callable[..., Cut]:
     """The fastest implementation for a graph, a number of queries and the chosen entities [N]."""
     num_chosen = len(entities)
+    if graph.weights is not None:  # the kernels do not return which fact an edge belongs to
+        return plain_cut
     if kernels_work(graph.device):
         from oneshot.samplers import _extract_gpu
 
@@ -147,6 +152,7 @@ def compiled_cut(
         degree=degree,
         source=place_of(keys, asked),
         over_budget=bool((count - end.diff() > edge_budget).any()),
+        weight=torch.empty(0),
     )
 
 
@@ -182,6 +188,11 @@ def plain_cut(
     relation[identity] = 2 * graph.num_relations
     kept = (local >= 0).nonzero().squeeze(1)
     row, local, relation = row[kept], local[kept], relation[kept]
+    weight = torch.empty(0, device=graph.device)
+    if graph.weights is not None:
+        weight = torch.ones(len(kept), device=graph.device)
+        is_fact = (relation < 2 * graph.num_relations).nonzero().squeeze(1)
+        weight[is_fact] = graph.message_weights(edges.fact[place[kept[is_fact]]])
     query = entity_query[row]
     facts_per_query = torch.bincount(query, minlength=len(queries)) - torch.bincount(
         entity_query, minlength=len(queries)
@@ -194,6 +205,7 @@ def plain_cut(
         degree=count,
         source=place_of(keys, asked),
         over_budget=bool((facts_per_query > edge_budget).any()),
+        weight=weight,
     )
 
 

@@ -105,4 +105,5 @@ def cut(
             **sizes,
         )
     source = table.gather(1, queries[:, :1]).squeeze(1).long()
-    return Cut(result, edge_query, degree, source, bool(over_budget))
+    nothing = torch.empty(0, device=device)
+    return Cut(result, edge_query, degree, source, bool(over_budget), nothing)

@@ -5,8 +5,10 @@ Personalized PageRank (PPR) from an entity `u` is the fixed point of
     p = restart · 1(u) + (1 − restart) · Aᵀ D⁻¹ p
 
 on the undirected simple graph: the share of time that a random walk spends at each entity if it
-jumps back to `u` with probability `restart` before each step. All functions process a block of
-entities at once, as a sparse matrix times a dense block, and work on any device.
+jumps back to `u` with probability `restart` before each step. If the facts have weights, a walk
+follows each pair in proportion to the summed weight of its facts, and degrees are sums of weights.
+All functions process a block of entities at once, as a sparse matrix times a dense block, and work
+on any device.
 
 With `transition="paper"` the walk matrix is `D⁻¹ A`, as printed in the paper: each score is then
 divided by the degree of its entity (and multiplied by that of `u`).
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 
 from oneshot.errors import InputError
-from oneshot.graph.adjacency import AdjacencyGraph
+from oneshot.graph.adjacency import AdjacencyGraph, weighted_degree
 from oneshot.graph.sparse import Matrix
 
 if TYPE_CHECKING:
@@ -196,6 +198,14 @@ def check_entities(graph: AdjacencyGraph, entities: Tensor) -> Tensor:
     return entities
 
 
+def check_unweighted(graph: AdjacencyGraph, method: str) -> None:
+    """Raise if the facts of a graph have weights, for methods that do not support them."""
+    if graph.weights is not None:
+        raise InputError(
+            f'the method "{method}" does not support weights of facts; use "chebyshev" or "power"'
+        )
+
+
 def _check(restart: float, transition: str) -> None:
     if not 0 < restart < 1:
         raise InputError(f"restart must be between 0 and 1, not {restart}")
@@ -205,7 +215,10 @@ def _check(restart: float, transition: str) -> None:
 
 def _root_degree(graph: AdjacencyGraph, dtype: torch.dtype) -> Tensor:
     """`√degree` of each entity, [V]; 1 for one without neighbours."""
-    return graph.neighbours.degree.clamp(min=1).to(dtype).sqrt()
+    if graph.pair_weights is None:
+        return graph.neighbours.degree.clamp(min=1).to(dtype).sqrt()
+    degree = weighted_degree(graph.neighbours, graph.pair_weights)
+    return torch.where(degree > 0, degree, 1).sqrt().to(dtype)
 
 
 def _unscaled(z: Tensor, entities: Tensor, root: Tensor, transition: Transition) -> Tensor:

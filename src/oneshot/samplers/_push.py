@@ -32,6 +32,7 @@ from oneshot import compiled
 from oneshot.graph.adjacency import SMALL, AdjacencyGraph, Neighbours
 from oneshot.graph.components import Heads
 from oneshot.samplers._ball import expand
+from oneshot.samplers._pagerank import check_unweighted
 
 # Entities of the list by degree that may be compared, as a multiple of the selected ones: more
 # than are touched and not selected.
@@ -92,6 +93,7 @@ def ppr_push(
     The entity itself is always among them; there are fewer if its component is smaller. `probes`
     int64 [n, c]: entities whose scores are also returned, -1 for none.
     """
+    check_unweighted(graph, "push")
     most = int(counts.max()) if len(counts) else 1
     heads = graph.components.heads(entities, _HEADS * most)
     # Entities outside of the component have score 0.

@@ -64,7 +64,7 @@ def top_ppr(
     if not 0 < restart < 1:
         raise InputError(f"restart must be between 0 and 1, not {restart}")
     if exact is None:
-        exact = graph.num_entities < _LARGE_GRAPH or graph.device.type != "cpu"
+        exact = _is_small(graph) or graph.device.type != "cpu"
     most = min(top, graph.num_entities)
     if exact:
         return _exact_top(graph, entities, most, restart)
@@ -97,7 +97,7 @@ def neighbourhood(
         scores = torch.zeros(len(found), device=graph.device)
         valid = near.entities[0] >= 0
         scores[torch.searchsorted(found, near.entities[0, valid])] = near.scores[0, valid].float()
-    elif exact or (exact is None and graph.num_entities < _LARGE_GRAPH):
+    elif exact or (exact is None and _is_small(graph)):
         scores = ppr_chebyshev(graph, seeds, restart, _EXACT_STEPS)[:, found].mean(0)
     else:
         counts = torch.full((len(seeds),), min(top, graph.num_entities), device=graph.device)
@@ -110,6 +110,11 @@ def neighbourhood(
     facts = _facts_between(graph, found, scores)
     order = scores.argsort(descending=True, stable=True)
     return Neighbourhood(found[order], scores[order], facts)
+
+
+def _is_small(graph: AdjacencyGraph) -> bool:
+    """Whether exact scores are the default; with weights of facts there are no others."""
+    return graph.num_entities < _LARGE_GRAPH or graph.weights is not None
 
 
 def _facts_between(graph: KnowledgeGraph, entities: Tensor, scores: Tensor) -> Tensor:

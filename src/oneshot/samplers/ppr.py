@@ -40,10 +40,11 @@ class PPRSampler(Sampler):
             the graph, with and without hubs. With `transition="paper"` as "ball".
         "ball": exact scores within a ball around `u`, query by query; slow and inaccurate on
             graphs with large hubs.
-        "auto": on a CPU, for budgets of at most a hundredth of the entities and graphs of at
-            least 50,000 entities: ball if no entity has more than 1,000 neighbours; push if it
-            was measured on the saved graph and finds 0.95 of the exact selection (see
-            `measure_push`). Otherwise chebyshev.
+        "auto": on a CPU, for facts without weights, budgets of at most a hundredth of the entities
+            and graphs of at least 50,000 entities: ball if no entity has more than 1,000
+            neighbours; push if it was measured on the saved graph and finds 0.95 of the exact
+            selection (see `measure_push`). Otherwise chebyshev. The two local methods do not
+            support weights.
     `steps`: number of matrix products; default 30 for power, otherwise at least 20, as `restart`
     needs. `ball_factor`: entities in the ball, as a multiple of `K`; more is slower and more
     accurate. `transition`: "walk", or "paper" for scores divided by degree (see `oneshot.ppr`).
@@ -108,6 +109,7 @@ class PPRSampler(Sampler):
             return self.method
         is_local = (
             graph.device.type == "cpu"
+            and graph.weights is None
             and most_entities <= LOCAL_LARGEST_SHARE * graph.num_entities
             and graph.num_entities >= LOCAL_LEAST_GRAPH
         )

@@ -64,11 +64,11 @@ def sampled_entities(graph: AdjacencyGraph, count: int, seed: int) -> torch.Tens
 def measure_saved_graph(path: Path) -> float | None:
     """Measure the push on a saved graph and record the recall there; None if it is not needed.
 
-    It is not needed on small graphs and on graphs without hubs.
+    It is not needed on small graphs and on graphs without hubs, and not possible with weights.
     """
     graph, _, _ = open_graph(path)
     is_small = graph.num_entities < LOCAL_LEAST_GRAPH
-    if is_small or graph.neighbours.largest_degree <= BALL_LARGEST_HUB:
+    if is_small or graph.weights is not None or graph.neighbours.largest_degree <= BALL_LARGEST_HUB:
         return None
     recall = round(push_recall(graph), 4)
     note_push_recall(path, recall)

@@ -32,8 +32,16 @@ class Prepared:
     observed: KnowledgeGraph
 
 
-def can_record(predictor: Predictor, config: TrainingConfig, device: torch.device) -> bool:
-    """Whether steps can be captured: on a GPU with fused kernels, whole batches and softmax."""
+def can_record(
+    predictor: Predictor,
+    config: TrainingConfig,
+    device: torch.device,
+    is_weighted: bool = False,
+) -> bool:
+    """Whether steps can be captured: on a GPU with fused kernels, whole batches and softmax.
+
+    `is_weighted`: whether the facts have weights, for which there are no kernels.
+    """
     some = next(predictor.parameters())
     return (
         device.type == "cuda"
@@ -41,7 +49,7 @@ def can_record(predictor: Predictor, config: TrainingConfig, device: torch.devic
         and not (predictor.is_relative and 2 * predictor.num_relations > MAX_DENSE)
         and config.loss == "softmax"
         and predictor.engine != "plain"
-        and why_not_fused(predictor.config, device, some.dtype) is None
+        and why_not_fused(predictor.config, device, some.dtype, is_weighted) is None
     )
 
 

@@ -160,7 +160,7 @@ def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) ->
     answer = batch.find(answers)[batch.edge_query]
     is_direct = ((source == asked) & (target == answer)) | ((source == answer) & (target == asked))
     kept = (~is_direct | (relation == 2 * num_relations)).nonzero().squeeze(1)
-    return dataclasses.replace(batch, edges=batch.edges[:, kept], edge_query=batch.edge_query[kept])
+    return batch.with_edges(kept)
 
 
 def without_some_facts(

@@ -164,7 +164,10 @@ class LinkPredictor:
         asked = torch.from_numpy(facts)
         if len(entities) == len(graph.entities):
             return fitted, asked
-        larger = KnowledgeGraph.from_distinct(self.data_.train.numpy(), entities, graph.relations)
+        weights = None if graph.weights is None else graph.weights.numpy()
+        larger = KnowledgeGraph.from_distinct(
+            self.data_.train.numpy(), entities, graph.relations, weights
+        )
         on_device = larger.to(fitted.device)
         parts = (fitted.sampler, fitted.predictor, fitted.calibration, fitted.factors)
         return Reasoner(on_device, *parts), asked

@@ -6,6 +6,14 @@ if TYPE_CHECKING:
     from oneshot.training.trainer import Trainer
 
 
+def epoch_values(record: dict[str, Any]) -> dict[str, float]:
+    """The curves of an epoch, from its line of `metrics.jsonl`."""
+    values = {name: record[name] for name in ("loss", "learning_rate", "covered")}
+    if "valid" in record:
+        values["valid/mrr"] = record["valid"]["mrr"]
+    return values
+
+
 class Observer:
     """Base class of callbacks; a subclass overrides the methods that it needs.
 

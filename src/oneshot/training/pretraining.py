@@ -315,7 +315,8 @@ class Pretraining:
         if entities not in source.recorders:
             source.recorders[entities] = None
             source.reasoner.relate()  # whether steps can be captured depends on the relations
-            if can_record(self.predictor, self.config.training, self.device):
+            is_weighted = stepper.graph.weights is not None
+            if can_record(self.predictor, self.config.training, self.device, is_weighted):
                 source.recorders[entities] = stepper.new_recorder()
         stepper.recorder = source.recorders[entities]
 

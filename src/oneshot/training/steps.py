@@ -121,7 +121,8 @@ class Stepper:
         self.average = ParameterAverage(self.predictor, config.average) if config.average else None
         self.recorder: RecordedStep | None = None
         is_alone = self.team.size == 1 and network is None
-        if is_alone and can_record(self.predictor, config, self.device):
+        is_weighted = self.graph.weights is not None
+        if is_alone and can_record(self.predictor, config, self.device, is_weighted):
             self.recorder = self.new_recorder()
         self.micro_batch = -(-config.batch_size // config.accumulate)
         self._relations: RelationGraph | None = None

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.errors import require
-from oneshot.training.observer import Observer
+from oneshot.training.observer import Observer, epoch_values
 from oneshot.training.trainer import Trainer
 
 
@@ -27,10 +27,7 @@ class TensorBoard(Observer):
     def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         if self._writer is None:
             return
-        values = {name: record[name] for name in ("loss", "learning_rate", "covered")}
-        if "valid" in record:
-            values["valid/mrr"] = record["valid"]["mrr"]
-        for name, value in values.items():
+        for name, value in epoch_values(record).items():
             self._writer.add_scalar(name, value, record["epoch"])
         self._writer.flush()
         if trainer.state.finished:

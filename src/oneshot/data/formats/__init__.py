@@ -15,6 +15,7 @@ from oneshot.data.formats.base import (
     Position,
     RawFacts,
     Rows,
+    fact_columns,
     fact_number,
     named_errors,
     read_bytes,
@@ -63,8 +64,11 @@ def format_of(path: Path) -> Format | None:
     return FORMATS.get(Path(path.name.removesuffix(".gz")).suffix.lower())
 
 
-def read_facts(path: Path) -> RawFacts:
-    """The facts in one file of any known format."""
+def read_facts(path: Path, weights: str | None = None) -> RawFacts:
+    """The facts in one file of any known format.
+
+    `weights`: the name of the column of their weights, if they are to be read.
+    """
     found = format_of(path)
     if found is None:
         raise InputError(
@@ -73,7 +77,12 @@ def read_facts(path: Path) -> RawFacts:
     data = read_bytes(path)
     if not data:
         raise InputError(f"{path}: the file is empty")
-    return found.read(data, path)
+    if weights is None:
+        return found.read(data, path)
+    if found.read_weighted is None:
+        known = ", ".join(suffix for suffix, one in FORMATS.items() if one.read_weighted)
+        raise InputError(f"{path}: facts in this format have no weights; use {known}")
+    return found.read_weighted(data, path, fact_columns(weights))
 
 
 def can_stream(path: Path) -> bool:

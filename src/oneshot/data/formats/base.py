@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oneshot.errors import InputError
+from oneshot.graph.weights import Place, checked_weights, wrong_weight
 from oneshot.system.files import check_readable
 
 Columns = Mapping[str, frozenset[str]]
@@ -25,6 +29,9 @@ FACT_COLUMNS: Columns = {
     ),
     "tail": frozenset({"tail", "t", "object", "obj", "o", "target", "to", "tail_entity"}),
 }
+
+WEIGHT = "weight"
+"""The column of weights among `Columns`."""
 
 Order = list[int]
 """The index of each expected column in a row."""
@@ -40,13 +47,16 @@ class RawFacts:
     """The facts of one file, before ids are assigned.
 
     `columns`: head, relation, tail; each a pyarrow chunked array of strings [n], or, if
-    `are_ids`, an integer array [n].
+    `are_ids`, an integer array [n]. `weights`: float32 [n], if they were asked for. `place(row)`:
+    the location of a fact, for messages; None if that is `place_of` the path.
     """
 
     path: Path
     columns: list[Any]
     are_ids: bool = False
     notes: list[str] = field(default_factory=list)
+    weights: NDArray[np.float32] | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,47 @@ class Piece:
     done: int
 
 
+def fact_columns(weights: str | None = None) -> Columns:
+    """The columns of facts, with that of the weights, named `weights`, if it is given."""
+    if weights is None:
+        return FACT_COLUMNS
+    folded = weights.strip().casefold()
+    if not folded or any(folded in names for names in FACT_COLUMNS.values()):
+        raise InputError(f"weights: {weights!r} is not the name of a column of weights")
+    return {**FACT_COLUMNS, WEIGHT: frozenset({folded})}
+
+
+def as_weights(column: Any, place: Place) -> NDArray[np.float32]:
+    """A column of weights, as numbers or text: a pyarrow array or a numpy array [n].
+
+    `place(row)`: the location of a fact, for messages.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(column, np.ndarray):
+        return checked_weights(column, place)
+    missing = pc.index(pc.is_null(column), True).as_py()
+    if missing >= 0:
+        raise wrong_weight(None, place(missing))
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if is_text:
+        numbers = []
+        for row, text in enumerate(column.to_pylist()):
+            try:
+                numbers.append(float(text))
+            except ValueError:
+                raise wrong_weight(text, place(row)) from None
+        return checked_weights(np.array(numbers, np.float64), place)
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        if not pa.types.is_decimal(column.type):
+            raise InputError(
+                f"{place(0)}: the weights have the type {column.type}, expected numbers"
+            )
+        column = column.cast(pa.float64())
+    return checked_weights(column.to_numpy(), place)
+
+
 def fact_number(path: Path, row: int) -> str:
     """The location of fact number `row` (from 0), in a format without lines."""
     return f"{path}, fact {row + 1}"
@@ -72,6 +123,7 @@ class Format:
     """The operations on files of one format; None if an operation is not supported.
 
     `read(data, path)`: all facts, from the decompressed content of a file.
+    `read_weighted(data, path, columns)`: the same with their weights; `columns` as `fact_columns`.
     `stream(path, position, scratch)`: the facts in chunks, from a position or (None) from the
     start, for files larger than memory; `scratch` is a directory for decompressed files.
     `place(path, row)`: the location of fact number `row` (from 0), for messages.
@@ -84,6 +136,7 @@ class Format:
     """
 
     read: Callable[[bytes, Path], RawFacts]
+    read_weighted: Callable[[bytes, Path, Columns], RawFacts] | None = None
     stream: Callable[[Path, Position | None, Path], Iterator[Piece]] | None = None
     place: Callable[[Path, int], str] = fact_number
     write: Callable[[Path, Rows, Sequence[str]], None] | None = None

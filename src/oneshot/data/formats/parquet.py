@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.data.formats.base import (
+    FACT_COLUMNS,
+    WEIGHT,
     Columns,
     Format,
     Order,
@@ -15,6 +17,8 @@ from oneshot.data.formats.base import (
     Position,
     RawFacts,
     Rows,
+    as_weights,
+    fact_number,
     header_order,
     is_packed,
     unpacked,
@@ -26,7 +30,7 @@ _READ_ROWS = 4096  # queries in memory at a time
 _WRITTEN_ROWS = 1 << 16  # of a row group
 
 
-def read_parquet(data: bytes, path: Path) -> RawFacts:
+def read_parquet(data: bytes, path: Path, wanted: Columns = FACT_COLUMNS) -> RawFacts:
     """The facts of a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet
@@ -34,11 +38,15 @@ def read_parquet(data: bytes, path: Path) -> RawFacts:
     with _readable(path):
         table = pyarrow.parquet.read_table(pa.BufferReader(data))
         names = table.column_names
-    order = fact_order(names, path)
-    columns = as_names([table.column(place) for place in order], path, names, order)
+    order = fact_order(names, path, wanted)
+    facts = order[:3]
+    columns = as_names([table.column(place) for place in facts], path, names, facts)
     if not table.num_rows:
         raise InputError(f"{path}: the file has no facts")
-    return RawFacts(path, columns)
+    if WEIGHT not in wanted:
+        return RawFacts(path, columns)
+    weights = as_weights(table.column(order[3]), lambda row: fact_number(path, row))
+    return RawFacts(path, columns, weights=weights)
 
 
 def stream_parquet(path: Path, position: Position | None, scratch: Path) -> Iterator[Piece]:
@@ -147,12 +155,13 @@ def _readable(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def fact_order(names: list[str], path: Path | str) -> Order:
-    """The indices of head, relation and tail among the columns of a table at `path`."""
-    order = header_order(names)
-    if order is None and len(names) != 3:
+def fact_order(names: list[str], path: Path | str, wanted: Columns = FACT_COLUMNS) -> Order:
+    """The indices of head, relation, tail and weight among the columns of a table at `path`."""
+    order = header_order(names, wanted)
+    if order is None and (len(names) != 3 or WEIGHT in wanted):
+        expected = ", ".join(["head, relation, tail", *wanted.get(WEIGHT, ())])
         raise InputError(
-            f"{path}: expected the columns head, relation, tail, found {', '.join(names) or 'none'}"
+            f"{path}: expected the columns {expected}, found {', '.join(names) or 'none'}"
         )
     return order or [0, 1, 2]
 
@@ -187,6 +196,7 @@ def as_names(
 
 PARQUET = Format(
     read=read_parquet,
+    read_weighted=read_parquet,
     stream=stream_parquet,
     write=write_names,
     read_rows=read_rows,

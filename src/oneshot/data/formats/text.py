@@ -21,6 +21,7 @@ from oneshot.data.formats.base import (
     Position,
     RawFacts,
     Rows,
+    as_weights,
     header_order,
     named_errors,
     unpacked,
@@ -39,7 +40,6 @@ _QUOTED = re.compile(rb'"(?<![^,\r\n]")[^"]*(?:""[^"]*)*"(?![^,\r\n])')
 _QUOTE_LEFT = re.compile(rb'"(?<![^,\r\n]")')
 _BLANK = " \t\r\n\v\f"  # a field or line with only these characters is empty
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_AS_WRITTEN = [0, 1, 2]
 _LONGEST_ROW = 1 << 27  # bytes; longer lines are not a table
 # Characters that a tab-separated table cannot hold, or that would be lost when it is read.
 _NOT_IN_TSV = re.compile(r'[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029"]|^\s|\s$|^$')
@@ -68,13 +68,15 @@ class TextPosition:
     order: Order | None = None
 
 
-def read_text(data: bytes, path: Path, separator: str) -> list[Any]:
-    """Three pyarrow string columns (head, relation, tail) from the content of a text file.
+def read_text(data: bytes, path: Path, separator: str, wanted: Columns = FACT_COLUMNS) -> list[Any]:
+    """Pyarrow string columns (head, relation, tail) from the content of a text file.
 
     Empty lines, comments (`# …`, or lines that start with # and contain no separator), a header
-    row, a byte order mark and CRLF are supported.
+    row, a byte order mark and CRLF are supported. `wanted`: the columns, if there are others.
     """
-    columns, _ = _read_rows(data.removeprefix(_BYTE_ORDER_MARK), path, separator, TextPosition())
+    columns, _ = _read_rows(
+        data.removeprefix(_BYTE_ORDER_MARK), path, separator, TextPosition(), wanted
+    )
     if not len(columns[0]):
         raise InputError(f"{path}: the file has no facts")
     return columns
@@ -82,6 +84,16 @@ def read_text(data: bytes, path: Path, separator: str) -> list[Any]:
 
 def _read(data: bytes, path: Path, separator: str) -> RawFacts:
     return RawFacts(path, read_text(data, path, separator))
+
+
+def _read_weighted(data: bytes, path: Path, wanted: Columns, separator: str) -> RawFacts:
+    """The facts of a text file of four columns, one of them with the weights."""
+
+    def place(row: int) -> str:
+        return f"{path}, line {line_of_row(data, path, separator, row, wanted=wanted)}"
+
+    *columns, weights = read_text(data, path, separator, wanted)
+    return RawFacts(path, columns, weights=as_weights(weights, place), place=place)
 
 
 def read_text_blocks(
@@ -153,32 +165,45 @@ def place_in_text(path: Path, row: int, separator: str) -> str:
 
 
 def line_of_row(
-    data: bytes, path: Path, separator: str, row: int, start: TextPosition | None = None
+    data: bytes,
+    path: Path,
+    separator: str,
+    row: int,
+    start: TextPosition | None = None,
+    wanted: Columns = FACT_COLUMNS,
 ) -> int:
     """The line, counted from 1, of fact number `row` (from 0) of a text file.
 
-    `start`: the position of `data` in the file, if that is not its start.
+    `start`: the position of `data` in the file, if that is not its start. `wanted`: its columns.
     """
     start = TextPosition() if start is None else start
     if not start.offset:
         data = data.removeprefix(_BYTE_ORDER_MARK)
-    rows = (line for line, names, _ in _rows(data, path, separator, start) if names is not None)
-    for position, line in enumerate(rows):
+    rows = _rows(data, path, separator, start, wanted)
+    lines = (line for line, names, _ in rows if names is not None)
+    for position, line in enumerate(lines):
         if position == row:
             return line
     raise IndexError(row)
 
 
 def _read_rows(
-    data: bytes, path: Path, separator: str, start: TextPosition
+    data: bytes,
+    path: Path,
+    separator: str,
+    start: TextPosition,
+    wanted: Columns = FACT_COLUMNS,
 ) -> tuple[list[Any], Order | None]:
     """The columns of complete rows that start at a position, and the order of the columns."""
-    found = _read_fast(data, separator, start.order)
-    return _read_by_line(data, path, separator, start) if found is None else found
+    found = _read_fast(data, separator, start.order, wanted)
+    return _read_by_line(data, path, separator, start, wanted) if found is None else found
 
 
 def _read_fast(
-    data: bytes, separator: str, order: Order | None = None
+    data: bytes,
+    separator: str,
+    order: Order | None = None,
+    wanted: Columns = FACT_COLUMNS,
 ) -> tuple[list[Any], Order | None] | None:
     """`_read_rows` for regular text, or None if it must be read line by line."""
     import pyarrow as pa
@@ -201,9 +226,7 @@ def _read_fast(
     try:
         table = pyarrow.csv.read_csv(
             pa.BufferReader(data),
-            read_options=pyarrow.csv.ReadOptions(
-                column_names=["head", "relation", "tail"], block_size=1 << 24
-            ),
+            read_options=pyarrow.csv.ReadOptions(column_names=list(wanted), block_size=1 << 24),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=separator,
                 quote_char='"' if separator == "," else False,
@@ -211,32 +234,36 @@ def _read_fast(
                 newlines_in_values=separator == "," and b'"' in data,
             ),
             convert_options=pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(("head", "relation", "tail"), pa.string()),
+                column_types=dict.fromkeys(wanted, pa.string()),
                 strings_can_be_null=False,
             ),
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    columns = table.columns
+    columns, as_written = table.columns, list(range(len(wanted)))
     if table.num_rows and order is None:
-        order = header_order([column[0].as_py() for column in columns])
+        order = header_order([column[0].as_py() for column in columns], wanted)
         if order is not None:
             columns = [column.slice(1) for column in columns]
-        order = order or _AS_WRITTEN
-    columns = [columns[index] for index in order or _AS_WRITTEN]
+        order = order or as_written
+    columns = [columns[index] for index in order or as_written]
     blank = any(pc.any(pc.equal(pc.utf8_trim(c, _BLANK), "")).as_py() for c in columns)
     return None if blank else (columns, order)
 
 
 def _read_by_line(
-    data: bytes, path: Path, separator: str, start: TextPosition
+    data: bytes,
+    path: Path,
+    separator: str,
+    start: TextPosition,
+    wanted: Columns = FACT_COLUMNS,
 ) -> tuple[list[Any], Order | None]:
     """`_read_rows` line by line; an error reports the line that cannot be read."""
     import pyarrow as pa
 
-    columns: list[list[str]] = [[], [], []]
+    columns: list[list[str]] = [[] for _ in wanted]
     order = start.order
-    for _, names, found in _rows(data, path, separator, start):
+    for _, names, found in _rows(data, path, separator, start, wanted):
         order = found
         for column, name in zip(columns, names or (), strict=names is not None):
             column.append(name)
@@ -244,12 +271,12 @@ def _read_by_line(
 
 
 def _rows(
-    data: bytes, path: Path, separator: str, start: TextPosition
+    data: bytes, path: Path, separator: str, start: TextPosition, wanted: Columns
 ) -> Iterator[tuple[int, list[str] | None, Order]]:
     """`_table_rows` of facts, without empty names."""
     lines = data.splitlines(keepends=True)
     for number, names, order in _table_rows(
-        lines, path, separator, FACT_COLUMNS, start.line + 1, start.order
+        lines, path, separator, wanted, start.line + 1, start.order
     ):
         for name, column in zip(names or (), order, strict=names is not None):
             if not name.strip(_BLANK):
@@ -345,6 +372,8 @@ def _column_fault(fields: list[str], separator: str, columns: Columns) -> str:
     for other, plural in ((",", "commas"), ("\t", "tabs"), (";", "semicolons"), (" ", "spaces")):
         if other != separator and len(fields) == 1 and len(fields[0].split(other)) == count:
             return f"{fault}; the line seems to be separated by {plural}"
+    if columns is FACT_COLUMNS and len(fields) == count + 1:
+        return f"{fault}; if one of them is a weight, name it with --weights COLUMN"
     return fault
 
 
@@ -427,6 +456,7 @@ def _as_field(value: Any, separator: str) -> str:
 def _format(separator: str, write: Callable[[Path, Rows, Sequence[str]], None]) -> Format:
     return Format(
         read=partial(_read, separator=separator),
+        read_weighted=partial(_read_weighted, separator=separator),
         stream=partial(stream_text, separator=separator),
         place=partial(place_in_text, separator=separator),
         write=write,

@@ -211,6 +211,11 @@ class LiveGraph:
         """Add or remove facts by name. → number of changed facts, and the version since then"""
         if self._read_only:
             raise InputError("the graph was opened read-only")
+        if self._base.weights is not None:
+            raise InputError(
+                "facts cannot be added to or removed from a graph with weights; change the data "
+                "set and load it again"
+            )
         named = [checked_fact(fact) for fact in facts]
         for _, relation, _ in named:
             self.relations.index(relation)  # raises if unknown

@@ -1,7 +1,8 @@
 """Fused messages: message × attention × aggregation in one pass over the edges.
 
-With `m_e = a_e · (h_x ∘ w_r)` for an edge `e = (x, r, o)`, the messages into a row are aggregated
-as they are computed and never stored. The backward pass recomputes them.
+With `m_e = f_e · a_e · (h_x ∘ w_r)` for an edge `e = (x, r, o)`, where `f_e` is the weight of its
+fact or 1, the messages into a row are aggregated as they are computed and never stored. The
+backward pass recomputes them.
 """
 
 import ctypes
@@ -64,7 +65,8 @@ class _Collect(torch.autograd.Function):
         out = torch.empty(rows, AGGREGATES[aggregate].width * dim)
         counts = {"max": dim, "pna": 2 * dim}.get(aggregate, 0)
         count = torch.empty(rows if needs_gradient else 0, counts)
-        weight = torch.empty(len(plan.source) if len(tensors) > 2 else 0)
+        is_weighted = len(tensors) > 2 or plan.factor is not None
+        weight = torch.empty(len(plan.source) if is_weighted else 0)
         call = _layer(plan, layer, aggregate, is_sum, tensors)
         call.out, call.count, call.edge_weight = map(pointer, (out, count, weight))
         call.counts = needs_gradient
@@ -115,6 +117,7 @@ class _Layer(ctypes.Structure):
             "state", "table", "from_source", "from_relation", "from_query", "weight", "bias",
             "edge_weight", "out", "count", "gradient",
             "to_state", "to_table", "to_source", "to_relation", "to_query", "to_weight", "to_bias",
+            "factor",
         )),
     ]  # fmt: skip
 
@@ -138,7 +141,7 @@ def _layer(
         aggregate=_NUMBERS[aggregate],
         is_sum=is_sum,
     )
-    for name in ("indptr", "source", "relation", "row_query", "level_row", "missing"):
+    for name in ("indptr", "source", "relation", "row_query", "level_row", "missing", "factor"):
         setattr(call, name, pointer(getattr(plan, name)))
     call.state, call.table = pointer(state), pointer(table)
     names = ("from_source", "from_relation", "from_query", "weight", "bias")

@@ -23,7 +23,8 @@ class CPUPlan:
 
     `indptr` int32 [rows + 1], `source` and `relation` int32 [E]: the edges into each row, those
     from nearer sources first. `missing` int32 [rows]: edges into each row that are not in the
-    subgraph but count in its aggregates; None if there are none.
+    subgraph but count in its aggregates; None if there are none. `factor` float32 [E]: the weight
+    of each edge; None if the facts have none.
     """
 
     batch: SubgraphBatch
@@ -40,6 +41,7 @@ class CPUPlan:
     source: Tensor
     relation: Tensor
     missing: Tensor | None
+    factor: Tensor | None = None
 
 
 def make_plan(
@@ -122,4 +124,14 @@ def make_plan(
         new_source,
         new_relation,
         missing,
+        _factors(batch, place, distance, levels, kept) if batch.is_weighted else None,
     )
+
+
+def _factors(
+    batch: SubgraphBatch, place: Tensor, distance: Tensor, levels: int, kept: int
+) -> Tensor:
+    """The weights of the first `kept` edges in the order of the plan: by row, then by distance."""
+    source, _, target = batch.edges
+    key = place[target].long() * levels + distance[source].long()
+    return batch.weight[key.argsort(stable=True)[:kept]].contiguous()
