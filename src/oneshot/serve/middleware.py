@@ -49,7 +49,8 @@ _HEADERS = [
 ]
 
 
-_NAMES = "/v1/entities/"  # followed by a name, which may contain any character
+# Followed by a name, which may contain any character.
+_NAMES = ("/v1/entities/", "/v1/relations/")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:[0-9]*)?", re.IGNORECASE)
 
 
