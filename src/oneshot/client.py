@@ -211,7 +211,7 @@ class Client:
         for attempt in range(self.retries + 1):
             try:
                 response, content = self._exchange(method, path, data, headers)
-                if response.status == 503 and attempt < self.retries:
+                if response.status in (429, 503) and attempt < self.retries:
                     time.sleep(_pause(response.headers.get("Retry-After")))
                     continue
                 if response.status >= 300:

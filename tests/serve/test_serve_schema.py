@@ -33,6 +33,15 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
         "relation_statistics neighbourhood add_facts remove_facts remove_facts_by_post changes"
     )
     assert operations == {*names.split(), "healthz", "readyz"}
+    for path, methods in about["paths"].items():
+        for one in methods.values():
+            statuses = set(one["responses"])
+            assert {"200", "400", "421", "500"} <= statuses, path
+            is_open = path in ("/v1/healthz", "/v1/readyz")
+            assert is_open or {"401", "429"} <= statuses, path
+            assert "requestBody" not in one or {"408", "413", "415", "422"} <= statuses, path
+            assert all(value["description"] for value in one["responses"].values())
+            assert one["summary"]
     top = about["components"]["schemas"]["PredictIn"]["properties"]["top"]
     assert (top["minimum"], top["maximum"], top["default"]) == (1, 1000, 10)
 

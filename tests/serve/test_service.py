@@ -373,9 +373,11 @@ def test_pages_need_nothing_from_elsewhere(url: str, path: str) -> None:
     page.feed(reply.body.decode())
     assert page.found
     for link in page.found:
-        assert link.startswith(("/", "#"))
-        if link.startswith("/"):
-            assert request(url + link).status == 200, link
+        # Relative, so that they work below any prefix.
+        assert not link.startswith("/")
+        assert "//" not in link
+        if not link.startswith("#"):
+            assert request(urllib.parse.urljoin(url + path, link)).status == 200, link
     if path == "/reference":
         routes = request(f"{url}/openapi.json").json["paths"]
         assert all(route in reply.body.decode() for route in routes)
@@ -680,6 +682,16 @@ def test_wrong_use_of_serve(
     told = run("serve", run_path, "--token-file", tmp_path / "nothing")
     assert told.code == 2
     assert "nothing: No such file" in told.err
+    for prefix in ("kg", "/a b", "//kg", "/kg?x"):
+        told = run("serve", run_path, "--prefix", prefix)
+        assert told.code == 2
+        assert "is not a path such as /kg" in told.err
+    told = run("serve", run_path, "--unix-socket", tmp_path / "token")
+    assert told.code == 2
+    assert "token: cannot listen on this socket" in told.err
+    told = run("serve", run_path, "--unix-socket", tmp_path / ("x" * 200))
+    assert told.code == 2
+    assert "see --unix-socket" in told.err
     monkeypatch.setenv("ONESHOT_TOKEN", "two words")
     told = run("serve", run_path)
     assert told.code == 2

@@ -1,5 +1,7 @@
 """The command that serves a run."""
 
+import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -56,6 +58,25 @@ def serve(
     connections: Annotated[
         int, typer.Option(min=1, help="Maximum number of open connections.")
     ] = 1000,
+    rate: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Maximum number of requests per second and client address (0 = no limit)."
+        ),
+    ] = 0.0,
+    prefix: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Path under which the service is, such as /kg, if a proxy passes it.",
+        ),
+    ] = "",
+    unix_socket: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Unix socket to listen on, instead of --host and --port."
+        ),
+    ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log each request to stderr, as a line of JSON.")
     ] = False,
@@ -88,9 +109,12 @@ def serve(
         connections=connections,
         grace=grace_period,
         access_log=access_log,
+        rate=rate,
+        prefix=_checked_prefix(prefix),
     )
     can_change = not chosen.read_only and chosen.write_token is None
-    note_open_access(host, chosen.token, can_change)
+    if unix_socket is None:
+        note_open_access(host, chosen.token, can_change)
 
     def announce(address: str) -> None:
         if json:
@@ -99,4 +123,24 @@ def serve(
             console.note(f"{run} is served on {address} (stop with Ctrl+C)")
 
     graph = None if data is None else load_data(data, seed).graph
-    run_server(run, host, port, chosen, torch_device, settings or (), announce, graph)
+    run_server(
+        run,
+        host,
+        port,
+        chosen,
+        torch_device,
+        settings or (),
+        announce,
+        graph,
+        unix_socket=unix_socket,
+    )
+
+
+def _checked_prefix(text: str) -> str:
+    """The prefix of all paths: it begins with a slash and does not end in one."""
+    from oneshot.errors import InputError
+
+    prefix = text.rstrip("/")
+    if prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", prefix):
+        raise InputError(f"--prefix: {text!r} is not a path such as /kg")
+    return prefix

@@ -25,7 +25,7 @@ from oneshot.serve.limits import (
     limited,
 )
 from oneshot.serve.pages import PAGE, page_file, reference_page
-from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, handle_errors
+from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, about_status, handle_errors
 from oneshot.serve.service import Service
 
 _DESCRIPTION = (
@@ -56,10 +56,17 @@ class _Anything(Convertor[str]):
 register_url_convertor("anything", _Anything())
 
 
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route, for its description."""
+_ANY = (400, 421, 500)  # problems of every request
+_REFUSED = (401, 429)  # refusals of routes with access control
+
+
+def _problems(*statuses: int, is_open: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route, for its description; `is_open`: without access control."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {s: {"description": "refused", "content": content} for s in (400, 401, *statuses)}
+    return {
+        status: {"description": about_status(status), "content": content}
+        for status in sorted({*_ANY, *(() if is_open else _REFUSED), *statuses})
+    }
 
 
 class _LargeRequest(Request):
@@ -95,6 +102,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # an unknown path is a 404
         generate_unique_id_function=lambda route: route.name,  # names of functions in clients
+        servers=[{"url": service.settings.prefix or "/"}],
     )
     app.router.route_class = _LargeRoute
     handle_errors(app)
@@ -271,8 +279,8 @@ async def _streamed(service: Service, body: schemas.StreamIn) -> AsyncIterator[b
             failure = problem
         results = iter(answered)
         for query, one in zip(queries, questions, strict=True):
-            problem = failure if isinstance(one, Question) else one
-            value = next(results) if problem is None else _refused(query, problem)
+            refusal = failure if isinstance(one, Question) else one
+            value = next(results) if refusal is None else _refused(query, refusal)
             yield _encoded(value) + b"\n"
 
 
@@ -460,7 +468,12 @@ _READ = ["GET", "HEAD"]
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/healthz", response_model=schemas.HealthOut, summary="Is the process alive?")
+    @app.get(
+        "/v1/healthz",
+        response_model=schemas.HealthOut,
+        responses=_problems(is_open=True),
+        summary="Is the process alive?",
+    )
     @limited(token=False)  # for monitoring
     async def healthz() -> Response:
         return _json({"status": "ok"})
@@ -468,7 +481,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get(
         "/v1/readyz",
         response_model=schemas.ReadyOut,
-        responses=_problems(503),
+        responses=_problems(503, is_open=True),
         summary="Is the service ready to answer queries?",
     )
     @limited(token=False)

@@ -49,11 +49,11 @@ def reference_page(description: dict[str, Any]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(info['title'])}: reference</title>"
-        '<link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/reference.css">'
+        '<link rel="icon" href="page/icon.svg"><link rel="stylesheet" href="page/reference.css">'
         f"</head><body><header><h1>{escape(info['title'])} {escape(info['version'])}</h1>"
         f"<p>{escape(info.get('description', ''))}</p>"
-        '<p><a href="/">Web page</a> · <a href="/openapi.json">OpenAPI document</a> · '
-        '<a href="/metrics">metrics</a></p></header>'
+        '<p><a href="./">Web page</a> · <a href="openapi.json">OpenAPI document</a> · '
+        '<a href="metrics">metrics</a></p></header>'
         f'<nav aria-label="Routes"><ul>{contents}</ul></nav><main>{body}'
         f'<section><h2 id="shapes">Schemas</h2>{shapes}</section></main></body></html>\n'
     )

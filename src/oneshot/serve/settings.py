@@ -16,7 +16,8 @@ class ServeSettings:
     and IP addresses, "*" for any. They prevent DNS rebinding: a page of another site must not reach
     the service through a host name of its own. `connections`: connections that may be open at once.
     `access_log`: log every request. `grace`: seconds for open requests to finish when the service
-    stops.
+    stops. `rate`: requests per second and client address, 0 for no limit. `prefix`: the path under
+    which everything is served, such as `/kg`.
     """
 
     token: str | None = None
@@ -30,3 +31,5 @@ class ServeSettings:
     connections: int = 1000
     grace: float = 10.0
     access_log: bool = False
+    rate: float = 0.0
+    prefix: str = ""

@@ -125,7 +125,7 @@ async function ask(question) {
   showStatus("Asking …");
   try {
     const { entity, relation, inverse } = question;
-    const { results: [result] } = await call("/v1/predict", {
+    const { results: [result] } = await call("v1/predict", {
       questions: [{ entity, relation, inverse }],
       top: 10,
       exclude_known: question.excludeKnown,
@@ -184,7 +184,7 @@ async function why(question, answer, number) {
   for (const id of ["paths", "drawing", "charts"]) $(id).replaceChildren();
   try {
     const { entity, relation, inverse } = question;
-    const explanation = await call("/v1/explain", {
+    const explanation = await call("v1/explain", {
       entity, relation, inverse, answer, drawing: true,
     });
     if (number !== asking) return;
@@ -224,7 +224,7 @@ function pathInWords(path) {
 
 async function showFacts(entity, number) {
   try {
-    const around = await call(`/v1/entities/${encodeURIComponent(entity)}?limit=50`);
+    const around = await call(`v1/entities/${encodeURIComponent(entity)}?limit=50`);
     if (number !== asking) return;
     $("around").hidden = false;
     const shown = around.facts.length < around.total ? `${around.facts.length} of ` : "";
@@ -255,7 +255,7 @@ async function change(facts, method) {
   $("add-problem").textContent = "";
   $("added").replaceChildren();
   try {
-    const done = await call("/v1/facts", { facts }, method);
+    const done = await call("v1/facts", { facts }, method);
     const outcome = method === "DELETE" ? "Removed" : done.added ? "Added" : "Already known";
     const words = facts[0].flatMap((part, number) => number ? [", ", name(part)] : [name(part)]);
     $("added").replaceChildren(`${outcome}: `, ...words, ".");
@@ -265,7 +265,7 @@ async function change(facts, method) {
         type: "button", class: "small", onclick: () => change(facts, opposite),
       }));
     }
-    call("/v1/readyz").then(count, () => {}); // in the background
+    call("v1/readyz").then(count, () => {}); // in the background
   } catch (error) {
     showError(error, $("add-problem"));
     return false;
@@ -279,7 +279,7 @@ async function change(facts, method) {
 
 const findEntities = async (text) => {
   const query = new URLSearchParams({ search: text, limit: "10" });
-  return (await call(`/v1/entities?${query}`)).entities;
+  return (await call(`v1/entities?${query}`)).entities;
 };
 const findRelations = async (text) => {
   const wanted = text.toLowerCase();
@@ -340,8 +340,8 @@ function count(state) {
 async function start() {
   $("problem").textContent = "";
   try {
-    relations = (await call("/v1/relations")).relations;
-    const state = await call("/v1/readyz");
+    relations = (await call("v1/relations")).relations;
+    const state = await call("v1/readyz");
     readOnly = state.read_only;
     $("add-card").hidden = readOnly;
     count(state);
