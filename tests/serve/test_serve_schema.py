@@ -30,7 +30,8 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
     }
     names = (
         "predict predict_stream explain explain_many check search_entities entity_facts relations "
-        "relation_statistics neighbourhood add_facts remove_facts remove_facts_by_post changes"
+        "relation_statistics neighbourhood labels add_facts remove_facts "
+        "remove_facts_by_post changes"
     )
     assert operations == {*names.split(), "healthz", "readyz"}
     for path, methods in about["paths"].items():

@@ -40,6 +40,38 @@ GracePeriodOption = Annotated[
     ),
 ]
 
+LabelsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Labels of entities and relations for the page: lines of name, tab and label.",
+    ),
+]
+LabelRelationOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RELATION",
+        help="Relation of the graph whose tails are labels, such as rdfs:label.",
+    ),
+]
+RateOption = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Maximum number of requests per second and client address (0 = no limit)."
+    ),
+]
+PrefixOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        help="Path under which the service is, such as /kg, if a proxy passes it.",
+    ),
+]
+UnixSocketOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Unix socket to listen on, instead of --host and --port."),
+]
+
 
 def serve(
     run: RunArgument,
@@ -58,25 +90,11 @@ def serve(
     connections: Annotated[
         int, typer.Option(min=1, help="Maximum number of open connections.")
     ] = 1000,
-    rate: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Maximum number of requests per second and client address (0 = no limit)."
-        ),
-    ] = 0.0,
-    prefix: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH",
-            help="Path under which the service is, such as /kg, if a proxy passes it.",
-        ),
-    ] = "",
-    unix_socket: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Unix socket to listen on, instead of --host and --port."
-        ),
-    ] = None,
+    labels: LabelsOption = None,
+    label_relation: LabelRelationOption = None,
+    rate: RateOption = 0.0,
+    prefix: PrefixOption = "",
+    unix_socket: UnixSocketOption = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log each request to stderr, as a line of JSON.")
     ] = False,
@@ -111,6 +129,8 @@ def serve(
         access_log=access_log,
         rate=rate,
         prefix=_checked_prefix(prefix),
+        labels=labels,
+        label_relation=label_relation,
     )
     can_change = not chosen.read_only and chosen.write_token is None
     if unix_socket is None:

@@ -170,7 +170,9 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         if body.drawing:
             from oneshot.plots.explanation.figure import page_svg
 
-            value["drawing"], value["charts"] = await run_in_threadpool(page_svg, reason)
+            value["drawing"], value["charts"] = await run_in_threadpool(
+                page_svg, reason, service.label
+            )
             clock.append(time.monotonic())
         steps = zip(("explaining", "drawing"), clock, clock[1:], strict=False)
         value["milliseconds"] = {name: round(1e3 * (b - a), 3) for name, a, b in steps}
@@ -329,13 +331,25 @@ def _add_names(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Without `search`, all entities in pages; with it, up to 100 matches, the best first."""
         if search is None:
-            return _json(await run_in_threadpool(service.entities, limit, offset))
+            value = await run_in_threadpool(service.entities, limit, offset)
+            return _json(_labelled(service, value))
         limit = min(limit, MAX_FOUND)
         found = await run_in_threadpool(service.search, search, limit)
         if offset:  # the first page, then all other matches, in one order for pages of this size
             every = await run_in_threadpool(service.search, search, MAX_FOUND)
             found = list(dict.fromkeys([*found, *every]))[offset : offset + limit]
-        return _json({"entities": found})
+        return _json(_labelled(service, {"entities": found}))
+
+    @app.post(
+        "/v1/labels",
+        response_model=schemas.LabelsOut,
+        responses=_problems(*_BODY),
+        summary="Labels of entities",
+    )
+    @limited(json=True)
+    async def labels(body: Annotated[schemas.LabelsIn, Body()]) -> Response:
+        """The labels of those entities that have one; unknown names are ignored."""
+        return _json({"labels": service.labels_of(body.entities)})
 
     @app.get(
         "/v1/entities/{name:anything}",
@@ -404,6 +418,13 @@ def _add_names(app: FastAPI, service: Service) -> None:
                 "version": version,
             }
         )
+
+
+def _labelled(service: Service, value: dict[str, Any]) -> dict[str, Any]:
+    """A list of entities with their labels, if the service has labels."""
+    if service.labels is None:
+        return value
+    return {**value, "labels": service.labels_of(value["entities"])}
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:

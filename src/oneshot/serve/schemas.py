@@ -12,6 +12,7 @@ from oneshot.serve.limits import (
     MAX_NAME,
     MAX_NEAR,
     MAX_OTHERS,
+    MAX_PAGE,
     MAX_QUESTIONS,
     MAX_SEEDS,
     MAX_STREAMED,
@@ -288,8 +289,19 @@ class NeighbourhoodOut(BaseModel):
     version: Version
 
 
+class LabelsIn(Strict):
+    entities: Annotated[list[Name], Field(min_length=1, max_length=MAX_PAGE)]
+
+
+class LabelsOut(BaseModel):
+    labels: Annotated[dict[str, str], Field(description="labels of those that have one")]
+
+
 class EntitiesOut(BaseModel):
     entities: list[str]
+    labels: Annotated[
+        dict[str, str] | None, Field(description="labels of these entities, if there are any")
+    ] = None
     total: Annotated[
         int | None, Field(description="number of all entities; absent for a search")
     ] = None
@@ -298,6 +310,9 @@ class EntitiesOut(BaseModel):
 class RelationsOut(BaseModel):
     relations: list[str]
     counts: Annotated[dict[str, int], Field(description="number of facts of each relation")]
+    labels: Annotated[
+        dict[str, str] | None, Field(description="labels of relations, if there are any")
+    ] = None
     version: Version
 
 
@@ -370,3 +385,4 @@ class ReadyOut(BaseModel):
     version: int
     waiting: Annotated[int, Field(description="number of queries in the queue")]
     read_only: Annotated[bool, Field(description="whether facts cannot be changed")]
+    labels: Annotated[bool, Field(description="whether entities have labels")]

@@ -1,9 +1,10 @@
 """The service: a loaded run, with the operations that the routes call."""
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,8 @@ from oneshot.serve.engine import (
     Sampled,
     Task,
 )
-from oneshot.serve.entity_search import NameSearch
+from oneshot.serve.entity_search import NameSearch, fold
+from oneshot.serve.labels import Labels, labels_in_file, labels_in_graph
 from oneshot.serve.limits import MAX_EXPLAINED, MAX_NEW_NAME, MAX_OTHERS
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import Problem
@@ -85,6 +87,7 @@ class Service:
         self.reasoner.predictor.eval()
         self.reasoner.graph = self.live.graph()
         self.names = NameSearch(self.live.entities, _degrees(base))
+        self.labels = _labels(self.settings, self.reasoner.graph)
         self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
         watched = {
             "queue_length": ("Queries in the queue.", lambda: self.engine.waiting),
@@ -379,8 +382,30 @@ class Service:
         """
         self.live.catch_up()
         found = self.names.search(text, limit + _MORE_NAMES)
+        if self.labels is not None:
+            found = self._with_labelled(found, text, limit)
         found.sort(key=lambda name: name != text and not self._has_facts(name))  # stable
         return found[:limit]
+
+    def _with_labelled(self, found: list[str], text: str, limit: int) -> list[str]:
+        """Entities found by name and by label; prefix matches of either first."""
+        assert self.labels is not None
+        every = dict.fromkeys([*self.labels.search(text, limit + _MORE_NAMES), *found])
+        wanted = fold(text)
+
+        def is_fuzzy(name: str) -> bool:
+            label = self.labels.entities.get(name, name) if self.labels else name
+            return not (fold(label).startswith(wanted) or fold(name).startswith(wanted))
+
+        return sorted(every, key=is_fuzzy)  # stable
+
+    def label(self, name: str) -> str:
+        """The label of an entity, or its name."""
+        return name if self.labels is None else self.labels.entities.get(name, name)
+
+    def labels_of(self, names: Iterable[str]) -> dict[str, str]:
+        """The labels of those entities that have one."""
+        return {} if self.labels is None else self.labels.of(names)
 
     def _has_facts(self, name: str) -> bool:
         number = self.live.entities.get(name)
@@ -397,6 +422,7 @@ class Service:
             "version": version,
             "waiting": self.engine.waiting,
             "read_only": self.settings.read_only,
+            "labels": self.labels is not None,
         }
 
     def facts_of(self, name: str, limit: int, offset: int) -> dict[str, Any]:
@@ -436,7 +462,8 @@ class Service:
         counts, version = self.live.relation_counts()
         names = list(self.live.relations)
         counted = dict(zip(names, counts.tolist(), strict=True))
-        return {"relations": names, "counts": counted, "version": version}
+        labels = {} if self.labels is None else {"labels": self.labels.relations}
+        return {"relations": names, "counts": counted, **labels, "version": version}
 
     def history(self, limit: int, offset: int) -> dict[str, Any]:
         """The latest changes as JSON, without the first `offset`."""
@@ -451,6 +478,20 @@ class Service:
             for one in found
         ]
         return {"changes": changes, "total": total, "version": version}
+
+
+def _labels(settings: ServeSettings, graph: KnowledgeGraph) -> Labels | None:
+    """The labels of a graph that the settings name; those of the file come first."""
+    if settings.labels is None and settings.label_relation is None:
+        return None
+    file, relation = settings.labels, settings.label_relation
+    return Labels(
+        graph,
+        itertools.chain(
+            () if file is None else labels_in_file(file),
+            () if relation is None else labels_in_graph(graph, relation),
+        ),
+    )
 
 
 def _near_facts(graph: KnowledgeGraph, seeds: Sequence[int], top: int, max_facts: int) -> NearFacts:

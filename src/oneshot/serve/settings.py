@@ -1,6 +1,7 @@
 """Settings of a service."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class ServeSettings:
     the service through a host name of its own. `connections`: connections that may be open at once.
     `access_log`: log every request. `grace`: seconds for open requests to finish when the service
     stops. `rate`: requests per second and client address, 0 for no limit. `prefix`: the path under
-    which everything is served, such as `/kg`.
+    which everything is served, such as `/kg`. `labels`: a file with labels of names.
+    `label_relation`: the relation of facts whose tails are labels.
     """
 
     token: str | None = None
@@ -33,3 +35,5 @@ class ServeSettings:
     access_log: bool = False
     rate: float = 0.0
     prefix: str = ""
+    labels: Path | None = None
+    label_relation: str | None = None
