@@ -30,6 +30,7 @@ from oneshot.runs.run import Run
 from oneshot.samplers import Sampler
 from oneshot.serve import engine, protocol
 from oneshot.serve.limits import MAX_BODY
+from oneshot.serve.pages import PAGE
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
@@ -386,7 +387,7 @@ def test_pages_need_nothing_from_elsewhere(url: str, path: str) -> None:
 
 
 def test_scripts_load_nothing_from_elsewhere(url: str) -> None:
-    for name in ("page.js", "combobox.js", "drawing.js", "page.css", "reference.css"):
+    for name in PAGE:
         text = request(f"{url}/page/{name}").body.decode()
         assert "http://" not in text.replace("http://www.w3.org", "")
         assert "https://" not in text

@@ -9,14 +9,13 @@ from typing import Any
 
 from fastapi.responses import Response
 
+_SCRIPTS = ("page", "answers", "facts", "drawing", "combobox", "service", "dom")
 PAGE = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
     "reference.css": "text/css; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
-    "drawing.js": "text/javascript; charset=utf-8",
-    "combobox.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
+    **{f"{name}.js": "text/javascript; charset=utf-8" for name in _SCRIPTS},
 }
 
 
@@ -82,7 +81,7 @@ def _route(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any
         example = json.dumps(_example(sent["schema"], schemas), ensure_ascii=False)
         command = f"curl -X {method.upper()} http://127.0.0.1:8000{path} \\\n  "
         command += f"-H 'Content-Type: application/json' \\\n  -d '{example}'"
-        parts.append(f"<p>Body: {_type(sent['schema'])}</p><pre>{escape(command)}</pre>")
+        parts.append(f"<p>Body: {_type(sent['schema'])}</p><pre tabindex=0>{escape(command)}</pre>")
     rows = "".join(
         f"<tr><th scope=row>{status}</th><td>{_media(answer)}</td></tr>"
         for status, answer in route["responses"].items()
