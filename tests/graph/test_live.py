@@ -451,6 +451,9 @@ def test_facts_on_the_command_line(run: Command, trained: Path, tmp_path: Path) 
     out = tmp_path / "all.tsv"
     assert run("facts", trained, "export", "--out", out, "--json").json["facts"] == total + 3
     assert "link 3\tbefore\trookie\n" in out.read_text()
+    told = run("train", trained.parent / "data", "--out", trained)
+    assert told.code == 2
+    assert "added or removed facts" in told.err
     told = run("facts", trained, "remove", "--file", file)
     assert "removed 2 facts" in told.err
     assert run("facts", trained, "remove", "rookie", "next", "link 3", "--json").json == {

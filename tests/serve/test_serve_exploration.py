@@ -12,6 +12,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 import oneshot
 from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.live.store import STORE
 from oneshot.reasoner.check import check_fact
 from oneshot.runs.run import Run
 from oneshot.serve.server import serving
@@ -54,6 +55,28 @@ def test_further_matches_of_a_search(url: str) -> None:
     assert pages[0] == request(f"{url}/v1/entities?search=link&limit=6").json["entities"]
     names = [name for page in pages for name in page]
     assert len(names) == len(set(names)) == 29
+
+
+def test_entities_without_facts_come_last(url: str) -> None:
+    facts = [["link 0 alone", "next", "link 1"], ["link 0 other", "next", "link 1"]]
+    change(url, facts)
+    change(url, facts[:1], False)
+    found = request(f"{url}/v1/entities?search=link%200&limit=100").json["entities"]
+    assert found[0] == "link 0"
+    assert "link 0 other" in found
+    assert found[-1] == "link 0 alone"
+
+
+def test_a_change_leaves_all_other_files_of_the_run(url: str, service: Service) -> None:
+    def files() -> dict[str, bytes]:
+        every = (path for path in _path(service).rglob("*") if path.is_file())
+        return {path.name: path.read_bytes() for path in every if STORE not in path.name}
+
+    before = files()
+    change(url, [["a", "next", "b"]])
+    change(url, [["link 1", "next", "link 2"]], False)
+    assert files() == before
+    assert len(before) >= 4
 
 
 def counted(service: Service) -> dict[str, int]:
