@@ -157,15 +157,35 @@ def test_changes_are_listed_undone_and_compared(page: Any, url: str) -> None:
     expect(page.locator("#answers th.before")).to_be_hidden()
 
 
+def test_the_focus_stays_after_a_change_by_keyboard(page: Any, url: str) -> None:
+    ask(page, "link 12", "after")
+    settled(page)
+    page.get_by_role("button", name="Remove link 12, next, link 13").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Undo", exact=True)).to_be_focused()
+    settled(page)
+    page.get_by_role("button", name="Undo: removed link 12, next, link 13").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#changes li")).to_contain_text("as at first")
+    expect(page.get_by_role("button", name="Undo", exact=True)).to_be_focused()
+    page.get_by_role("button", name="More answers").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#answers-title")).to_be_focused()
+
+
 def test_many_changes_in_pages(page: Any, url: str) -> None:
     facts = [[f"n{n:02}", "next", "link 1"] for n in range(23)]
     assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
     page.reload()
     expect(page.locator("#changes-title")).to_have_text("Changes (23 facts)")
     expect(page.locator("#changes li")).to_have_count(10)
-    page.get_by_role("button", name="Next changes").click()
-    page.get_by_role("button", name="Next changes").click()
+    page.get_by_role("button", name="Next changes").focus()
+    for _ in range(2):  # the focus stays on the button
+        page.keyboard.press("Enter")
+        expect(page.locator("#changes li").first).to_be_visible()
+        page.wait_for_timeout(100)
     expect(page.locator("#changes li")).to_have_count(3)
+    expect(page.get_by_role("button", name="Previous changes")).to_be_focused()
 
 
 def test_is_this_fact_so(page: Any, url: str) -> None:

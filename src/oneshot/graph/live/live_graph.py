@@ -183,24 +183,27 @@ class LiveGraph:
             version = self.version
             changed = {fact: self._state[fact].present for fact in self._around.get(entity, ())}
             base, count = self._base, self._base.num_relations
-        found: dict[Fact, None] = {fact: None for fact, holds in changed.items() if holds}
+        found = [fact for fact, holds in changed.items() if holds]
         total = len(found)
+        found = found[offset : offset + limit]
         if entity < base.num_entities:
             edges = base.edges
             row = slice(int(edges.indptr[entity]), int(edges.indptr[entity + 1]))
-            relation = edges.relation[row]
+            source, label = (part[row].numpy() for part in (edges.source, edges.relation))
             # A self-loop is in the row in both directions, but is one fact.
-            once = (relation < count) | (edges.source[row] != entity)
-            total += int(once.sum())
-            ids = np.array(list(changed), np.int64).reshape(-1, 3)
-            total -= int((find_facts(base, ids) >= 0).sum())
-            places = once.nonzero().squeeze(1)[: offset + limit + len(changed)]
-            sources, labels = edges.source[row][places].tolist(), relation[places].tolist()
-            for x, r in zip(sources, labels, strict=True):
-                fact = (x, r, entity) if r < count else (entity, r - count, x)
-                if fact not in changed:
-                    found[fact] = None
-        return list(found)[offset : offset + limit], total, version
+            listed = (label < count) | (source != entity)
+            if changed:
+                # The edges of changed facts; whether they hold is known already.
+                rows = [(x, r) if o == entity else (o, r + count) for x, r, o in changed]
+                keys = source.astype(np.int64) * (2 * count) + label
+                listed &= ~np.isin(keys, [x * 2 * count + r for x, r in rows])
+            places = np.flatnonzero(listed)
+            start = max(offset - total, 0)
+            total += len(places)
+            for place in places[start : start + limit - len(found)].tolist():
+                x, r = int(source[place]), int(label[place])
+                found.append((x, r, entity) if r < count else (entity, r - count, x))
+        return found, total, version
 
     def names(self, fact: Fact) -> NamedFact:
         return self.entities[fact[0]], self.relations[fact[1]], self.entities[fact[2]]

@@ -27,6 +27,8 @@ export function namesOfPaths(paths) {
 // Buttons for the pages of a list; `go` is called with the first row of a page.
 function pages(container, { offset, size, total, what, go }) {
   const last = Math.min(offset + size, total);
+  const focused = container.contains(document.activeElement)
+    ? document.activeElement.getAttribute("aria-label") : null;
   container.hidden = total <= size;
   container.replaceChildren(
     button("Previous", () => go(Math.max(offset - size, 0)),
@@ -36,6 +38,17 @@ function pages(container, { offset, size, total, what, go }) {
     element("span", `${DIGITS.format(offset + 1)}–${DIGITS.format(last)} of ` +
       `${DIGITS.format(total)}`, { class: "hint" }),
   );
+  if (focused) { // the same button, or the other one at the end of the list
+    const enabled = [...container.querySelectorAll("button:enabled")];
+    (enabled.find((one) => one.getAttribute("aria-label") === focused) || enabled[0])?.focus();
+  }
+}
+
+// Replace the lines of a list. If the focus was in it, it moves to the note of the change.
+function replaceLines(list, lines) {
+  const hadFocus = list.contains(document.activeElement);
+  list.replaceChildren(...lines);
+  if (hadFocus) ($("added").querySelector("button") || list.querySelector("button"))?.focus();
 }
 
 export class Facts {
@@ -63,7 +76,7 @@ export class Facts {
       $("around").hidden = false;
       $("facts-title").replaceChildren(
         "Facts about ", name(entity), ` (${DIGITS.format(around.total)})`);
-      $("facts").replaceChildren(...around.facts.map((fact) => this.line(fact, entity)));
+      replaceLines($("facts"), around.facts.map((fact) => this.line(fact, entity)));
       pages($("facts-pages"), {
         offset, size: PAGE, total: around.total, what: "facts",
         go: async (start) => {
@@ -119,7 +132,7 @@ export class Facts {
       await learn(found.changes.flatMap(({ fact: [head, , tail] }) => [head, tail]));
       $("changes-card").hidden = found.total === 0;
       $("changes-title").textContent = `Changes (${plural(found.total, "fact")})`;
-      $("changes").replaceChildren(...found.changes.map((one) => this.changeLine(one)));
+      replaceLines($("changes"), found.changes.map((one) => this.changeLine(one)));
       pages($("changes-pages"), {
         offset, size: CHANGES, total: found.total, what: "changes",
         go: (start) => this.showChanges(start),

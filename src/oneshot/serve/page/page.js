@@ -382,7 +382,10 @@ $("add").addEventListener("submit", async (event) => {
   $("checked").replaceChildren();
   if (await facts.change([fact], "POST")) $("tail").value = "";
 });
-$("more").addEventListener("click", () => go(larger(shown.question)));
+$("more").addEventListener("click", () => {
+  focusAnswers = true; // the button may be hidden then
+  go(larger(shown.question));
+});
 $("zoom-in").addEventListener("click", () => drawing.zoom(1.3));
 $("zoom-out").addEventListener("click", () => drawing.zoom(1 / 1.3));
 $("zoom-reset").addEventListener("click", () => drawing.reset());
