@@ -225,6 +225,15 @@ def test_too_many_requests_from_one_address(tmp_path: Path) -> None:
         assert oneshot.Client(url).relations()  # waits
 
 
+def test_tokens_cannot_be_guessed_at_a_higher_rate(tmp_path: Path) -> None:
+    settings = ServeSettings(rate=0.5, token="s3cret")
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        tries = [{"Authorization": f"Bearer {n}"} for n in range(22)]
+        statuses = [request(f"{url}/v1/relations", headers=one).status for one in tries]
+        assert statuses == [401] * 20 + [429] * 2
+        assert request(f"{url}/v1/relations", headers=TOKEN).status == 429
+
+
 def test_rates_are_those_of_each_client() -> None:
     now = [0.0]
     limit = RateLimit(10, clock=lambda: now[0])

@@ -129,14 +129,13 @@ class Guard:
 
     def _refusal(self, scope: Message) -> tuple[int, str, int] | None:
         """The problem for which a request is refused, with seconds until a retry, or None."""
-        refusal = self._invalid(scope)
-        if refusal is not None:
-            return (*refusal, self.engine.patience)
         if self.limits.find(scope["path"] or "/", scope["method"]).token:
+            # Before the token is checked, so that tokens cannot be guessed at a higher rate.
             wait = self._rate_limit.wait((scope.get("client") or ("",))[0])
             if wait > 0:
                 return 429, "", math.ceil(wait)
-        return None
+        refusal = self._invalid(scope)
+        return None if refusal is None else (*refusal, self.engine.patience)
 
     def _invalid(self, scope: Message) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
