@@ -197,15 +197,17 @@ def test_a_unix_socket(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*command, "--access-log"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["url"] == f"unix:{path}"
-        status, body = over(path, "/v1/relations")
-        assert (status, json.loads(body)["relations"][0]) == (200, "next")
-        assert over(path, "/v1/relations", "evil.example")[0] == 421
-        # Another service does not take it over.
-        with pytest.raises(InputError, match="cannot listen on this socket"):
-            server._listen_locally(path)
-        process.terminate()
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["url"] == f"unix:{path}"
+            status, body = over(path, "/v1/relations")
+            assert (status, json.loads(body)["relations"][0]) == (200, "next")
+            assert over(path, "/v1/relations", "evil.example")[0] == 421
+            # Another service does not take it over.
+            with pytest.raises(InputError, match="cannot listen on this socket"):
+                server._listen_locally(path)
+        finally:
+            process.terminate()
         _, log = process.communicate(timeout=120)
     assert process.returncode == 0
     assert [json.loads(line)["status"] for line in log.splitlines()] == [200, 421]
