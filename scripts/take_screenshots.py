@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import sync_playwright
 
@@ -48,7 +49,32 @@ def main() -> None:
                 page.screenshot(path=IMAGES / f"{name}.png", full_page=True)
                 page.close()
                 print(IMAGES / f"{name}.png")
+            take_changes(browser, f"{url}/#entity={entity}&relation={relation}&new=1", entity)
             browser.close()
+
+
+def take_changes(browser: Any, address: str, entity: str) -> None:
+    """The page after a change: answers compared, an entity expanded, another fact checked."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(address)
+    page.locator("#charts svg").last.wait_for()
+    answers = [row.get_attribute("data-answer") for row in page.locator("#answers tbody tr").all()]
+    relation = page.locator("#relation").input_value()
+    for answer, button in ((answers[1], "Add the fact"), (answers[0], "Check the fact")):
+        for field, value in (("#head", entity), ("#label", relation), ("#tail", answer)):
+            page.locator(field).fill(value)
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name=button).click()
+        page.locator("#compared", has_text="Compared").wait_for()
+        page.locator("#why:not([aria-busy]) #charts svg").last.wait_for()
+    page.locator("#checked dl").wait_for()
+    page.locator("#added").evaluate("note => note.replaceChildren()")
+    page.locator(f"#drawing g[role=button][data-entity='{entity}']").focus()
+    page.keyboard.press("e")
+    page.locator("#drawing g.expanded").first.wait_for()
+    page.screenshot(path=IMAGES / "page-changes.png", full_page=True)
+    page.close()
+    print(IMAGES / "page-changes.png")
 
 
 if __name__ == "__main__":

@@ -143,6 +143,24 @@ class Client:
         """All relations."""
         return list(self._call("/v1/relations")["relations"])
 
+    def relation_counts(self) -> dict[str, int]:
+        """The number of facts of each relation."""
+        return dict(self._call("/v1/relations")["counts"])
+
+    def check(self, head: str, relation: str, tail: str, *, paths: int = 5) -> dict[str, Any]:
+        """How likely a fact is by all other facts: `known`, `probability`, `rank`, `paths` …"""
+        body = {"head": head, "relation": relation, "tail": tail, "paths": paths}
+        return self._call("/v1/check", body)
+
+    def neighbourhood(self, entities: Iterable[str], top: int = 20) -> dict[str, Any]:
+        """The entities nearest to some entities, with scores, and the facts between them."""
+        return self._call("/v1/neighbourhood", {"entities": list(entities), "top": top})
+
+    def changes(self, limit: int = 100, offset: int = 0) -> list[dict[str, Any]]:
+        """The changed facts, the latest change first: `fact`, `change`, `version`."""
+        found = self._call(f"/v1/changes?limit={limit}&offset={offset}")["changes"]
+        return list(found)
+
     def close(self) -> None:
         """Close the connection of this thread; the next request opens another one."""
         self._local.kept = None
@@ -193,7 +211,7 @@ class Client:
         for attempt in range(self.retries + 1):
             try:
                 response, content = self._exchange(method, path, data, headers)
-                if response.status == 503 and attempt < self.retries:
+                if response.status in (429, 503) and attempt < self.retries:
                     time.sleep(_pause(response.headers.get("Retry-After")))
                     continue
                 if response.status >= 300:

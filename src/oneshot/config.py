@@ -263,8 +263,8 @@ class Config:
 
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     predictor: PredictorConfig = field(default_factory=PredictorConfig)
-    factors: FactorsConfig = field(default_factory=FactorsConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    factors: FactorsConfig = field(default_factory=FactorsConfig)
 
 
 def read_config(path: Path, settings: Sequence[str] = ()) -> Config:

@@ -1,5 +1,6 @@
 """Tests of graphs that change: in memory, on disk, and through the command line."""
 
+import random
 import sqlite3
 import threading
 from pathlib import Path
@@ -308,6 +309,32 @@ def opened(run: Path) -> LiveGraph:
     return Run(run).live_graph()
 
 
+def test_facts_and_relations_of_an_entity_are_those_of_the_graph() -> None:
+    """Page by page, with added and removed facts, self-loops and a compacted base."""
+    generator = random.Random(3)
+    names = [f"link {n}" for n in range(8)] + ["new 1", "new 2"]
+    live = LiveGraph(chain_world(8).graph)
+    for step in range(40):
+        some = [
+            (generator.choice(names), generator.choice(["next", "after"]), generator.choice(names))
+            for _ in range(4)
+        ]
+        live.change(some, generator.random() < 0.6)
+        graph = live.graph()
+        entity = step % graph.num_entities
+        rows = [tuple(row) for row in graph.facts.tolist()]
+        wanted = [row for row in rows if entity in (row[0], row[2])]
+        pages = [live.facts_of(entity, 3, start)[0] for start in range(0, len(wanted) + 3, 3)]
+        assert sorted(fact for page in pages for fact in page) == sorted(wanted)
+        assert live.facts_of(entity, 0)[1] == len(wanted)
+        counts, _ = live.relations_of(entity)
+        for relation in range(graph.num_relations):
+            heads = sum(row[:2] == (entity, relation) for row in wanted)
+            tails = sum(row[1:] == (relation, entity) for row in wanted)
+            assert counts[[relation, graph.num_relations + relation]].tolist() == [heads, tails]
+        assert live.relation_counts()[0].sum() == graph.num_facts
+
+
 def test_changes_outlive_the_process(saved: Path) -> None:
     before = Reasoner.load(saved).graph
     live = opened(saved)
@@ -451,6 +478,9 @@ def test_facts_on_the_command_line(run: Command, trained: Path, tmp_path: Path) 
     out = tmp_path / "all.tsv"
     assert run("facts", trained, "export", "--out", out, "--json").json["facts"] == total + 3
     assert "link 3\tbefore\trookie\n" in out.read_text()
+    told = run("train", trained.parent / "data", "--out", trained)
+    assert told.code == 2
+    assert "added or removed facts" in told.err
     told = run("facts", trained, "remove", "--file", file)
     assert "removed 2 facts" in told.err
     assert run("facts", trained, "remove", "rookie", "next", "link 3", "--json").json == {

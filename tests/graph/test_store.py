@@ -121,5 +121,6 @@ def test_a_store_of_the_previous_version_opens(tmp_path: Path) -> None:
         )
     store = FactStore(tmp_path / STORE, graph.fingerprint)
     version, changes = store.read()
-    assert (version, [tuple(one) for one in changes]) == (1, [("a", "next", "link 1", True, False)])
+    wanted = [("a", "next", "link 1", True, False, 1)]
+    assert (version, [tuple(one) for one in changes]) == (1, wanted)
     store.close()

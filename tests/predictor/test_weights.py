@@ -8,7 +8,7 @@ from tests.support.graphs import random_graph, random_queries
 from tests.support.samples import COMBINATIONS, VARIANTS, tiny_batch, tiny_predictor
 
 import oneshot
-from oneshot.compiled import knows_factors
+from oneshot.compiled import knows_weights
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import fused
@@ -91,7 +91,7 @@ def test_edges_that_training_hides_take_their_weights_with_them() -> None:
     assert len(hidden.weight) == hidden.num_edges
 
 
-@pytest.mark.skipif(not knows_factors(), reason="needs kernels that were compiled for weights")
+@pytest.mark.skipif(not knows_weights(), reason="needs kernels that were compiled for weights")
 @pytest.mark.parametrize("aggregate", ["sum", "mean", "max", "pna"])
 @pytest.mark.parametrize("message", ["redgnn", "nbfnet"])
 @pytest.mark.parametrize("compose", ["multiply", "add"])
@@ -127,7 +127,7 @@ def test_kernels_that_know_no_weights_are_not_used(monkeypatch: pytest.MonkeyPat
     predictor = tiny_predictor(dim=16).float()
     device = torch.device("cpu")
     monkeypatch.setattr(fused, "library", object)  # without the symbol
-    monkeypatch.setattr(fused, "knows_factors", lambda: False)
+    monkeypatch.setattr(fused, "knows_weights", lambda: False)
     assert why_not_fused(predictor.config, device, torch.float32) is None
     reason = why_not_fused(predictor.config, device, torch.float32, is_weighted=True)
     assert reason is not None

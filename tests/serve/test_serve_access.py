@@ -1,6 +1,8 @@
 """Tests of access control: which paths, hosts and origins reach the service."""
 
+import http.client
 import json
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -12,8 +14,12 @@ from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+import oneshot
+from oneshot.errors import InputError
 from oneshot.graph.live.store import STORE
+from oneshot.serve import server
 from oneshot.serve.limits import Limits, RouteLimits
+from oneshot.serve.rate_limit import RateLimit
 from oneshot.serve.server import guarded, serving
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
@@ -147,6 +153,107 @@ def test_a_token_for_reading_and_one_for_changes(tmp_path: Path) -> None:
         assert request(f"{url}/v1/relations").status == 200
         assert request(f"{url}/v1/facts", facts).status == 401
         assert request(f"{url}/v1/facts", facts, headers=writing).status == 200
+
+
+def test_requests_below_a_prefix(tmp_path: Path) -> None:
+    settings = ServeSettings(prefix="/kg/v2", token="s3cret")
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        assert url.endswith("/kg/v2")
+        root = url.removesuffix("/kg/v2")
+        page = request(url)  # follows the redirection to the slash
+        assert b"<title>oneshot" in page.body
+        assert request(f"{url}/page/page.css").status == 200
+        assert request(f"{url}/v1/relations").status == 401
+        assert request(f"{url}/v1/relations", headers=TOKEN).status == 200
+        assert request(f"{url}/v1/healthz").status == 200
+        assert request(f"{url}/openapi.json").json["servers"] == [{"url": "/kg/v2"}]
+        for outside in ("/v1/relations", "/", "/kg", "/kg/v2x/v1/relations", "/kg/v22"):
+            assert request(root + outside).status == 401
+            assert request(root + outside, headers=TOKEN).status == 404
+        name = {"facts": [["link 1", "next", "kg/v2"]]}
+        assert request(f"{url}/v1/facts", name, headers=TOKEN).status == 200
+        assert request(f"{url}/v1/entities/kg/v2", headers=TOKEN).json["entity"] == "kg/v2"
+        client = oneshot.Client(url, token="s3cret")
+        assert client.relations() == ["next", "after", "before"]
+
+
+def over(path: Path, target: str, host: str = "localhost") -> tuple[int, bytes]:
+    """A request over a Unix socket."""
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(path))
+    connection.request("GET", target)
+    reply = connection.getresponse()
+    body = reply.read()
+    connection.close()
+    return reply.status, body
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    run, path = saved_run(tmp_path / "run", 8), tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))  # by a process that was killed
+    command = [sys.executable, "-m", "oneshot", "serve", run, "--json", "--unix-socket", path]
+    with subprocess.Popen(
+        [*command, "--access-log"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["url"] == f"unix:{path}"
+            status, body = over(path, "/v1/relations")
+            assert (status, json.loads(body)["relations"][0]) == (200, "next")
+            assert over(path, "/v1/relations", "evil.example")[0] == 421
+            # Another service does not take it over.
+            with pytest.raises(InputError, match="cannot listen on this socket"):
+                server._listen_locally(path)
+        finally:
+            process.terminate()
+        _, log = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert [json.loads(line)["status"] for line in log.splitlines()] == [200, 421]
+    assert not path.exists()
+
+
+def test_too_many_requests_from_one_address(tmp_path: Path) -> None:
+    settings = ServeSettings(rate=0.5)
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        replies = [request(f"{url}/v1/relations") for _ in range(22)]
+        assert [reply.status for reply in replies[:20]] == [200] * 20
+        assert replies[-1].status == 429
+        assert "fewer per second" in replies[-1].json["detail"]
+        assert replies[-1].headers["retry-after"] in ("1", "2")
+        for path in ("/v1/healthz", "/v1/readyz", "/", "/page/page.js"):
+            assert request(url + path).status == 200
+        assert oneshot.Client(url).relations()  # waits
+
+
+def test_tokens_cannot_be_guessed_at_a_higher_rate(tmp_path: Path) -> None:
+    settings = ServeSettings(rate=0.5, token="s3cret")
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        tries = [{"Authorization": f"Bearer {n}"} for n in range(22)]
+        statuses = [request(f"{url}/v1/relations", headers=one).status for one in tries]
+        assert statuses == [401] * 20 + [429] * 2
+        assert request(f"{url}/v1/relations", headers=TOKEN).status == 429
+
+
+def test_rates_are_those_of_each_client() -> None:
+    now = [0.0]
+    limit = RateLimit(10, clock=lambda: now[0])
+    assert [limit.wait("1.2.3.4") for _ in range(20)] == [0.0] * 20
+    assert limit.wait("1.2.3.4") == pytest.approx(0.1)
+    assert limit.wait("1.2.3.5") == 0
+    now[0] += 0.1
+    assert limit.wait("1.2.3.4") == 0
+    assert limit.wait("1.2.3.4") > 0
+    now[0] += 1000
+    assert sum(limit.wait("1.2.3.4") == 0 for _ in range(100)) == 20
+    # One client has all addresses of an IPv6 network.
+    assert sum(limit.wait(f"2001:db8::{n:x}") == 0 for n in range(100)) == 20
+    assert limit.wait("2001:db8:0:1::1") == 0
+    for number in range(20_000):
+        limit.wait(f"10.0.{number // 256}.{number % 256}")
+    assert len(limit._clients) <= 10_000
+    assert RateLimit(0).wait("1.2.3.4") == 0
 
 
 def test_requests_have_an_id(url: str) -> None:

@@ -18,6 +18,7 @@ import typer
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
 from oneshot.cli import app
+from oneshot.cli.options import TOKEN, WRITE_TOKEN
 from oneshot.config import PredictorConfig
 from oneshot.data.load import load
 from oneshot.predictor import Predictor
@@ -52,7 +53,8 @@ def test_the_examples_of_the_docs(url: str) -> None:
         assert done.returncode == 0, (example, done.stderr)
         outputs[example] = done.stdout
         if "/metrics" not in example and "Bolivai" not in example:
-            assert "status" not in json.loads(done.stdout) or "z" in example, done.stdout
+            for line in done.stdout.splitlines():
+                assert "status" not in json.loads(line) or "z" in example, done.stdout
     text = "\n".join(outputs.values())
     for expected in ('"added":2', '"removed":1', '"entities":["Bolivia"', '"paths"', "Bolivia"):
         assert expected in text
@@ -93,8 +95,29 @@ def test_the_container_runs_a_command_that_there_is() -> None:
     options = options_of(words)
     assert (options["host"], str(options["port"])) == ("0.0.0.0", steps["EXPOSE"])
     assert f":{steps['EXPOSE']}/v1/readyz" in steps["HEALTHCHECK"]
-    # All that an installation is made of is copied, and nothing that is not there.
-    copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]}
+    # All that an installation is made of is copied, and nothing that is not there or ignored.
+    copies = [line.split()[1:-1] for line in lines if line.startswith("COPY")]
+    copied = {word for words in copies if "--from" not in words[0] for word in words}
     assert all((ROOT / name).exists() for name in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"pyproject.toml", "src", project["readme"], *project["license-files"]} <= copied
+    needed = {"pyproject.toml", "setup.py", "src", project["readme"], *project["license-files"]}
+    assert needed <= copied
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+
+
+def test_the_compose_file_runs_a_command_that_there_is() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    service = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]["oneshot"]
+    lines = (ROOT / "deploy" / "Containerfile").read_text().replace("\\\n", " ").splitlines()
+    steps = dict(line.split(" ", 1) for line in lines if line[:1].isupper())
+    options = options_of([*json.loads(steps["ENTRYPOINT"])[1:], *service["command"]])
+    assert any(volume.endswith(f":{options['run']}") for volume in service["volumes"])
+    (port,) = service["ports"]
+    assert port.startswith("127.0.0.1:")
+    assert port.endswith(f":{steps['EXPOSE']}")
+    assert (ROOT / "deploy" / service["build"]["context"]).resolve() == ROOT
+    assert (ROOT / service["build"]["dockerfile"]).is_file()
+    assert set(service["environment"]) == {TOKEN, WRITE_TOKEN}
+    # The service has time to finish open requests.
+    assert int(service["stop_grace_period"].removesuffix("s")) > options["grace_period"]

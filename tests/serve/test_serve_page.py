@@ -1,11 +1,10 @@
 """Tests of the page in a real browser; skipped where there is none."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.browser import PHONE, ask, settled
 from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -15,71 +14,6 @@ sync_api = pytest.importorskip(
 from oneshot.serve.server import serving  # noqa: E402
 from oneshot.serve.service import Service  # noqa: E402
 from oneshot.serve.settings import ServeSettings  # noqa: E402
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-if CHROMIUM is None:
-    pytest.skip("there is no chromium on this machine", allow_module_level=True)
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-PHONE = {"width": 390, "height": 844}
-sync_api.expect.set_options(timeout=20_000)  # a busy machine is no fault of the page
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    with serving(Service(saved_run(tmp_path / "run"))) as address:
-        yield address
-
-
-@pytest.fixture
-def page(browser: Any, url: str) -> Iterator[Any]:
-    """A page that must not fail, complain or load anything from elsewhere."""
-    context = browser.new_context()
-    opened = context.new_page()
-    faults: list[str] = []
-    opened.on("pageerror", lambda error: faults.append(str(error)))
-    opened.on(
-        "console",
-        lambda message: (
-            faults.append(message.text)
-            if message.type == "error" and "status of 404" not in message.text
-            else None
-        ),
-    )
-    opened.on("request", lambda asked: asked.url.startswith(url) or faults.append(asked.url))
-    opened.goto(url)
-    yield opened
-    context.close()
-    assert faults == []
-
-
-def ask(page: Any, entity: str, relation: str) -> None:
-    page.get_by_label("Entity", exact=True).fill(entity)
-    page.locator("#relation").fill(relation)
-    page.keyboard.press("Escape")
-    page.get_by_role("button", name="Ask", exact=True).click()
-
-
-def settled(page: Any) -> None:
-    """Wait until the drawing is that of the latest question."""
-    why = page.locator("#why:not([aria-busy])")
-    sync_api.expect(why.locator("#charts svg").last).to_be_visible()
 
 
 def test_asking_explaining_and_walking(page: Any) -> None:
@@ -158,7 +92,7 @@ def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
     page.get_by_role("button", name="Remove newcomer, next, link 9").click()
     expect(page.locator("#facts li")).to_have_count(1)
     # What was removed by mistake is put back.
-    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Undo", exact=True).click()
     expect(page.locator("#added")).to_contain_text("Added: newcomer, next, link 9.")
     expect(page.locator("#facts li")).to_have_count(2)
 
@@ -280,7 +214,8 @@ def test_nothing_to_change_is_offered_where_nothing_can_be(browser: Any, tmp_pat
         page = context.new_page()
         page.goto(f"{url}/#entity=link+1&relation=next")
         sync_api.expect(page.locator("#facts li").first).to_be_visible()
-        sync_api.expect(page.locator("#add-card")).to_be_hidden()
+        sync_api.expect(page.get_by_role("button", name="Check the fact")).to_be_visible()
+        sync_api.expect(page.get_by_role("button", name="Add the fact")).to_be_hidden()
         sync_api.expect(page.get_by_role("button", name="Remove")).to_have_count(0)
         context.close()
 
@@ -299,4 +234,6 @@ def test_a_token_is_asked_for(browser: Any, tmp_path: Path) -> None:
 
 def test_the_reference_can_be_read(page: Any, url: str) -> None:
     page.goto(f"{url}/reference")
-    sync_api.expect(page.get_by_role("heading", name="POST /v1/predict")).to_be_visible()
+    sync_api.expect(
+        page.get_by_role("heading", name="POST /v1/predict", exact=True)
+    ).to_be_visible()

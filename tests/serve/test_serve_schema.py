@@ -28,8 +28,21 @@ def test_the_description_is_whole(tmp_path: Path) -> None:
     operations = {
         one["operationId"] for methods in about["paths"].values() for one in methods.values()
     }
-    names = "predict explain search_entities entity_facts relations add_facts remove_facts"
+    names = (
+        "predict predict_stream explain explain_many check search_entities entity_facts relations "
+        "relation_statistics neighbourhood labels add_facts remove_facts "
+        "remove_facts_by_post changes"
+    )
     assert operations == {*names.split(), "healthz", "readyz"}
+    for path, methods in about["paths"].items():
+        for one in methods.values():
+            statuses = set(one["responses"])
+            assert {"200", "400", "421", "500"} <= statuses, path
+            is_open = path in ("/v1/healthz", "/v1/readyz")
+            assert is_open or {"401", "429"} <= statuses, path
+            assert "requestBody" not in one or {"408", "413", "415", "422"} <= statuses, path
+            assert all(value["description"] for value in one["responses"].values())
+            assert one["summary"]
     top = about["components"]["schemas"]["PredictIn"]["properties"]["top"]
     assert (top["minimum"], top["maximum"], top["default"]) == (1, 1000, 10)
 
@@ -39,16 +52,21 @@ def tried(tmp_path: Path, *options: str) -> int:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed (extra `browser`)")
     with serving(Service(saved_run(tmp_path / "run", 8))) as url:
         about = request(f"{url}/openapi.json").json
-        # Names that are there, so that more than refusals is tried.
-        entities = {"type": "string", "enum": [f"link {n}" for n in range(8)]}
-        relations = {"type": "string", "enum": ["next", "after", "before", "after⁻¹"]}
-        for name in ("QuestionIn", "ExplainIn"):
+        # Names that are there, so that more than refusals is tried; others are accepted, too.
+        name = about["components"]["schemas"]["QuestionIn"]["properties"]["entity"]
+        entities = {"anyOf": [{"enum": [f"link {n}" for n in range(8)]}, name]}
+        relations = {"anyOf": [{"enum": ["next", "after", "before", "after⁻¹"]}, name]}
+        for name in ("QuestionIn", "ExplainIn", "AnsweredIn", "CheckIn"):
             shape = about["components"]["schemas"][name]["properties"]
-            shape["entity"], shape["relation"] = entities, relations
-            if "answer" in shape:
-                shape["answer"] = entities
+            known = {"entity": entities, "answer": entities, "head": entities, "tail": entities}
+            shape |= {key: value for key, value in known.items() if key in shape}
+            shape["relation"] = relations
         file = tmp_path / "openapi.json"
         file.write_text(json.dumps(about))
+        # A body of too many queries can also be too large, which is a refusal, too.
+        refusals = [400, 401, 404, 405, 409, 413, 415, 422]
+        settings = f"[checks]\nnegative_data_rejection.expected-statuses = {refusals}\n"
+        (tmp_path / "schemathesis.toml").write_text(settings)
         command = [Path(sys.executable).with_name("st"), "run", file, "--url", url]
         command += ["--seed", "1", "--no-color", *options]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

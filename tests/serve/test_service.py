@@ -30,6 +30,7 @@ from oneshot.runs.run import Run
 from oneshot.samplers import Sampler
 from oneshot.serve import engine, protocol
 from oneshot.serve.limits import MAX_BODY
+from oneshot.serve.pages import PAGE
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
@@ -165,7 +166,7 @@ def test_names_and_facts_around(url: str) -> None:
     assert len(found) == 4
     assert request(f"{url}/v1/entities?search=lnik 12".replace(" ", "%20")).json["entities"]
     assert len(request(f"{url}/v1/entities").json["entities"]) == 10
-    assert request(f"{url}/v1/relations").json == {"relations": ["next", "after", "before"]}
+    assert request(f"{url}/v1/relations").json["relations"] == ["next", "after", "before"]
     around = request(f"{url}/v1/entities/link%203").json
     assert around["entity"] == "link 3"
     assert ["link 3", "next", "link 4"] in around["facts"]
@@ -373,9 +374,11 @@ def test_pages_need_nothing_from_elsewhere(url: str, path: str) -> None:
     page.feed(reply.body.decode())
     assert page.found
     for link in page.found:
-        assert link.startswith(("/", "#"))
-        if link.startswith("/"):
-            assert request(url + link).status == 200, link
+        # Relative, so that they work below any prefix.
+        assert not link.startswith("/")
+        assert "//" not in link
+        if not link.startswith("#"):
+            assert request(urllib.parse.urljoin(url + path, link)).status == 200, link
     if path == "/reference":
         routes = request(f"{url}/openapi.json").json["paths"]
         assert all(route in reply.body.decode() for route in routes)
@@ -384,7 +387,7 @@ def test_pages_need_nothing_from_elsewhere(url: str, path: str) -> None:
 
 
 def test_scripts_load_nothing_from_elsewhere(url: str) -> None:
-    for name in ("page.js", "combobox.js", "drawing.js", "page.css", "reference.css"):
+    for name in PAGE:
         text = request(f"{url}/page/{name}").body.decode()
         assert "http://" not in text.replace("http://www.w3.org", "")
         assert "https://" not in text
@@ -680,6 +683,16 @@ def test_wrong_use_of_serve(
     told = run("serve", run_path, "--token-file", tmp_path / "nothing")
     assert told.code == 2
     assert "nothing: No such file" in told.err
+    for prefix in ("kg", "/a b", "//kg", "/kg?x"):
+        told = run("serve", run_path, "--prefix", prefix)
+        assert told.code == 2
+        assert "is not a path such as /kg" in told.err
+    told = run("serve", run_path, "--unix-socket", tmp_path / "token")
+    assert told.code == 2
+    assert "token: cannot listen on this socket" in told.err
+    told = run("serve", run_path, "--unix-socket", tmp_path / ("x" * 200))
+    assert told.code == 2
+    assert "see --unix-socket" in told.err
     monkeypatch.setenv("ONESHOT_TOKEN", "two words")
     told = run("serve", run_path)
     assert told.code == 2

@@ -1,5 +1,7 @@
 """The command that serves a run."""
 
+import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +40,38 @@ GracePeriodOption = Annotated[
     ),
 ]
 
+LabelsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Labels of entities and relations for the page: lines of name, tab and label.",
+    ),
+]
+LabelRelationOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RELATION",
+        help="Relation of the graph whose tails are labels, such as rdfs:label.",
+    ),
+]
+RateOption = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Maximum number of requests per second and client address (0 = no limit)."
+    ),
+]
+PrefixOption = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        help="Path under which the service is, such as /kg, if a proxy passes it.",
+    ),
+]
+UnixSocketOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Unix socket to listen on, instead of --host and --port."),
+]
+
 
 def serve(
     run: RunArgument,
@@ -56,6 +90,11 @@ def serve(
     connections: Annotated[
         int, typer.Option(min=1, help="Maximum number of open connections.")
     ] = 1000,
+    labels: LabelsOption = None,
+    label_relation: LabelRelationOption = None,
+    rate: RateOption = 0.0,
+    prefix: PrefixOption = "",
+    unix_socket: UnixSocketOption = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log each request to stderr, as a line of JSON.")
     ] = False,
@@ -88,9 +127,14 @@ def serve(
         connections=connections,
         grace=grace_period,
         access_log=access_log,
+        rate=rate,
+        prefix=_checked_prefix(prefix),
+        labels=labels,
+        label_relation=label_relation,
     )
     can_change = not chosen.read_only and chosen.write_token is None
-    note_open_access(host, chosen.token, can_change)
+    if unix_socket is None:
+        note_open_access(host, chosen.token, can_change)
 
     def announce(address: str) -> None:
         if json:
@@ -99,4 +143,24 @@ def serve(
             console.note(f"{run} is served on {address} (stop with Ctrl+C)")
 
     graph = None if data is None else load_data(data, seed).graph
-    run_server(run, host, port, chosen, torch_device, settings or (), announce, graph)
+    run_server(
+        run,
+        host,
+        port,
+        chosen,
+        torch_device,
+        settings or (),
+        announce,
+        graph,
+        unix_socket=unix_socket,
+    )
+
+
+def _checked_prefix(text: str) -> str:
+    """The prefix of all paths: it begins with a slash and does not end in one."""
+    from oneshot.errors import InputError
+
+    prefix = text.rstrip("/")
+    if prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", prefix):
+        raise InputError(f"--prefix: {text!r} is not a path such as /kg")
+    return prefix

@@ -26,9 +26,9 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
-def knows_factors() -> bool:
+def knows_weights() -> bool:
     """Whether the kernels multiply messages by given factors; an earlier build does not."""
-    return library() is not None and hasattr(library(), "knows_factors")
+    return library() is not None and hasattr(library(), "knows_weights")
 
 
 def run(name: str, work: int, *arguments: Any) -> None:

@@ -73,7 +73,7 @@ typedef struct {
 } Layer;
 
 /* Whether this library knows `factor`; one that was built before it would ignore it. */
-int64_t knows_factors(void) { return 1; }
+int64_t knows_weights(void) { return 1; }
 
 /* Numbering by distance --------------------------------------------------------------------- */
 

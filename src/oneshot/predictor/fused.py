@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from oneshot.compiled import knows_factors, library
+from oneshot.compiled import knows_weights, library
 from oneshot.config import PredictorConfig
 from oneshot.predictor.aggregation import AGGREGATES
 from oneshot.predictor.layer import Layer
@@ -43,7 +43,7 @@ def why_not_fused(
             return "the package was installed without a C compiler"
         if torch.is_autocast_enabled("cpu"):
             return "on a CPU the kernels support only float32"
-        if is_weighted and not knows_factors():
+        if is_weighted and not knows_weights():
             return "the kernels were built before weights of facts; install the package again"
     elif not kernels_work(device):
         return "the Triton kernels do not support this device"

@@ -2,11 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
@@ -16,9 +16,16 @@ from oneshot.graph.graph import INVERSE_MARK
 from oneshot.reasoner.answers import AnswerOptions
 from oneshot.serve import schemas
 from oneshot.serve.engine import Question
-from oneshot.serve.limits import LARGE_BODY, MAX_FOUND, MAX_NAME, limited
+from oneshot.serve.limits import (
+    LARGE_BODY,
+    MAX_FOUND,
+    MAX_NAME,
+    MAX_NEAR_FACTS,
+    MAX_PAGE,
+    limited,
+)
 from oneshot.serve.pages import PAGE, page_file, reference_page
-from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, handle_errors
+from oneshot.serve.problems import MEDIA_TYPE, SCHEMA, Problem, about_status, handle_errors
 from oneshot.serve.service import Service
 
 _DESCRIPTION = (
@@ -49,10 +56,17 @@ class _Anything(Convertor[str]):
 register_url_convertor("anything", _Anything())
 
 
-def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route, for its description."""
+_ANY = (400, 421, 500)  # problems of every request
+_REFUSED = (401, 429)  # refusals of routes with access control
+
+
+def _problems(*statuses: int, is_open: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The error responses of a route, for its description; `is_open`: without access control."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {s: {"description": "refused", "content": content} for s in (400, 401, *statuses)}
+    return {
+        status: {"description": about_status(status), "content": content}
+        for status in sorted({*_ANY, *(() if is_open else _REFUSED), *statuses})
+    }
 
 
 class _LargeRequest(Request):
@@ -88,6 +102,7 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # an unknown path is a 404
         generate_unique_id_function=lambda route: route.name,  # names of functions in clients
+        servers=[{"url": service.settings.prefix or "/"}],
     )
     app.router.route_class = _LargeRoute
     handle_errors(app)
@@ -110,19 +125,8 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     )
     @limited(json=True, queued=True)
     async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
-        def asked() -> list[Question | Problem]:
-            options = AnswerOptions.among(dict(body))
-            service.check_options(options)
-            return [
-                service.question_or_problem(one.entity, one.relation, one.inverse, options)
-                for one in body.questions
-            ]
-
         service.check_version(body.min_version)
-        # The fuzzy search for an unknown name is slow.
-        names = [one.entity for one in body.questions] + [entity for _, entity in body.types]
-        is_quick = all(service.knows(name) for name in names)
-        questions = asked() if is_quick else await run_in_threadpool(asked)
+        questions = await _asked(service, body, body.questions)
         valid = [one for one in questions if isinstance(one, Question)]
         if not valid:
             raise next(one for one in questions if isinstance(one, Problem))
@@ -137,6 +141,19 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         return _json({"results": results, "version": version})
 
     @app.post(
+        "/v1/predict/stream",
+        response_class=_Lines,
+        responses={200: _LINES, **_problems(404, 409, *_BODY, 503)},
+        summary="Answer many queries, one line per query",
+    )
+    @limited(json=True, queued=True)
+    async def predict_stream(body: Annotated[schemas.StreamIn, Body()]) -> Response:
+        """The results as NDJSON, in the order of the queries, each as soon as it is there."""
+        service.check_version(body.min_version)
+        await run_in_threadpool(service.check_options, AnswerOptions.among(dict(body)))
+        return _Lines(_streamed(service, body))
+
+    @app.post(
         "/v1/explain",
         response_model=schemas.ExplainOut,
         responses=_problems(404, 409, *_BODY, 503, 504),
@@ -145,12 +162,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     @limited(json=True, queued=True)
     async def explain(body: Annotated[schemas.ExplainIn, Body()]) -> Response:
         service.check_version(body.min_version)
-        question, answer = await run_in_threadpool(
-            lambda: (
-                service.question(body.entity, body.relation, body.inverse),
-                service.entity(body.answer),
-            )
-        )
+        question, answer = await run_in_threadpool(_answered, service, body)
         started = time.monotonic()
         reason, version = await service.explain(question, answer, body.paths, service.deadline())
         value = {**reason.as_dict(), "version": version}
@@ -158,18 +170,137 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         if body.drawing:
             from oneshot.plots.explanation.figure import page_svg
 
-            value["drawing"], value["charts"] = await run_in_threadpool(page_svg, reason)
+            value["drawing"], value["charts"] = await run_in_threadpool(
+                page_svg, reason, service.label
+            )
             clock.append(time.monotonic())
         steps = zip(("explaining", "drawing"), clock, clock[1:], strict=False)
         value["milliseconds"] = {name: round(1e3 * (b - a), 3) for name, a, b in steps}
         return _json(value)
 
+    @app.post(
+        "/v1/explain/many",
+        response_model=schemas.ExplainManyOut,
+        response_model_exclude_none=True,
+        responses=_problems(409, *_BODY, 503, 504),
+        summary="Explain several answers",
+    )
+    @limited(json=True, queued=True)
+    async def explain_many(body: Annotated[schemas.ExplainManyIn, Body()]) -> Response:
+        """One that cannot be explained has an error and does not refuse the others."""
+        service.check_version(body.min_version)
+        deadline = service.deadline()
+        results: list[dict[str, Any]] = []
+        for one in body.questions:
+            try:
+                question, answer = await run_in_threadpool(_answered, service, one)
+            except Problem as problem:
+                error = problem.as_dict()
+                results.append(
+                    {"query": _query(one), "answer": one.answer, "paths": [], "error": error}
+                )
+                continue
+            found, version = await service.explain(question, answer, body.paths, deadline)
+            results.append({**found.as_dict(), "version": version})
+        return _json({"results": results})
+
+    @app.post(
+        "/v1/check",
+        response_model=schemas.CheckOut,
+        responses=_problems(404, 409, *_BODY, 503, 504),
+        summary="Check a fact",
+    )
+    @limited(json=True, queued=True)
+    async def check(body: Annotated[schemas.CheckIn, Body()]) -> Response:
+        """How likely a fact is by all other facts, and the paths that support it."""
+        service.check_version(body.min_version)
+        asked = schemas.AnsweredIn(entity=body.head, relation=body.relation, answer=body.tail)
+        question, tail = await run_in_threadpool(_answered, service, asked)
+        found, version = await service.check(question, tail, body.paths)
+        value = found.explanation.as_dict()
+        return _json(
+            {
+                "fact": [found.fact.head, found.fact.relation, found.fact.tail],
+                "known": found.known,
+                "probability": found.fact.probability,
+                "score": found.fact.score,
+                "rank": found.fact.rank,
+                "candidates": found.explanation.graph.num_entities,
+                "paths": value["paths"],
+                "evidence": [list(fact) for fact in found.evidence],
+                "other_tails": list(found.others),
+                "message": value["message"],
+                "version": version,
+            }
+        )
+
+
+async def _asked(
+    service: Service, body: schemas.AnswersIn, queries: Sequence[schemas.QuestionIn]
+) -> list[Question | Problem]:
+    """The queries of a request by ids, with its options; problems for those with unknown names."""
+
+    def find() -> list[Question | Problem]:
+        options = AnswerOptions.among(dict(body))
+        service.check_options(options)
+        return [
+            service.question_or_problem(one.entity, one.relation, one.inverse, options)
+            for one in queries
+        ]
+
+    # The fuzzy search for an unknown name is slow.
+    names = [one.entity for one in queries] + [entity for _, entity in body.types]
+    is_quick = all(service.knows(name) for name in names)
+    return find() if is_quick else await run_in_threadpool(find)
+
+
+class _Lines(StreamingResponse):
+    """A response of JSON values, one per line."""
+
+    media_type = "application/x-ndjson"
+
+
+_LINES: dict[str, Any] = {
+    "description": "a result per line",
+    "content": {_Lines.media_type: {"schema": {"$ref": "#/components/schemas/ResultOut"}}},
+}
+
+
+async def _streamed(service: Service, body: schemas.StreamIn) -> AsyncIterator[bytes]:
+    """The results of many queries as lines, batch by batch; those of a batch on one snapshot."""
+    size = service.settings.batch_size
+    for start in range(0, len(body.questions), size):
+        queries = body.questions[start : start + size]
+        questions = await _asked(service, body, queries)
+        valid = [one for one in questions if isinstance(one, Question)]
+        failure: Problem | None = None
+        answered: list[dict[str, Any]] = []
+        try:
+            answered = await service.predict_patiently(valid) if valid else []
+        except Problem as problem:
+            failure = problem
+        results = iter(answered)
+        for query, one in zip(queries, questions, strict=True):
+            refusal = failure if isinstance(one, Question) else one
+            value = next(results) if refusal is None else _refused(query, refusal)
+            yield _encoded(value) + b"\n"
+
+
+def _answered(service: Service, asked: schemas.AnsweredIn) -> tuple[Question, int]:
+    """A query and the id of its answer; called in a thread, as `Service.entity`."""
+    question = service.question(asked.entity, asked.relation, asked.inverse)
+    return question, service.entity(asked.answer)
+
+
+def _query(asked: schemas.QuestionIn) -> dict[str, str]:
+    mark = INVERSE_MARK if asked.inverse else ""
+    return {"entity": asked.entity, "relation": asked.relation + mark}
+
 
 def _refused(query: schemas.QuestionIn, problem: Problem) -> dict[str, Any]:
     """The result of a query that cannot be answered, among others that can."""
-    mark = INVERSE_MARK if query.inverse else ""
     return {
-        "query": {"entity": query.entity, "relation": query.relation + mark},
+        "query": _query(query),
         "answers": [],
         "subgraph": {"entities": 0, "edges": 0},
         "milliseconds": {},
@@ -177,21 +308,48 @@ def _refused(query: schemas.QuestionIn, problem: Problem) -> dict[str, Any]:
     }
 
 
+Offset = Annotated[
+    int, Query(ge=0, le=2**53, description="number of rows to skip, for further pages")
+]
+
+
 def _add_names(app: FastAPI, service: Service) -> None:
     @app.get(
         "/v1/entities",
         response_model=schemas.EntitiesOut,
         responses=_problems(422),
-        summary="Find entities",
+        summary="Find or list entities",
     )
     @limited()
     async def search_entities(
         search: Annotated[
-            str, Query(max_length=MAX_NAME, description="prefix of the name; similar names follow")
-        ] = "",
-        limit: Annotated[int, Query(ge=1, le=MAX_FOUND)] = 10,
+            str | None,
+            Query(max_length=MAX_NAME, description="prefix of the name; similar names follow"),
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 10,
+        offset: Offset = 0,
     ) -> Response:
-        return _json({"entities": await run_in_threadpool(service.search, search, limit)})
+        """Without `search`, all entities in pages; with it, up to 100 matches, the best first."""
+        if search is None:
+            value = await run_in_threadpool(service.entities, limit, offset)
+            return _json(_labelled(service, value))
+        limit = min(limit, MAX_FOUND)
+        found = await run_in_threadpool(service.search, search, limit)
+        if offset:  # the first page, then all other matches, in one order for pages of this size
+            every = await run_in_threadpool(service.search, search, MAX_FOUND)
+            found = list(dict.fromkeys([*found, *every]))[offset : offset + limit]
+        return _json(_labelled(service, {"entities": found}))
+
+    @app.post(
+        "/v1/labels",
+        response_model=schemas.LabelsOut,
+        responses=_problems(*_BODY),
+        summary="Labels of entities",
+    )
+    @limited(json=True)
+    async def labels(body: Annotated[schemas.LabelsIn, Body()]) -> Response:
+        """The labels of those entities that have one; unknown names are ignored."""
+        return _json({"labels": service.labels_of(body.entities)})
 
     @app.get(
         "/v1/entities/{name:anything}",
@@ -203,10 +361,8 @@ def _add_names(app: FastAPI, service: Service) -> None:
     async def entity_facts(
         request: Request,
         name: Annotated[str, Path(min_length=1, max_length=MAX_NAME)],
-        limit: Annotated[int, Query(ge=1, le=10 * MAX_FOUND)] = 100,
-        offset: Annotated[
-            int, Query(ge=0, le=2**53, description="number of facts to skip, for further pages")
-        ] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+        offset: Offset = 0,
     ) -> Response:
         value = await run_in_threadpool(service.facts_of, name, limit, offset)
         return _tagged(request, value, service.tag(value["version"]))
@@ -219,8 +375,56 @@ def _add_names(app: FastAPI, service: Service) -> None:
     )
     @limited()
     async def relations(request: Request) -> Response:
-        # Relations never change.
-        return _tagged(request, {"relations": list(service.live.relations)}, service.tag(0))
+        value = await run_in_threadpool(service.relations)
+        return _tagged(request, value, service.tag(value["version"]))
+
+    @app.get(
+        "/v1/relations/{name:anything}",
+        response_model=schemas.RelationOut,
+        responses=_problems(404, 422, 503, 504),
+        summary="Statistics of a relation",
+    )
+    @limited(queued=True)
+    async def relation_statistics(
+        name: Annotated[str, Path(min_length=1, max_length=MAX_NAME)],
+    ) -> Response:
+        number = service.relation(name)
+        if number >= len(service.live.relations):
+            raise Problem(404, "statistics are those of the relation itself; omit ⁻¹")
+        found, version = await service.relation_statistics(number)
+        ends = {
+            key: [{"entity": entity, "facts": facts} for entity, facts in rows]
+            for key, rows in (("top_heads", found.top_heads), ("top_tails", found.top_tails))
+        }
+        sizes = {"facts": found.facts, "heads": found.heads, "tails": found.tails}
+        return _json({"relation": found.relation, **sizes, **ends, "version": version})
+
+    @app.post(
+        "/v1/neighbourhood",
+        response_model=schemas.NeighbourhoodOut,
+        responses=_problems(404, *_BODY, 503, 504),
+        summary="The neighbourhood of entities",
+    )
+    @limited(json=True, queued=True)
+    async def neighbourhood(body: Annotated[schemas.NeighbourhoodIn, Body()]) -> Response:
+        """The nearest entities by Personalized PageRank, and the facts between them."""
+        seeds = await run_in_threadpool(lambda: [service.entity(name) for name in body.entities])
+        found, version = await service.neighbourhood(seeds, body.top, MAX_NEAR_FACTS)
+        return _json(
+            {
+                "entities": [{"entity": name, "score": score} for name, score in found.entities],
+                "facts": [list(fact) for fact in found.facts],
+                "omitted_facts": found.omitted,
+                "version": version,
+            }
+        )
+
+
+def _labelled(service: Service, value: dict[str, Any]) -> dict[str, Any]:
+    """A list of entities with their labels, if the service has labels."""
+    if service.labels is None:
+        return value
+    return {**value, "labels": service.labels_of(value["entities"])}
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
@@ -253,12 +457,44 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         """Facts that the graph does not hold are ignored."""
         return await change(body, False)
 
+    @app.post(
+        "/v1/facts/remove",
+        response_model=schemas.RemovedOut,
+        responses=_problems(403, 404, *_BODY, 503, 504),
+        summary="Remove facts, for clients that cannot send a body with DELETE",
+    )
+    @limited(json=True, write=True)
+    async def remove_facts_by_post(body: Annotated[schemas.FactsIn, Body()]) -> Response:
+        """The same as DELETE /v1/facts."""
+        return await change(body, False)
+
+    @app.get(
+        "/v1/changes",
+        response_model=schemas.ChangesOut,
+        responses={**_problems(422), **_NOT_MODIFIED},
+        summary="List the changed facts",
+    )
+    @limited()
+    async def changes(
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+        offset: Offset = 0,
+    ) -> Response:
+        """Each fact that was added or removed, with its latest change, the latest first."""
+        value = await run_in_threadpool(service.history, limit, offset)
+        return _tagged(request, value, service.tag(value["version"]))
+
 
 _READ = ["GET", "HEAD"]
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/healthz", response_model=schemas.HealthOut, summary="Is the process alive?")
+    @app.get(
+        "/v1/healthz",
+        response_model=schemas.HealthOut,
+        responses=_problems(is_open=True),
+        summary="Is the process alive?",
+    )
     @limited(token=False)  # for monitoring
     async def healthz() -> Response:
         return _json({"status": "ok"})
@@ -266,7 +502,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     @app.get(
         "/v1/readyz",
         response_model=schemas.ReadyOut,
-        responses=_problems(503),
+        responses=_problems(503, is_open=True),
         summary="Is the service ready to answer queries?",
     )
     @limited(token=False)
@@ -340,6 +576,10 @@ def _tagged(request: Request, value: Any, tag: str) -> Response:
 
 
 def _json(value: Any) -> Response:
+    return Response(_encoded(value), media_type="application/json")
+
+
+def _encoded(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # A malformed name may hold half a surrogate pair, which must not break the response.
-    return Response(text.encode(errors="replace"), media_type="application/json")
+    return text.encode(errors="replace")

@@ -18,7 +18,13 @@ MAX_NEW_NAME = 1024  # characters of the name of an entity that is added
 MAX_ERRORS = 20  # reported per request
 LARGE_BODY = 1 << 16  # bytes; a larger body is parsed in another thread
 MAX_BODY = 2 << 20  # bytes
-MAX_FOUND = 100  # names per search; ten times as many facts of an entity
+MAX_FOUND = 100  # names per search
+MAX_PAGE = 1000  # facts, entities or changes per page
+MAX_SEEDS = 10  # entities around which a neighbourhood lies
+MAX_NEAR = 1000  # entities of a neighbourhood
+MAX_NEAR_FACTS = 1000  # facts of a neighbourhood
+MAX_OTHERS = 10  # other tails of a checked fact
+MAX_STREAMED = 10_000  # queries per stream
 
 _DECLARED = "oneshot_limits"
 

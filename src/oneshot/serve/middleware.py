@@ -1,7 +1,7 @@
 """Middleware: checks of every request before a route gets it, and headers of every response.
 
-It checks the token, the host name and the size of the body, and it cancels a request whose client
-has disconnected. It is plain ASGI, so that nothing is buffered.
+It checks the token, the host name, the size of the body and the rate of requests, and it cancels a
+request whose client has disconnected. It is plain ASGI, so that nothing is buffered.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import math
 import re
 import secrets
 import time
@@ -23,6 +24,7 @@ from oneshot.serve.engine import Engine
 from oneshot.serve.limits import MAX_BODY, Limits, RouteLimits
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import MEDIA_TYPE, problem_body
+from oneshot.serve.rate_limit import RateLimit
 from oneshot.serve.settings import ServeSettings
 
 access = logging.getLogger("oneshot.access")
@@ -49,7 +51,9 @@ _HEADERS = [
 ]
 
 
-_NAMES = "/v1/entities/"  # followed by a name, which may contain any character
+# Followed by a name, which may contain any character.
+_NAMES = ("/v1/entities/", "/v1/relations/")
+_OUTSIDE = "/outside"  # of the prefix: a path without a route
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(:[0-9]*)?", re.IGNORECASE)
 
 
@@ -66,6 +70,7 @@ class Guard:
     ) -> None:
         self.app, self.limits, self.settings = app, limits, settings
         self.metrics, self.engine = metrics, engine
+        self._rate_limit = RateLimit(settings.rate)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,11 +96,15 @@ class Guard:
                 message["headers"] = headers
             await send(message)
 
+        asked = scope
         try:
+            scope = self._inside(asked)
             refusal = self._refusal(scope)
             if refusal is not None:
                 await body.discard()
-                await answer_problem(sending, *refusal, self.engine.patience)
+                await answer_problem(sending, *refusal)
+            elif scope["path"] == "":  # the prefix without the slash after it
+                await _redirect(sending, f"{self.settings.prefix}/")
             else:
                 await self._passed(scope, body, sending)
                 if not begun:
@@ -108,10 +117,27 @@ class Guard:
             seconds = time.monotonic() - started
             self.metrics.request(route, _method(scope), status, seconds)
             if self.settings.access_log:
-                access.info(_log_line(scope, number, status, seconds))
+                access.info(_log_line(asked, number, status, seconds))
 
-    def _refusal(self, scope: Message) -> tuple[int, str] | None:
-        """The problem for which a request is refused, or None."""
+    def _inside(self, scope: Message) -> Message:
+        """The request with its path below the prefix; other paths are those of no route."""
+        prefix, path = self.settings.prefix, scope["path"]
+        if not prefix:
+            return scope
+        is_inside = path == prefix or path.startswith(f"{prefix}/")
+        return {**scope, "path": path.removeprefix(prefix) if is_inside else _OUTSIDE}
+
+    def _refusal(self, scope: Message) -> tuple[int, str, int] | None:
+        """The problem for which a request is refused, with seconds until a retry, or None."""
+        if self.limits.find(scope["path"] or "/", scope["method"]).token:
+            # Before the token is checked, so that tokens cannot be guessed at a higher rate.
+            wait = self._rate_limit.wait((scope.get("client") or ("",))[0])
+            if wait > 0:
+                return 429, "", math.ceil(wait)
+        refusal = self._invalid(scope)
+        return None if refusal is None else (*refusal, self.engine.patience)
+
+    def _invalid(self, scope: Message) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
         if not _is_accepted(headers.get(b"host", b"").decode("latin-1"), self.settings.hosts):
             return (
@@ -122,7 +148,7 @@ class Guard:
         path = scope["path"]
         if not path.startswith(_NAMES) and not path.isprintable():
             return 400, "the path contains a control character"
-        limits = self.limits.find(path, scope["method"])
+        limits = self.limits.find(path or "/", scope["method"])
         tokens = self._tokens(limits)
         if tokens:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -269,13 +295,19 @@ class _Body:
                     await self.receive()
 
 
+async def _redirect(send: Send, address: str) -> None:
+    headers = [(b"location", address.encode()), (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": 308, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
 async def answer_problem(send: Send, status: int, detail: str, patience: int = 1) -> None:
     """Send a problem as the response; `patience`: seconds after which to retry, if busy."""
     body = problem_body(status, detail)
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if status == 503:
+    if status in (429, 503):
         headers.append((b"retry-after", b"%d" % patience))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -9,14 +9,13 @@ from typing import Any
 
 from fastapi.responses import Response
 
+_SCRIPTS = ("page", "answers", "facts", "drawing", "combobox", "service", "dom")
 PAGE = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
     "reference.css": "text/css; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
-    "drawing.js": "text/javascript; charset=utf-8",
-    "combobox.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
+    **{f"{name}.js": "text/javascript; charset=utf-8" for name in _SCRIPTS},
 }
 
 
@@ -49,11 +48,11 @@ def reference_page(description: dict[str, Any]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(info['title'])}: reference</title>"
-        '<link rel="icon" href="/page/icon.svg"><link rel="stylesheet" href="/page/reference.css">'
+        '<link rel="icon" href="page/icon.svg"><link rel="stylesheet" href="page/reference.css">'
         f"</head><body><header><h1>{escape(info['title'])} {escape(info['version'])}</h1>"
         f"<p>{escape(info.get('description', ''))}</p>"
-        '<p><a href="/">Web page</a> · <a href="/openapi.json">OpenAPI document</a> · '
-        '<a href="/metrics">metrics</a></p></header>'
+        '<p><a href="./">Web page</a> · <a href="openapi.json">OpenAPI document</a> · '
+        '<a href="metrics">metrics</a></p></header>'
         f'<nav aria-label="Routes"><ul>{contents}</ul></nav><main>{body}'
         f'<section><h2 id="shapes">Schemas</h2>{shapes}</section></main></body></html>\n'
     )
@@ -82,7 +81,7 @@ def _route(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any
         example = json.dumps(_example(sent["schema"], schemas), ensure_ascii=False)
         command = f"curl -X {method.upper()} http://127.0.0.1:8000{path} \\\n  "
         command += f"-H 'Content-Type: application/json' \\\n  -d '{example}'"
-        parts.append(f"<p>Body: {_type(sent['schema'])}</p><pre>{escape(command)}</pre>")
+        parts.append(f"<p>Body: {_type(sent['schema'])}</p><pre tabindex=0>{escape(command)}</pre>")
     rows = "".join(
         f"<tr><th scope=row>{status}</th><td>{_media(answer)}</td></tr>"
         for status, answer in route["responses"].items()

@@ -27,6 +27,7 @@ _DETAILS = {
     413: "the request is too large",
     415: "the body must be JSON: send the header Content-Type: application/json",
     422: "the request does not match its schema; see /reference",
+    429: "too many requests from this address; send fewer per second",
     503: "too many connections are open; retry in a moment",
     500: "internal error; the log of the service has the details",
 }
@@ -64,6 +65,22 @@ SCHEMA: dict[str, Any] = {
     },
     "required": ["type", "title", "status"],
 }
+
+
+_ABOUT = {
+    401: "the token is missing or wrong",
+    403: "the service is read-only",
+    404: "unknown name or path",
+    409: "the facts have not reached the version of `min_version`",
+    421: "unknown host name",
+    503: "the service is busy or stopping, or facts cannot be saved; see Retry-After",
+    504: "the request exceeded its time limit",
+}
+
+
+def about_status(status: int) -> str:
+    """What an error status means, for the description of the API."""
+    return _ABOUT.get(status) or _DETAILS[status].partition(";")[0]
 
 
 class Problem(Exception):  # noqa: N818  (its name in RFC 9457)

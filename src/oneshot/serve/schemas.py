@@ -7,9 +7,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from oneshot.serve.limits import (
     MAX_ERRORS,
+    MAX_EXPLAINED,
     MAX_FACTS,
     MAX_NAME,
+    MAX_NEAR,
+    MAX_OTHERS,
+    MAX_PAGE,
     MAX_QUESTIONS,
+    MAX_SEEDS,
+    MAX_STREAMED,
     MAX_TOP,
     MAX_TYPES,
 )
@@ -55,8 +61,7 @@ MinVersion = Annotated[
 ]
 
 
-class PredictIn(Strict):
-    questions: Annotated[list[QuestionIn], Field(min_length=1, max_length=MAX_QUESTIONS)]
+class AnswersIn(Strict):
     top: Annotated[
         int, Field(ge=1, le=MAX_TOP, description="number of answers per query"), WHOLE
     ] = 10
@@ -78,12 +83,44 @@ class PredictIn(Strict):
     min_version: MinVersion = None
 
 
-class ExplainIn(Strict):
-    entity: Name
-    relation: Name
-    inverse: bool = False
+class PredictIn(AnswersIn):
+    questions: Annotated[list[QuestionIn], Field(min_length=1, max_length=MAX_QUESTIONS)]
+
+
+class StreamIn(AnswersIn):
+    questions: Annotated[list[QuestionIn], Field(min_length=1, max_length=MAX_STREAMED)]
+
+
+NumPaths = Annotated[int, Field(ge=1, le=20, description="maximum number of paths"), WHOLE]
+
+
+class AnsweredIn(QuestionIn):
+    """A query with one of its answers."""
+
     answer: Name
-    paths: Annotated[int, Field(ge=1, le=20), WHOLE] = 5
+
+
+class ExplainManyIn(Strict):
+    questions: Annotated[list[AnsweredIn], Field(min_length=1, max_length=MAX_EXPLAINED)]
+    paths: NumPaths = 5
+    min_version: MinVersion = None
+
+
+class CheckIn(Strict):
+    head: Name
+    relation: Name
+    tail: Name
+    paths: NumPaths = 5
+    min_version: MinVersion = None
+
+
+class NeighbourhoodIn(Strict):
+    entities: Annotated[list[Name], Field(min_length=1, max_length=MAX_SEEDS)]
+    top: Annotated[int, Field(ge=1, le=MAX_NEAR, description="number of entities"), WHOLE] = 20
+
+
+class ExplainIn(AnsweredIn):
+    paths: NumPaths = 5
     drawing: Annotated[bool, Field(description="include drawings as SVG")] = False
     min_version: MinVersion = None
 
@@ -187,18 +224,142 @@ class ExplainOut(BaseModel):
     ] = None
 
 
+class ExplainedOut(BaseModel):
+    """The explanation of an answer; without paths and with an error if it is not possible."""
+
+    query: QueryOut
+    answer: str
+    score: float | None = None
+    known: bool | None = None
+    reachable: bool | None = None
+    message: str | None = None
+    paths: list[PathOut]
+    version: Annotated[int | None, Field(description="version of the facts")] = None
+    error: Annotated[
+        dict[str, Any] | None,
+        Field(description="the problem of a query that cannot be explained, as for a request"),
+    ] = None
+
+
+class ExplainManyOut(BaseModel):
+    results: list[ExplainedOut]
+
+
+FactOut = Annotated[list[str], Field(min_length=3, max_length=3)]
+
+
+class CheckOut(BaseModel):
+    """The judgement of a fact; a fact of the graph is hidden while it is judged."""
+
+    fact: FactOut
+    known: Annotated[bool, Field(description="whether the graph contains the fact")]
+    probability: Annotated[
+        float | None, Field(description="probability that the fact holds; null if not calibrated")
+    ]
+    score: Annotated[
+        float, Field(description="logit of the probability; evidence if not calibrated")
+    ]
+    rank: Annotated[
+        float,
+        Field(
+            description="mean rank of the tail among all tails and of the head among all heads, "
+            "other known ones left out; 1 is best"
+        ),
+    ]
+    candidates: Annotated[int, Field(description="number of entities that are ranked")]
+    paths: list[PathOut]
+    evidence: Annotated[list[FactOut], Field(description="the facts of these paths")]
+    other_tails: Annotated[
+        list[str],
+        Field(description=f"up to {MAX_OTHERS} other tails of head and relation in the graph"),
+    ]
+    message: Annotated[str, Field(description="why there are no paths; else empty")]
+    version: Version
+
+
+class NearOut(BaseModel):
+    entity: str
+    score: Annotated[float, Field(description="Personalized PageRank from the given entities")]
+
+
+class NeighbourhoodOut(BaseModel):
+    entities: Annotated[list[NearOut], Field(description="nearest first")]
+    facts: Annotated[list[FactOut], Field(description="facts between these entities")]
+    omitted_facts: Annotated[int, Field(description="number of further facts between them")]
+    version: Version
+
+
+class LabelsIn(Strict):
+    entities: Annotated[list[Name], Field(min_length=1, max_length=MAX_PAGE)]
+
+
+class LabelsOut(BaseModel):
+    labels: Annotated[dict[str, str], Field(description="labels of those that have one")]
+
+
 class EntitiesOut(BaseModel):
     entities: list[str]
+    labels: Annotated[
+        dict[str, str] | None, Field(description="labels of these entities, if there are any")
+    ] = None
+    total: Annotated[
+        int | None, Field(description="number of all entities; absent for a search")
+    ] = None
 
 
 class RelationsOut(BaseModel):
     relations: list[str]
+    counts: Annotated[dict[str, int], Field(description="number of facts of each relation")]
+    labels: Annotated[
+        dict[str, str] | None, Field(description="labels of relations, if there are any")
+    ] = None
+    version: Version
+
+
+class EndOut(BaseModel):
+    entity: str
+    facts: int
+
+
+class RelationOut(BaseModel):
+    relation: str
+    facts: Annotated[int, Field(description="number of facts")]
+    heads: Annotated[int, Field(description="number of different heads")]
+    tails: Annotated[int, Field(description="number of different tails")]
+    top_heads: Annotated[list[EndOut], Field(description="heads of the most facts")]
+    top_tails: Annotated[list[EndOut], Field(description="tails of the most facts")]
+    version: Version
+
+
+class EntityRelationOut(BaseModel):
+    relation: str
+    inverse: Annotated[bool, Field(description="the entity is the tail of these facts")]
+    facts: int
 
 
 class EntityOut(BaseModel):
     entity: str
     facts: list[list[str]]
     total: Annotated[int, Field(description="number of all facts; `facts` lists at most `limit`")]
+    relations: Annotated[
+        list[EntityRelationOut],
+        Field(description="the relations of the entity by the number of facts, most first"),
+    ]
+    version: Version
+
+
+class ChangeOut(BaseModel):
+    fact: FactOut
+    change: Annotated[str, Field(description="added or removed", examples=["added"])]
+    in_base: Annotated[bool, Field(description="whether the graph of the run has the fact")]
+    version: Annotated[int, Field(description="version of the facts since this change")]
+
+
+class ChangesOut(BaseModel):
+    changes: Annotated[
+        list[ChangeOut], Field(description="each fact with its latest change, latest first")
+    ]
+    total: Annotated[int, Field(description="number of all changed facts")]
     version: Version
 
 
@@ -224,3 +385,4 @@ class ReadyOut(BaseModel):
     version: int
     waiting: Annotated[int, Field(description="number of queries in the queue")]
     read_only: Annotated[bool, Field(description="whether facts cannot be changed")]
+    labels: Annotated[bool, Field(description="whether entities have labels")]

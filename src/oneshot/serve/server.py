@@ -52,28 +52,36 @@ def run_server(
     tell: Callable[[str], None] = lambda address: None,
     graph: KnowledgeGraph | None = None,
     app: Callable[[Service], Guard] | None = None,
+    unix_socket: Path | None = None,
 ) -> None:
     """Serve a run until the process gets a stop signal; `tell` is called with the address.
 
     `graph`: another graph than that of the run. `app`: another app than the REST API and the page,
-    with a lifespan.
+    with a lifespan. `unix_socket`: a socket to listen on instead of host and port.
     """
     settings = dataclasses.replace(settings, hosts=(*settings.hosts, host))
-    listener = _listen(host, port)
+    listener = _listen(host, port) if unix_socket is None else _listen_locally(unix_socket)
     try:
         service = Service(run, settings, device, changes, graph)
         service.start()
     except BaseException:
         listener.close()
+        if unix_socket is not None:
+            unix_socket.unlink(missing_ok=True)
         raise
     try:
-        name = f"[{host}]" if ":" in host else host
-        address = f"http://{name}:{listener.getsockname()[1]}"
+        if unix_socket is None:
+            name = f"[{host}]" if ":" in host else host
+            address = f"http://{name}:{listener.getsockname()[1]}{settings.prefix}"
+        else:
+            address = f"unix:{unix_socket}"
         server = _Server(service, lambda: tell(address), app and app(service))
         server.run(sockets=[listener])
     finally:
         service.stop()
         listener.close()
+        if unix_socket is not None:
+            unix_socket.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -93,7 +101,7 @@ def serving(
     try:
         while not ready.wait(0.1) and thread.is_alive():
             pass
-        yield f"http://{host}:{listener.getsockname()[1]}"
+        yield f"http://{host}:{listener.getsockname()[1]}{service.settings.prefix}"
     finally:
         server.should_exit = True
         thread.join()
@@ -220,3 +228,29 @@ def _listen(host: str, port: int) -> socket.socket:
             f"{host}:{port}: cannot listen on this address ({said}); see --host and --port"
         ) from error
     return listener
+
+
+def _listen_locally(path: Path) -> socket.socket:
+    """A listening Unix socket. One that a killed process has left behind is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _is_served(path):
+            path.unlink()
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        said = error.strerror or error
+        raise InputError(
+            f"{path}: cannot listen on this socket ({said}); see --unix-socket"
+        ) from error
+    return listener
+
+
+def _is_served(path: Path) -> bool:
+    """Whether a process listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True

@@ -1,10 +1,12 @@
 """The service: a loaded run, with the operations that the routes call."""
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,14 @@ import torch
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.graph.live.store import StoreError
+from oneshot.graph.live.store import NamedFact, StoreError
+from oneshot.graph.schema import RelationStatistics, relation_statistics
 from oneshot.reasoner.answers import AnswerOptions
+from oneshot.reasoner.check import CheckedFact, check_fact
 from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
+from oneshot.samplers.neighbourhood import neighbourhood
 from oneshot.serve.engine import (
     Answered,
     Engine,
@@ -28,8 +34,9 @@ from oneshot.serve.engine import (
     Sampled,
     Task,
 )
-from oneshot.serve.entity_search import NameSearch
-from oneshot.serve.limits import MAX_EXPLAINED, MAX_NEW_NAME
+from oneshot.serve.entity_search import NameSearch, fold
+from oneshot.serve.labels import Labels, labels_in_file, labels_in_graph
+from oneshot.serve.limits import MAX_EXPLAINED, MAX_NEW_NAME, MAX_OTHERS
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import Problem
 from oneshot.serve.settings import ServeSettings
@@ -37,6 +44,18 @@ from oneshot.serve.settings import ServeSettings
 log = logging.getLogger("oneshot.serve")
 
 _MORE_NAMES = 20  # searched besides those wanted, in case some of them have no facts
+
+
+@dataclass(frozen=True)
+class NearFacts:
+    """A neighbourhood by names: entities with scores, nearest first, and facts between them.
+
+    `omitted`: the number of facts between them that are not listed.
+    """
+
+    entities: list[tuple[str, float]]
+    facts: list[NamedFact]
+    omitted: int
 
 
 class Service:
@@ -68,6 +87,7 @@ class Service:
         self.reasoner.predictor.eval()
         self.reasoner.graph = self.live.graph()
         self.names = NameSearch(self.live.entities, _degrees(base))
+        self.labels = _labels(self.settings, self.reasoner.graph)
         self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
         watched = {
             "queue_length": ("Queries in the queue.", lambda: self.engine.waiting),
@@ -129,11 +149,14 @@ class Service:
     ) -> Question:
         """A query by names; an unknown name raises a problem with the most similar names."""
         number = self.entity(entity)
+        return Question(number, self.relation(relation, inverse), options or AnswerOptions())
+
+    def relation(self, name: str, inverse: bool = False) -> int:
+        """The id of a relation or, with `inverse`, of its inverse."""
         try:
-            label = self.reasoner.relation_id(relation, inverse)
+            return self.reasoner.relation_id(name, inverse)
         except UnknownNameError as error:
             raise Problem(404, str(error), nearest=error.nearest) from error
-        return Question(number, label, options or AnswerOptions())
 
     def question_or_problem(
         self, entity: str, relation: str, inverse: bool, options: AnswerOptions
@@ -181,6 +204,20 @@ class Service:
                 await self._add_paths(value, question, answered, deadline)
             results.append(value)
         return results
+
+    async def predict_patiently(self, questions: Sequence[Question]) -> list[dict[str, Any]]:
+        """As `predict`; while the service is busy, waits instead of refusing the queries."""
+        until = self.deadline()
+        while True:
+            try:
+                return await self.predict(questions, self.deadline())
+            except Problem as problem:
+                pause = self.engine.patience
+                if problem.status != 503 or self._is_refusing or not self.engine.alive:
+                    raise
+                if time.monotonic() + pause > until:
+                    raise
+                await asyncio.sleep(pause)
 
     async def _add_paths(
         self, value: dict[str, Any], question: Question, answered: Answered, deadline: float
@@ -238,6 +275,33 @@ class Service:
             raise self.busy(error) from error
         found: tuple[Result, int] = (await self._waited([future], deadline))[0]
         return found
+
+    async def neighbourhood(
+        self, seeds: Sequence[int], top: int, max_facts: int
+    ) -> tuple[NearFacts, int]:
+        """The neighbourhood of entity ids, with at most `max_facts` facts; and the version."""
+
+        def find(reasoner: Reasoner, _: Callable[[], None]) -> NearFacts:
+            return _near_facts(reasoner.graph, seeds, top, max_facts)
+
+        return await self.run(find, self.deadline())
+
+    async def check(self, question: Question, tail: int, paths: int) -> tuple[CheckedFact, int]:
+        """The judgement of the fact of a query and an answer id; and the version."""
+
+        def find(reasoner: Reasoner, proceed: Callable[[], None]) -> CheckedFact:
+            entity, relation = question.entity, question.relation
+            return check_fact(
+                reasoner, entity, relation, tail, paths=paths, others=MAX_OTHERS, proceed=proceed
+            )
+
+        return await self.run(find, self.deadline())
+
+    async def relation_statistics(self, relation: int) -> tuple[RelationStatistics, int]:
+        """The statistics of a relation id, and the version."""
+        return await self.run(
+            lambda reasoner, _: relation_statistics(reasoner.graph, relation), self.deadline()
+        )
 
     def busy(self, error: OverloadedError) -> Problem:
         """The problem of a full queue."""
@@ -318,8 +382,30 @@ class Service:
         """
         self.live.catch_up()
         found = self.names.search(text, limit + _MORE_NAMES)
+        if self.labels is not None:
+            found = self._with_labelled(found, text, limit)
         found.sort(key=lambda name: name != text and not self._has_facts(name))  # stable
         return found[:limit]
+
+    def _with_labelled(self, found: list[str], text: str, limit: int) -> list[str]:
+        """Entities found by name and by label; prefix matches of either first."""
+        assert self.labels is not None
+        every = dict.fromkeys([*self.labels.search(text, limit + _MORE_NAMES), *found])
+        wanted = fold(text)
+
+        def is_fuzzy(name: str) -> bool:
+            label = self.labels.entities.get(name, name) if self.labels else name
+            return not (fold(label).startswith(wanted) or fold(name).startswith(wanted))
+
+        return sorted(every, key=is_fuzzy)  # stable
+
+    def label(self, name: str) -> str:
+        """The label of an entity, or its name."""
+        return name if self.labels is None else self.labels.entities.get(name, name)
+
+    def labels_of(self, names: Iterable[str]) -> dict[str, str]:
+        """The labels of those entities that have one."""
+        return {} if self.labels is None else self.labels.of(names)
 
     def _has_facts(self, name: str) -> bool:
         number = self.live.entities.get(name)
@@ -336,17 +422,90 @@ class Service:
             "version": version,
             "waiting": self.engine.waiting,
             "read_only": self.settings.read_only,
+            "labels": self.labels is not None,
         }
 
     def facts_of(self, name: str, limit: int, offset: int) -> dict[str, Any]:
         """The facts about an entity as JSON, without the first `offset`."""
-        found, total, version = self.live.facts_of(self.entity(name), limit, offset)
+        entity = self.entity(name)
+        counts, version = self.live.relations_of(entity)
+        found, total, later = self.live.facts_of(entity, limit, offset)
+        while later != version:  # a change has come between the two
+            counts, version = self.live.relations_of(entity)
+            found, total, later = self.live.facts_of(entity, limit, offset)
+        names = list(self.live.relations)
+        most = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
         return {
             "entity": name,
             "facts": [list(self.live.names(fact)) for fact in found],
             "total": total,
+            "relations": [
+                {
+                    "relation": names[number % len(names)],
+                    "inverse": number >= len(names),
+                    "facts": int(counts[number]),
+                }
+                for number in most
+            ],
             "version": version,
         }
+
+    def entities(self, limit: int, offset: int) -> dict[str, Any]:
+        """A page of all entities as JSON, in the order of their ids, which never changes."""
+        self.live.catch_up()
+        total = self.live.num_entities
+        numbers = range(offset, min(offset + limit, total))
+        return {"entities": [self.live.entities[number] for number in numbers], "total": total}
+
+    def relations(self) -> dict[str, Any]:
+        """All relations with the number of their facts as JSON."""
+        counts, version = self.live.relation_counts()
+        names = list(self.live.relations)
+        counted = dict(zip(names, counts.tolist(), strict=True))
+        labels = {} if self.labels is None else {"labels": self.labels.relations}
+        return {"relations": names, "counts": counted, **labels, "version": version}
+
+    def history(self, limit: int, offset: int) -> dict[str, Any]:
+        """The latest changes as JSON, without the first `offset`."""
+        found, total, version = self.live.history(limit, offset)
+        changes = [
+            {
+                "fact": [one.head, one.relation, one.tail],
+                "change": "added" if one.present else "removed",
+                "in_base": one.in_base,
+                "version": one.version,
+            }
+            for one in found
+        ]
+        return {"changes": changes, "total": total, "version": version}
+
+
+def _labels(settings: ServeSettings, graph: KnowledgeGraph) -> Labels | None:
+    """The labels of a graph that the settings name; those of the file come first."""
+    if settings.labels is None and settings.label_relation is None:
+        return None
+    file, relation = settings.labels, settings.label_relation
+    return Labels(
+        graph,
+        itertools.chain(
+            () if file is None else labels_in_file(file),
+            () if relation is None else labels_in_graph(graph, relation),
+        ),
+    )
+
+
+def _near_facts(graph: KnowledgeGraph, seeds: Sequence[int], top: int, max_facts: int) -> NearFacts:
+    distinct = sorted(set(seeds))
+    found = neighbourhood(graph, torch.tensor(distinct), max(top, len(distinct)))
+    ids = found.entities.tolist()
+    score = dict(zip(ids, found.scores.tolist(), strict=True))
+    names = {number: graph.entities[number] for number in ids}
+    facts = sorted(found.facts.tolist(), key=lambda fact: -score[fact[0]] * score[fact[2]])
+    listed = [
+        (names[head], graph.relations[relation], names[tail])
+        for head, relation, tail in facts[:max_facts]
+    ]
+    return NearFacts([(names[one], score[one]) for one in ids], listed, len(facts) - len(listed))
 
 
 def _degrees(graph: Any) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":

@@ -1,6 +1,7 @@
 """Settings of a service."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,9 @@ class ServeSettings:
     and IP addresses, "*" for any. They prevent DNS rebinding: a page of another site must not reach
     the service through a host name of its own. `connections`: connections that may be open at once.
     `access_log`: log every request. `grace`: seconds for open requests to finish when the service
-    stops.
+    stops. `rate`: requests per second and client address, 0 for no limit. `prefix`: the path under
+    which everything is served, such as `/kg`. `labels`: a file with labels of names.
+    `label_relation`: the relation of facts whose tails are labels.
     """
 
     token: str | None = None
@@ -30,3 +33,7 @@ class ServeSettings:
     connections: int = 1000
     grace: float = 10.0
     access_log: bool = False
+    rate: float = 0.0
+    prefix: str = ""
+    labels: Path | None = None
+    label_relation: str | None = None

@@ -177,7 +177,7 @@ def without_some_facts(
     tail = batch.entities[torch.where(is_inverse, source, target)]
     drawn = uniform(seed, number[batch.edge_query], head, relation % num_relations, tail)
     kept = ((drawn > share) | (relation == 2 * num_relations)).nonzero().squeeze(1)
-    return dataclasses.replace(batch, edges=batch.edges[:, kept], edge_query=batch.edge_query[kept])
+    return batch.with_edges(kept)
 
 
 def queries_per_epoch(config: TrainingConfig, num_facts: int) -> int:

@@ -6,15 +6,18 @@ snapshot, is for the single thread that answers queries, and never waits for the
 changes, compaction creates a new base in the background.
 """
 
+import itertools
 import logging
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
@@ -56,6 +59,14 @@ def with_changes(run: Path, graph: KnowledgeGraph, fingerprint: str) -> Knowledg
     return compacted(graph, ids[holds], ids[~holds], entities.settled())
 
 
+class _State(NamedTuple):
+    """The state of a changed fact; `version`: that of the graph since its latest change."""
+
+    present: bool
+    in_base: bool
+    version: int
+
+
 class LiveGraph:
     """The mutable graph of a run.
 
@@ -80,8 +91,9 @@ class LiveGraph:
         self._run, self._fingerprint = run, fingerprint
         self._read_only = read_only
         self._open_store()
-        # All changed facts: whether each is present, and whether the base contains it.
-        self._state: dict[Fact, tuple[bool, bool]] = {}
+        self._state: dict[Fact, _State] = {}  # all changed facts, the latest change last
+        # Facts per relation; counted on demand, and updated with each change since then.
+        self._counts: NDArray[np.int64] | None = None
         self._around: dict[int, dict[Fact, None]] = defaultdict(dict)
         self.entities = GrowingVocabulary(base.entities)
         self._pending: dict[Fact, bool] = {}
@@ -169,26 +181,29 @@ class LiveGraph:
         with self._lock:
             self._catch_up()
             version = self.version
-            changed = {fact: self._state[fact][0] for fact in self._around.get(entity, ())}
+            changed = {fact: self._state[fact].present for fact in self._around.get(entity, ())}
             base, count = self._base, self._base.num_relations
-        found: dict[Fact, None] = {fact: None for fact, holds in changed.items() if holds}
+        found = [fact for fact, holds in changed.items() if holds]
         total = len(found)
+        found = found[offset : offset + limit]
         if entity < base.num_entities:
             edges = base.edges
             row = slice(int(edges.indptr[entity]), int(edges.indptr[entity + 1]))
-            relation = edges.relation[row]
+            source, label = (part[row].numpy() for part in (edges.source, edges.relation))
             # A self-loop is in the row in both directions, but is one fact.
-            once = (relation < count) | (edges.source[row] != entity)
-            total += int(once.sum())
-            ids = np.array(list(changed), np.int64).reshape(-1, 3)
-            total -= int((find_facts(base, ids) >= 0).sum())
-            places = once.nonzero().squeeze(1)[: offset + limit + len(changed)]
-            sources, labels = edges.source[row][places].tolist(), relation[places].tolist()
-            for x, r in zip(sources, labels, strict=True):
-                fact = (x, r, entity) if r < count else (entity, r - count, x)
-                if fact not in changed:
-                    found[fact] = None
-        return list(found)[offset : offset + limit], total, version
+            listed = (label < count) | (source != entity)
+            if changed:
+                # The edges of changed facts; whether they hold is known already.
+                rows = [(x, r) if o == entity else (o, r + count) for x, r, o in changed]
+                keys = source.astype(np.int64) * (2 * count) + label
+                listed &= ~np.isin(keys, [x * 2 * count + r for x, r in rows])
+            places = np.flatnonzero(listed)
+            start = max(offset - total, 0)
+            total += len(places)
+            for place in places[start : start + limit - len(found)].tolist():
+                x, r = int(source[place]), int(label[place])
+                found.append((x, r, entity) if r < count else (entity, r - count, x))
+        return found, total, version
 
     def names(self, fact: Fact) -> NamedFact:
         return self.entities[fact[0]], self.relations[fact[1]], self.entities[fact[2]]
@@ -196,8 +211,66 @@ class LiveGraph:
     def changes(self) -> list[tuple[NamedFact, bool]]:
         """The facts that differ from the run's base graph, and whether each is present."""
         with self._lock:
-            state = list(self._state.items())
-        return [(self.names(fact), holds) for fact, (holds, in_base) in state if holds != in_base]
+            states = list(self._state.items())
+        changed = [(fact, one) for fact, one in states if one.present != one.in_base]
+        return [(self.names(fact), one.present) for fact, one in changed]
+
+    def history(self, limit: int, offset: int = 0) -> tuple[list[Change], int, int]:
+        """At most `limit` changed facts, latest change first; their total number; the version.
+
+        Each fact is listed once, with its latest change. `offset`: the number of facts to skip.
+        """
+        with self._lock:
+            self._catch_up()
+            latest = reversed(self._state.items())
+            found = list(itertools.islice(latest, offset, offset + limit))
+            total, version = len(self._state), self.version
+        return [Change(*self.names(fact), *state) for fact, state in found], total, version
+
+    def relation_counts(self) -> tuple[NDArray[np.int64], int]:
+        """The number of facts of each relation [num_relations], and the version."""
+        while True:
+            with self._lock:
+                self._catch_up()
+                if self._counts is not None:
+                    return self._counts.copy(), self.version
+                base = self._base
+            # Without the lock: this reads all facts of the graph.
+            counts = torch.bincount(base.facts[:, 1], minlength=base.num_relations).numpy()
+            with self._lock:
+                if self._base is not base:  # compacted in the meantime
+                    continue
+                ids = np.array(list(self._since_base), np.int64).reshape(-1, 3)
+                holds = np.array(list(self._since_base.values()), np.int64)
+                stands = (find_facts(base, ids) >= 0).astype(np.int64)
+                self._counts = counts
+                np.add.at(self._counts, ids[:, 1], holds - stands)
+
+    def relations_of(self, entity: int) -> tuple[NDArray[np.int64], int]:
+        """The number of facts of an entity by relation [2 * num_relations], and the version.
+
+        The first half counts facts with the entity as head, the second half as tail.
+        """
+        with self._lock:
+            self._catch_up()
+            version = self.version
+            changed = {fact: self._state[fact].present for fact in self._around.get(entity, ())}
+            base, count = self._base, self._base.num_relations
+        counts = np.zeros(2 * count, np.int64)
+        if entity < base.num_entities:
+            edges = base.edges
+            row = slice(int(edges.indptr[entity]), int(edges.indptr[entity + 1]))
+            # Edges lead to the entity: those of relations make it the tail, inverses the head.
+            counts = torch.bincount(edges.relation[row], minlength=2 * count).numpy()
+            counts = np.concatenate([counts[count:], counts[:count]])
+        ids = np.array(list(changed), np.int64).reshape(-1, 3)
+        difference = np.array(list(changed.values()), np.int64) - (find_facts(base, ids) >= 0)
+        for (head, relation, tail), more in zip(ids.tolist(), difference.tolist(), strict=True):
+            if head == entity:
+                counts[relation] += more
+            if tail == entity:
+                counts[count + relation] += more
+        return counts, version
 
     def close(self) -> None:
         """Close the file; waits for a running compaction."""
@@ -222,7 +295,7 @@ class LiveGraph:
         if self._store is None:
             with self._lock:
                 changes = self._effective(named, present)
-                self._absorb(changes)
+                self._absorb([one._replace(version=self.version + 1) for one in changes])
                 self.version += bool(changes)
                 return len(changes), self.version
         with self._writing:
@@ -251,7 +324,7 @@ class LiveGraph:
         found[known] = find_facts(self._base, ids[known]) >= 0
         changes = []
         for fact, numbers, stands in zip(named, rows, found.tolist(), strict=True):
-            holds, in_base = self._state.get(numbers, (stands, stands))
+            holds, in_base, _ = self._state.get(numbers, _State(stands, stands, 0))
             if holds != present:
                 changes.append(Change(*fact, present, in_base))
         return changes
@@ -264,13 +337,19 @@ class LiveGraph:
     def _absorb(self, changes: Sequence[Change]) -> None:
         """Apply changes in memory; the adjacency is updated by the next `graph`."""
         ids = numbered_facts(changes, self.entities, self.relations)
-        for change, numbers in zip(changes, ids.tolist(), strict=True):
+        numbered = zip(changes, ids.tolist(), strict=True)
+        # Ids are assigned in the order of first occurrence; states are kept in that of versions.
+        for change, numbers in sorted(numbered, key=lambda one: one[0].version):
             fact: Fact = tuple(numbers)
-            held = self._state.get(fact, (change.in_base,))[0]
-            self._state[fact] = (change.present, change.in_base)
+            state = self._state.pop(fact, None)
+            held = change.in_base if state is None else state.present
+            self._state[fact] = _State(change.present, change.in_base, change.version)
             if held == change.present:
                 continue
-            self.num_facts += 1 if change.present else -1
+            more = 1 if change.present else -1
+            self.num_facts += more
+            if self._counts is not None:
+                self._counts[fact[1]] += more
             self._around[fact[0]][fact] = None
             self._around[fact[2]][fact] = None
             for pending in (self._pending, self._since_base, self._since_compaction):

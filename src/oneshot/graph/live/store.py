@@ -56,13 +56,17 @@ class StoreError(InputError):
 
 
 class Change(NamedTuple):
-    """A fact by name, whether it is present, and whether it is in the run's base graph."""
+    """A fact by name, whether it is present, and whether it is in the run's base graph.
+
+    `version`: that of the graph since the change; 0 before it is stored.
+    """
 
     head: str
     relation: str
     tail: str
     present: bool
     in_base: bool
+    version: int = 0
 
 
 class FactStore:
@@ -134,10 +138,10 @@ class FactStore:
             try:
                 version = self._version()
                 rows = self._rows(
-                    f"SELECT {_COLUMNS} FROM changes WHERE version > ? ORDER BY id", since
+                    f"SELECT {_COLUMNS}, version FROM changes WHERE version > ? ORDER BY id", since
                 )
                 if since == 0:
-                    self._check(version, rows)
+                    self._check(version, [row[:-1] for row in rows])
             finally:
                 self._reader.execute("COMMIT")
             return version, [_change(row) for row in rows]
@@ -185,7 +189,8 @@ class FactStore:
         if checksum is None:  # nothing has been written yet
             checksum = _sum_of(self._writer.execute(f"SELECT {_COLUMNS} FROM changes"))
         find = f"SELECT {_COLUMNS} FROM changes WHERE head = ? AND relation = ? AND tail = ?"
-        for *fact, present, in_base in changes:
+        for head, relation, tail, present, in_base, _ in changes:
+            fact = (head, relation, tail)
             old = self._writer.execute(find, fact).fetchall()
             new = (*fact, int(present), old[0][4] if old else int(in_base))
             checksum ^= _sum_of([*old, new])
@@ -231,13 +236,15 @@ class FactStore:
 
 def _change(row: tuple[Any, ...]) -> Change:
     """A row as a change; SQLite stores values of any type in any column."""
-    *names, present, in_base = row
+    *names, present, in_base, version = row
     if not all(isinstance(name, str) and name for name in names):
         raise TypeError("a name is not text")
     if present not in (0, 1) or in_base not in (0, 1):
         raise ValueError("a change is neither an addition nor a removal")
+    if not isinstance(version, int) or not 0 <= version <= _LAST_VERSION:
+        raise ValueError("the version of a change is not a version")
     head, relation, tail = names
-    return Change(head, relation, tail, bool(present), bool(in_base))
+    return Change(head, relation, tail, bool(present), bool(in_base), version)
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:

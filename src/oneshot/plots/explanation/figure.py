@@ -5,6 +5,7 @@ entities and of their distances from the query entity.
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from oneshot.plots.explanation.graph import draw_neighbourhood, relation_styles
@@ -64,18 +65,26 @@ def png(explanation: Explanation, path: Path) -> None:
     save_png(draw(explanation), path)
 
 
-def page_svg(explanation: Explanation) -> tuple[str, list[str]]:
-    """The paths with their neighbourhood, and each chart, as SVGs for a page."""
-    graph, bottom, width = _graph(explanation, _PAGE_TOP)
+def page_svg(
+    explanation: Explanation, label: Callable[[str], str] = lambda name: name
+) -> tuple[str, list[str]]:
+    """The paths with their neighbourhood, and each chart, as SVGs for a page.
+
+    `label`: the text that is drawn for an entity.
+    """
+    graph, bottom, width = _graph(explanation, _PAGE_TOP, label)
     legend, bottom = _legend(explanation, bottom, width)
     charts = [
         Drawing(
             _PAGE_CHART,
             24 + _CHART_HEIGHT,
-            f"{what} of the entities in the subgraph of {explanation.entity}",
-            bars(explanation, 10, 24, _PAGE_CHART - 20),
+            f"{what} of the entities in the subgraph of {label(explanation.entity)}",
+            bars,
         )
-        for what, bars in (("Degrees", _degree_bars), ("Distances", _distance_bars))
+        for what, bars in (
+            ("Degrees", _degree_bars(explanation, 10, 24, _PAGE_CHART - 20)),
+            ("Distances", _distance_bars(explanation, 10, 24, _PAGE_CHART - 20, label)),
+        )
     ]
     drawing = Drawing(width, bottom, _description(explanation), graph + legend)
     return as_svg(drawing, embedded=True), [as_svg(chart, embedded=True) for chart in charts]
@@ -95,7 +104,9 @@ def _description(explanation: Explanation) -> str:
     return f"Why {explanation.answer} answers ({explanation.entity}, {explanation.relation}, ?)"
 
 
-def _graph(explanation: Explanation, top: float) -> tuple[list[Shape], float, float]:
+def _graph(
+    explanation: Explanation, top: float, label: Callable[[str], str] = lambda name: name
+) -> tuple[list[Shape], float, float]:
     """Entities and edges from `top` down; the y below them, and the width of the drawing."""
     layout = lay_out(explanation)
     gap = max(_GAP, (_LEAST_WIDTH - 2 * _MARGIN) / (layout.columns + 0.2))
@@ -103,7 +114,7 @@ def _graph(explanation: Explanation, top: float) -> tuple[list[Shape], float, fl
         place: (_MARGIN + gap * (column + 0.5), top + layout.height[place])
         for place, column in layout.column.items()
     }
-    shapes = draw_neighbourhood(explanation, layout, places, gap)
+    shapes = draw_neighbourhood(explanation, layout, places, gap, label)
     return shapes, top + layout.total_height + 56, 2 * _MARGIN + gap * layout.columns
 
 
@@ -204,14 +215,20 @@ def _degree_bars(explanation: Explanation, left: float, top: float, room: float)
     return _bars(title, degrees, left, top, room, log=True)
 
 
-def _distance_bars(explanation: Explanation, left: float, top: float, room: float) -> list[Shape]:
+def _distance_bars(
+    explanation: Explanation,
+    left: float,
+    top: float,
+    room: float,
+    label: Callable[[str], str] = lambda name: name,
+) -> list[Shape]:
     batch = explanation.batch
     distances: dict[str, int] = {}
     for distance in sorted(hops(batch, explanation.source).tolist()):
-        label = "no path" if distance == batch.num_entities else str(min(distance, 9))
-        label = "9+" if label == "9" else label
-        distances[label] = distances.get(label, 0) + 1
-    title = f"distance from {shortened(explanation.entity, 12, room / 2, True)}"
+        text = "no path" if distance == batch.num_entities else str(min(distance, 9))
+        text = "9+" if text == "9" else text
+        distances[text] = distances.get(text, 0) + 1
+    title = f"distance from {shortened(label(explanation.entity), 12, room / 2, True)}"
     return _bars(title, distances, left, top, room, log=False)
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from oneshot.plots.explanation.layout import Layout
@@ -46,16 +46,23 @@ def relation_styles(explanation: Explanation) -> dict[int, Style]:
 
 
 def draw_neighbourhood(
-    explanation: Explanation, layout: Layout, places: dict[int, Point], gap: float
+    explanation: Explanation,
+    layout: Layout,
+    places: dict[int, Point],
+    gap: float,
+    label: Callable[[str], str] = lambda name: name,
 ) -> list[Shape]:
-    """The entities at their positions and the edges between them, in drawing order."""
+    """The entities at their positions and the edges between them, in drawing order.
+
+    `label`: the text that is drawn for an entity.
+    """
     graph, batch = explanation.graph, explanation.batch
 
     def name(entity: int) -> str:
         return graph.entities[int(batch.entities[entity])]
 
     def fact(x: int, relation: int, o: int) -> str:
-        return f"{name(x)} —{graph.relation_name(relation)}→ {name(o)}"
+        return f"{label(name(x))} —{graph.relation_name(relation)}→ {label(name(o))}"
 
     below: list[Shape] = []
     for (x, o), relations in layout.facts.items():
@@ -64,9 +71,10 @@ def draw_neighbourhood(
     entities: list[Shape] = []
     covered: dict[int, Corners] = {}
     for place, centre in places.items():
-        title = f"{name(place)}\ndegree {int(batch.degree[place]):,} in the whole graph"
+        text = label(name(place))
+        title = f"{text}\ndegree {int(batch.degree[place]):,} in the whole graph"
         shapes, covered[place] = _entity(
-            explanation, place in layout.on_path, place, centre, name(place), title, gap
+            explanation, place in layout.on_path, place, centre, name(place), text, title, gap
         )
         entities += shapes
     edges: list[Shape] = []
@@ -105,13 +113,14 @@ def _entity(
     entity: int,
     centre: Point,
     name: str,
+    label: str,
     title: str,
     gap: float,
 ) -> tuple[list[Shape], Corners]:
-    """One entity with its name, and the corners of their bounding box."""
+    """One entity with its label, and the corners of their bounding box."""
     x, y = centre
     if entity in (explanation.source, explanation.target):
-        text = shortened(name, 13, gap - 44, True)
+        text = shortened(label, 13, gap - 44, True)
         half = text_width(text, 13, True) / 2 + 13
         colour = QUERY if entity == explanation.source else ANSWER
         role = "query" if entity == explanation.source else "answer"
@@ -121,13 +130,13 @@ def _entity(
             Text((x, y + 28), role, 10.5, colour, "middle", True, halo=True),
         ], ((x - half, y - 15), (x + half, y + 31))
     if on_path:
-        text = shortened(name, 12, gap - 24, True)
+        text = shortened(label, 12, gap - 24, True)
         half = text_width(text, 12, True) / 2
         return [
             Circle(centre, 8, "#ffffff", INK, title, entity=name),
             Text((x, y + 23), text, 12, INK, "middle", True, halo=True, title=title, entity=name),
         ], ((x - half, y - 9), (x + half, y + 27))
-    text = shortened(name, 10, gap - 30)
+    text = shortened(label, 10, gap - 30)
     half = text_width(text, 10) / 2
     return [
         Circle(centre, 3.5, FAINT, GREY, title, entity=name),

@@ -7,14 +7,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from oneshot.serve.limits import MAX_NAME
+from oneshot.serve.limits import MAX_NAME, MAX_OTHERS, MAX_SEEDS
 from oneshot.serve.schemas import WHOLE, Name, Strict, Version
 
 MAX_ROWS = 100  # answers, relations, or entities of a result
-MAX_SEEDS = 10  # entities around which a neighbourhood lies
 MAX_SHOWN_FACTS = 300  # of a neighbourhood
 MAX_PATHS = 10
-MAX_OTHERS = 10  # other tails of a checked fact
 
 Entity = Annotated[Name, Field(description="exact name of an entity; find_entity finds names")]
 Relation = Annotated[Name, Field(description="exact name of a relation; list_relations lists them")]

@@ -4,18 +4,14 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.schema import RelationSummary, relation_summaries
 from oneshot.reasoner.answers import AnswerOptions
-from oneshot.reasoner.check import CheckedFact, check_fact
 from oneshot.reasoner.explanation import Path
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.reasoner.relations import RelationAnswer, relations_between
-from oneshot.samplers.neighbourhood import neighbourhood
 from oneshot.serve.mcp import schemas
 from oneshot.serve.service import Service
 
@@ -174,12 +170,16 @@ class Tools:
 
     async def neighbourhood(self, asked: schemas.NeighbourhoodIn) -> schemas.NeighbourhoodOut:
         seeds = await self._entities(asked.entities)
-
-        def find(reasoner: Reasoner, _: Callable[[], None]) -> schemas.NeighbourhoodOut:
-            return _neighbourhood(reasoner.graph, seeds, asked.top)
-
-        result, version = await self.service.run(find, self.service.deadline())
-        return result.model_copy(update={"version": version})
+        found, version = await self.service.neighbourhood(seeds, asked.top, schemas.MAX_SHOWN_FACTS)
+        return schemas.NeighbourhoodOut(
+            entities=[
+                schemas.NearEntity(entity=name, score=round(score, 6))
+                for name, score in found.entities
+            ],
+            facts=[fact_text(*fact) for fact in found.facts],
+            omitted_facts=found.omitted,
+            version=version,
+        )
 
     async def predict(self, asked: schemas.PredictIn) -> schemas.PredictOut:
         options = AnswerOptions(top=asked.top, exclude_known=asked.exclude_known)
@@ -259,19 +259,7 @@ class Tools:
             )
         )
 
-        def find(reasoner: Reasoner, proceed: Callable[[], None]) -> tuple[CheckedFact, int]:
-            found = check_fact(
-                reasoner,
-                question.entity,
-                question.relation,
-                tail,
-                paths=asked.paths,
-                others=schemas.MAX_OTHERS,
-                proceed=proceed,
-            )
-            return found, reasoner.graph.num_entities
-
-        (found, candidates), version = await self.service.run(find, self.service.deadline())
+        found, version = await self.service.check(question, tail, asked.paths)
         assert found.fact.rank is not None
         return schemas.CheckFactOut(
             fact=fact_text(found.fact.head, found.fact.relation, found.fact.tail),
@@ -279,7 +267,7 @@ class Tools:
             probability=_rounded(found.fact.probability),
             score=round(found.fact.score, _DIGITS),
             rank=found.fact.rank,
-            candidates=candidates,
+            candidates=found.explanation.graph.num_entities,
             paths=_paths(found.explanation.paths),
             evidence=[fact_text(*fact) for fact in found.evidence],
             other_tails=list(found.others),
@@ -312,31 +300,6 @@ class Tools:
 def fact_text(head: str, relation: str, tail: str) -> str:
     """A fact as text, in the notation of paths."""
     return f"{head} —{relation}→ {tail}"
-
-
-def _neighbourhood(
-    graph: KnowledgeGraph, seeds: Sequence[int], top: int
-) -> schemas.NeighbourhoodOut:
-    """The neighbourhood of entities by names, without version; near facts if there are many."""
-    distinct = sorted(set(seeds))
-    found = neighbourhood(graph, torch.tensor(distinct), max(top, len(distinct)))
-    ids, scores = found.entities.tolist(), found.scores.tolist()
-    names = {number: graph.entities[number] for number in ids}
-    score = dict(zip(ids, scores, strict=True))
-    facts = sorted(found.facts.tolist(), key=lambda fact: -score[fact[0]] * score[fact[2]])
-    shown = facts[: schemas.MAX_SHOWN_FACTS]
-    return schemas.NeighbourhoodOut(
-        entities=[
-            schemas.NearEntity(entity=names[number], score=round(score[number], 6))
-            for number in ids
-        ],
-        facts=[
-            fact_text(names[head], graph.relations[relation], names[tail])
-            for head, relation, tail in shown
-        ],
-        omitted_facts=len(facts) - len(shown),
-        version=0,
-    )
 
 
 def _relations(found: Sequence[RelationSummary]) -> list[schemas.RelationOut]:

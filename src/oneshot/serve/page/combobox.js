@@ -1,4 +1,5 @@
-// A text field with suggestions, following the ARIA combobox pattern with a listbox.
+// A text field with suggestions, following the ARIA combobox pattern with a listbox. A suggestion is
+// a name, or a name with the text that is shown for it and a note.
 
 let count = 0;
 
@@ -47,13 +48,20 @@ export function suggest(input, find, { delay = 120 } = {}) {
   };
 
   const show = (names) => {
-    list.replaceChildren(...names.map((name, number) => {
+    list.replaceChildren(...names.map((one, number) => {
+      const { name, text = name, note = "" } = typeof one === "string" ? { name: one } : one;
       const option = document.createElement("li");
       option.id = `${list.id}-${number}`;
       option.setAttribute("role", "option");
       option.setAttribute("aria-selected", "false");
       option.dir = "auto";
-      option.textContent = name;
+      option.dataset.name = name;
+      option.textContent = text;
+      if (note) {
+        const aside = document.createElement("small");
+        aside.textContent = note;
+        option.append(" ", aside);
+      }
       // Keep the focus in the field: losing it would close the list.
       option.addEventListener("pointerdown", (event) => event.preventDefault());
       option.addEventListener("click", () => take(name));
@@ -89,7 +97,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
       close();
     } else if (event.key === "Enter" && !list.hidden && chosen >= 0) {
       event.preventDefault();
-      take(list.children[chosen].textContent);
+      take(list.children[chosen].dataset.name);
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
       if (list.hidden || shown !== input.value) {

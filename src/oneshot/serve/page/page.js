@@ -1,63 +1,19 @@
 // The page: sends questions to the service, shows the answers, and keeps the question in the URL.
 
+import { body, FIRST, forgetTimes, larger, showAnswers, showTimes } from "./answers.js";
 import { suggest } from "./combobox.js";
-import { draw } from "./drawing.js";
+import { $, DIGITS, element, fileName, plural } from "./dom.js";
+import { draw, Drawing } from "./drawing.js";
+import { check, Facts, namesOfPaths, pathInWords } from "./facts.js";
+import { call, labelOf, learn, name, remember, useLabels } from "./service.js";
 
-const $ = (id) => document.getElementById(id);
-const DIGITS = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
-const SCORE = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const TITLE = document.title;
+const EXAMPLES = 4;
 let relations = [];
-let readOnly = false;
+let counts = {};
 let asking = 0; // number of the latest question; responses to older ones are discarded
-
-class Refusal extends Error {
-  constructor(problem) {
-    const errors = (problem.errors || []).map((error) => error.detail);
-    super([problem.detail || problem.title, ...errors].join("; "));
-    this.status = problem.status;
-  }
-}
-
-async function call(path, body, method = "POST") {
-  const headers = {};
-  const token = sessionStorage.getItem("token");
-  if (token) headers.Authorization = `Bearer ${token}`;
-  if (body) headers["Content-Type"] = "application/json";
-  const options = body ? { method, headers, body: JSON.stringify(body) } : { headers };
-  let response;
-  try {
-    response = await fetch(path, options);
-  } catch {
-    throw new Refusal({ title: "The service cannot be reached." });
-  }
-  let value;
-  try {
-    value = await response.json();
-  } catch { // not from the service, for example from a proxy
-    throw new Refusal({ title: `The response is not from the service (${response.status}).` });
-  }
-  if (!response.ok) {
-    if (response.status === 401) {
-      $("token-form").hidden = false;
-      $("token").focus();
-    }
-    throw new Refusal(value);
-  }
-  return value;
-}
-
-function element(tag, content, attributes = {}) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value);
-  }
-  made.append(...[content].flat());
-  return made;
-}
-
-// A name, isolated from the text around it: it may be written from right to left.
-function name(text) { return element("bdi", text); }
+let shown = null; // the question whose answers are shown, with its result
+let before = null; // the same before a change
 
 function showStatus(text) { $("status").textContent = text; }
 function showError(error, where = $("problem")) {
@@ -65,24 +21,48 @@ function showError(error, where = $("problem")) {
   where.textContent = error.message;
 }
 
+const facts = new Facts({ walk, changed, failed: showError });
+const drawing = new Drawing($("drawing"), {
+  walk, failed: (error) => showError(error, $("why-problem")),
+});
+
 // The question is part of the URL: it can be linked to, and the back button works.
 
 function address(question) {
   const values = { entity: question.entity, relation: question.relation };
   if (question.inverse) values.inverse = "1";
   if (question.excludeKnown) values.new = "1";
+  if (question.top && question.top !== FIRST) values.top = question.top;
+  if (question.minProbability) values.min = question.minProbability;
+  if (question.typeRelation && question.typeEntity) {
+    values.with = question.typeRelation;
+    values.to = question.typeEntity;
+  }
+  if (question.why) values.why = question.why;
   return `#${new URLSearchParams(values)}`;
 }
 
 function fromAddress() {
   const values = new URLSearchParams(location.hash.slice(1));
   if (!values.get("entity")) return null;
+  const number = (key, most) => Math.min(Math.max(Number(values.get(key)) || 0, 0), most);
   return {
     entity: values.get("entity"),
     relation: values.get("relation") || "",
     inverse: values.get("inverse") === "1",
     excludeKnown: values.get("new") === "1",
+    top: Math.round(number("top", 1000)) || FIRST,
+    minProbability: number("min", 100),
+    typeRelation: values.get("with") || "",
+    typeEntity: values.get("to") || "",
+    why: values.get("why") || "",
   };
+}
+
+function factFromAddress() {
+  const values = new URLSearchParams(location.hash.slice(1));
+  const fact = ["head", "label", "tail"].map((key) => values.get(key) || "");
+  return fact.every(Boolean) ? fact : null;
 }
 
 function fromForm() {
@@ -91,13 +71,51 @@ function fromForm() {
     relation: $("relation").value,
     inverse: $("inverse").checked,
     excludeKnown: $("exclude-known").checked,
+    top: FIRST,
+    minProbability: Number($("min-probability").value) || 0,
+    typeRelation: $("type-relation").value,
+    typeEntity: $("type-entity").value,
+    why: "",
   };
 }
+
+function fill(question) {
+  $("entity").value = question.entity;
+  $("relation").value = question.relation;
+  $("inverse").checked = question.inverse;
+  $("exclude-known").checked = question.excludeKnown;
+  $("min-probability").value = question.minProbability || "";
+  $("type-relation").value = question.typeRelation;
+  $("type-entity").value = question.typeEntity;
+  if (question.minProbability || question.typeRelation) $("filters").open = true;
+  $("head").value = question.entity;
+}
+
+const key = (question) => address({ ...question, why: "" });
 
 function go(question) {
   const target = address(question);
   if (location.hash === target) ask(question);
   else location.hash = target; // the hashchange event asks
+}
+
+function route() {
+  const question = fromAddress();
+  const fact = factFromAddress();
+  if (question) {
+    if (shown && question.why && key(question) === key(shown.question)) {
+      why(question, question.why, ++asking);
+    } else if (shown && key(question) === key(shown.question) && shown.result.answers.length) {
+      why(question, shown.result.answers[0].entity, ++asking); // back from an explanation
+    } else {
+      ask(question);
+    }
+  } else if (fact) {
+    ["head", "label", "tail"].forEach((id, number) => { $(id).value = fact[number]; });
+    checkFact(fact);
+  } else {
+    document.title = TITLE;
+  }
 }
 
 let focusAnswers = false; // whether what had the focus is about to be replaced
@@ -111,66 +129,47 @@ function walk(entity) {
 
 async function ask(question) {
   const number = ++asking;
-  $("entity").value = question.entity;
-  $("relation").value = question.relation;
-  $("inverse").checked = question.inverse;
-  $("exclude-known").checked = question.excludeKnown;
-  $("head").value = question.entity;
+  fill(question);
+  $("examples").hidden = true;
   $("problem").textContent = "";
-  showFacts(question.entity, number);
+  const around = facts.show(question.entity);
   if (!question.relation) {
+    document.title = `${labelOf(question.entity)} · oneshot`;
+    await around;
     $("relation").focus();
     return;
   }
+  document.title = titleOf(question);
+  showStatistics();
   showStatus("Asking …");
   try {
-    const { entity, relation, inverse } = question;
-    const { results: [result] } = await call("/v1/predict", {
-      questions: [{ entity, relation, inverse }],
-      top: 10,
-      exclude_known: question.excludeKnown,
-    });
+    const { results: [result] } = await call("v1/predict", body(question));
+    await learn([question.entity, ...result.answers.map((one) => one.entity)]);
     if (number !== asking) return;
-    showAnswers(question, result);
+    document.title = titleOf(question);
+    const old = before && before.key === key(question) && before.result.version !== result.version
+      ? before.result : null;
+    if (!old) before = null; // it belongs to another question
+    shown = { question, result };
+    forgetTimes();
+    showStatus(showAnswers(question, result, old, (answer) => go({ ...question, why: answer })));
     if (focusAnswers) $("answers-title").focus();
     focusAnswers = false;
     $("why").hidden = true; // it belongs to the previous question
-    if (result.answers.length) await why(question, result.answers[0].entity, number);
+    const explained = question.why || result.answers[0]?.entity;
+    if (explained) await why(question, explained, number);
   } catch (error) {
     if (number !== asking) return;
+    shown = null;
     $("answers-card").hidden = $("why").hidden = true; // they belong to the previous question
     showError(error);
   }
 }
 
-function showAnswers(question, result) {
-  const { answers, subgraph, milliseconds, query } = result;
-  $("answers-card").hidden = false;
-  $("answers-title").replaceChildren("(", name(query.entity), ", ", name(query.relation), ", ?)");
-  $("answers").tBodies[0].replaceChildren(...answers.map((answer, number) => {
-    const { entity, score, probability, known } = answer;
-    // A fact of the graph holds, whatever the predictor would expect without it.
-    const chance = known || probability === null ? "" : [
-      element("meter", "", { value: probability, "aria-hidden": "true" }),
-      ` ${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)}%`,
-    ];
-    const open = element("button", name(entity), {
-      type: "button", class: "link", onclick: () => why(question, entity, ++asking),
-    });
-    const mark = known ? element("span", "known", { class: "known" }) : "";
-    return element("tr", [
-      element("td", String(number + 1)), element("td", open),
-      element("td", SCORE.format(score)), element("td", chance), element("td", mark),
-    ], { "data-answer": entity });
-  }));
-  const steps = Object.entries(milliseconds).filter(([step]) => step !== "batch");
-  $("times").replaceChildren(...steps.map(([step, value]) => element("div", [
-    element("dt", step), element("dd", `${DIGITS.format(value)} ms`),
-  ])));
-  const found = answers.length === 1 ? "1 answer" : `${answers.length} answers`;
-  const size = `from ${DIGITS.format(subgraph.entities)} entities and ` +
-    `${DIGITS.format(subgraph.edges)} edges`;
-  showStatus(result.message ? `No answer: ${result.message}` : `${found} ${size}.`);
+function titleOf({ entity, relation, inverse }) {
+  const known = labelOf(entity);
+  const between = labelOf(relation);
+  return `${inverse ? `(?, ${between}, ${known})` : `(${known}, ${between}, ?)`} · oneshot`;
 }
 
 async function why(question, answer, number) {
@@ -182,27 +181,28 @@ async function why(question, answer, number) {
   $("why-title").replaceChildren("Why ", name(answer), "?");
   $("why-problem").textContent = "";
   for (const id of ["paths", "drawing", "charts"]) $(id).replaceChildren();
+  if (question.why) document.title = `Why ${labelOf(answer)}? ${titleOf(question)}`;
+  else document.title = titleOf(question);
   try {
     const { entity, relation, inverse } = question;
-    const explanation = await call("/v1/explain", {
+    const explanation = await call("v1/explain", {
       entity, relation, inverse, answer, drawing: true,
     });
+    await learn([answer, ...namesOfPaths(explanation.paths)]);
     if (number !== asking) return;
+    $("why-title").replaceChildren("Why ", name(answer), "?");
     $("paths").replaceChildren(...explanation.paths.map(pathInWords));
     if (!explanation.paths.length) $("paths").replaceChildren(element("li", explanation.message));
-    draw($("drawing"), explanation.drawing, walk);
+    const entities = [...explanation.drawing.matchAll(/data-entity="([^"]*)"/g)].length;
+    if (entities) await learnDrawn(explanation.drawing);
+    if (number !== asking) return;
+    drawing.show(explanation.drawing);
     $("charts").replaceChildren(...explanation.charts.map((chart) => {
       const container = element("div", "");
-      draw(container, chart, walk);
+      draw(container, chart);
       return container;
     }));
-    for (const [step, value] of Object.entries(explanation.milliseconds)) {
-      [...$("times").children].filter((row) => row.firstChild.textContent === step)
-        .forEach((row) => row.remove());
-      $("times").append(element("div", [
-        element("dt", step), element("dd", `${DIGITS.format(value)} ms`),
-      ]));
-    }
+    showTimes(explanation.milliseconds);
   } catch (error) {
     if (number === asking) showError(error, $("why-problem"));
   } finally {
@@ -210,143 +210,219 @@ async function why(question, answer, number) {
   }
 }
 
-function pathInWords(path) {
-  const words = [name(path.steps[0].source)];
-  for (const step of path.steps) words.push(" —", name(step.relation), "→ ", name(step.target));
-  const more = path.parallel ? `, ${path.parallel} more by parallel facts` : "";
-  const note = path.known ? ", the known fact itself" : "";
-  const figures = `weight ${SCORE.format(path.weight)}, score without it ` +
-    `${SCORE.format(path.score_without)}${more}${note}`;
-  return element("li", [...words, " ", element("small", figures)]);
+// The labels of the entities of a drawing, for screen readers.
+async function learnDrawn(text) {
+  const parsed = new DOMParser().parseFromString(text, "image/svg+xml");
+  await learn([...parsed.querySelectorAll("[data-entity]")].map((one) => one.dataset.entity));
 }
 
-// Facts about an entity, and changes to them.
-
-async function showFacts(entity, number) {
-  try {
-    const around = await call(`/v1/entities/${encodeURIComponent(entity)}?limit=50`);
-    if (number !== asking) return;
-    $("around").hidden = false;
-    const shown = around.facts.length < around.total ? `${around.facts.length} of ` : "";
-    $("facts-title").replaceChildren("Facts about ", name(entity), ` (${shown}${around.total})`);
-    $("facts").replaceChildren(...around.facts.map((fact) => factLine(fact, entity)));
-  } catch (error) {
-    if (number !== asking) return;
-    $("around").hidden = true;
-    if (error.status !== 404) showError(error);
-  }
-}
-
-function factLine(fact, entity) {
-  const [head, relation, tail] = fact;
-  const link = (which) => which === entity ? name(which) : element("button", name(which), {
-    type: "button", class: "link", onclick: () => walk(which),
-  });
-  const remove = element("button", "×", {
-    type: "button", class: "small", "aria-label": `Remove ${head}, ${relation}, ${tail}`,
-    onclick: () => change([fact], "DELETE"),
-  });
-  const words = element("span", [link(head), " —", name(relation), "→ ", link(tail)]);
-  return element("li", readOnly ? [words] : [words, remove]);
-}
-
-async function change(facts, method) {
-  $("problem").textContent = "";
-  $("add-problem").textContent = "";
-  $("added").replaceChildren();
-  try {
-    const done = await call("/v1/facts", { facts }, method);
-    const outcome = method === "DELETE" ? "Removed" : done.added ? "Added" : "Already known";
-    const words = facts[0].flatMap((part, number) => number ? [", ", name(part)] : [name(part)]);
-    $("added").replaceChildren(`${outcome}: `, ...words, ".");
-    if (done.added || done.removed) {
-      const opposite = method === "DELETE" ? "POST" : "DELETE";
-      $("added").append(" ", element("button", "Undo", {
-        type: "button", class: "small", onclick: () => change(facts, opposite),
-      }));
-    }
-    call("/v1/readyz").then(count, () => {}); // in the background
-  } catch (error) {
-    showError(error, $("add-problem"));
-    return false;
-  }
+// What is shown after a change of facts.
+async function changed(some, method) {
+  call("v1/readyz").then(count, () => {}); // in the background
+  call("v1/relations").then((found) => { counts = found.counts; }, () => {});
   const question = fromForm();
-  if (question.entity && (method === "DELETE" || facts[0].includes(question.entity))) ask(question);
-  return true;
+  if (shown && key(shown.question) === key({ ...question, top: shown.question.top })) {
+    before = { key: key(shown.question), result: shown.result };
+    await ask(shown.question);
+  } else if (method === "POST") {
+    // Ask about the head of the new fact, with the current relation or else that of the fact.
+    go({ ...question, entity: some[0][0], relation: question.relation || some[0][1] });
+  } else if (question.entity) {
+    await facts.show(question.entity);
+  }
 }
 
-// Event handlers.
+async function checkFact(fact) {
+  $("add-problem").textContent = "";
+  $("checked").replaceChildren("Checking …");
+  try {
+    $("checked").replaceChildren(...await check(fact));
+    document.title = `${fact.map(labelOf).join(", ")}? · oneshot`;
+  } catch (error) {
+    $("checked").replaceChildren();
+    showError(error, $("add-problem"));
+  }
+}
+
+// Statistics of the relation, read when they are opened.
+
+let described = "";
+
+async function showStatistics() {
+  const relation = $("relation").value.replace(/⁻¹$/, "");
+  const details = $("statistics");
+  details.hidden = !relations.includes(relation);
+  if (details.hidden || !details.open || described === relation) return;
+  described = relation;
+  const problem = details.querySelector(".problem");
+  problem.textContent = "";
+  try {
+    const found = await call(`v1/relations/${encodeURIComponent(relation)}`);
+    const ends = [...found.top_heads, ...found.top_tails].map((one) => one.entity);
+    await learn(ends);
+    if (described !== relation) return;
+    const list = (rows) => rows.flatMap((one, at) => [
+      ...(at ? [", "] : []), name(one.entity), ` (${DIGITS.format(one.facts)})`]);
+    const rows = [
+      ["relation", [name(relation)]],
+      ["facts", [DIGITS.format(found.facts)]],
+      ["different heads", [DIGITS.format(found.heads)]],
+      ["different tails", [DIGITS.format(found.tails)]],
+      ["most frequent heads", list(found.top_heads)],
+      ["most frequent tails", list(found.top_tails)],
+    ];
+    details.querySelector("dl").replaceChildren(...rows.map(([term, value]) => element("div", [
+      element("dt", term), element("dd", value)])));
+  } catch (error) {
+    described = "";
+    showError(error, problem);
+  }
+}
+
+// Example questions on the empty page: entities with many facts, each with another relation.
+async function showExamples() {
+  const { entities } = await call("v1/entities?search=&limit=8");
+  const around = await Promise.all(entities.map((entity) => (
+    call(`v1/entities/${encodeURIComponent(entity)}?limit=1`))));
+  const examples = new Map();
+  for (const { entity, relations: own } of around) {
+    const other = own.find((one) => !examples.has(one.relation));
+    if (other && examples.size < EXAMPLES) {
+      examples.set(other.relation, { entity, relation: other.relation, inverse: other.inverse });
+    }
+  }
+  await learn(entities);
+  $("examples").querySelector("ul").replaceChildren(...[...examples.values()].map((one) => {
+    const words = [name(one.entity), ", ", name(one.relation), ", ?"];
+    return element("li", element("a", ["(", ...(one.inverse ? words.reverse() : words), ")"], {
+      href: address(one),
+    }));
+  }));
+  $("examples").hidden = examples.size === 0 || location.hash.length > 1;
+}
+
+// Suggestions.
 
 const findEntities = async (text) => {
   const query = new URLSearchParams({ search: text, limit: "10" });
-  return (await call(`/v1/entities?${query}`)).entities;
+  const found = await call(`v1/entities?${query}`);
+  remember(found.labels);
+  return found.entities.map((one) => (labelOf(one) === one
+    ? one : { name: one, text: labelOf(one), note: one }));
 };
-const findRelations = async (text) => {
+// Relations of the entity first, then those with the most facts.
+const findRelations = (ofEntity) => async (text) => {
   const wanted = text.toLowerCase();
-  const begins = relations.filter((name) => name.toLowerCase().startsWith(wanted));
-  const holds = relations.filter(
-    (name) => !begins.includes(name) && name.toLowerCase().includes(wanted));
-  return [...begins, ...holds].slice(0, 50);
+  const own = new Map();
+  if (ofEntity && facts.entity === $("entity").value) {
+    for (const one of facts.relations) {
+      own.set(one.relation, (own.get(one.relation) || 0) + one.facts);
+    }
+  }
+  const words = (one) => [one.toLowerCase(), labelOf(one).toLowerCase()];
+  const rank = (one) => {
+    const begins = words(one).some((word) => word.startsWith(wanted));
+    return [begins ? 0 : 1, -(own.get(one) || 0), -(counts[one] || 0)];
+  };
+  const ranked = relations.filter((one) => words(one).some((word) => word.includes(wanted)))
+    .map((one) => ({ one, rank: rank(one) }));
+  ranked.sort((a, b) => a.rank[0] - b.rank[0] || a.rank[1] - b.rank[1] || a.rank[2] - b.rank[2]);
+  return ranked.slice(0, 50).map(({ one }) => ({
+    name: one,
+    text: labelOf(one),
+    note: [labelOf(one) === one ? "" : one, own.has(one)
+      ? `${DIGITS.format(own.get(one))} here, ${plural(counts[one] || 0, "fact")}`
+      : plural(counts[one] || 0, "fact")].filter(Boolean).join(", "),
+  }));
 };
 
-for (const id of ["entity", "head", "tail"]) suggest($(id), findEntities);
-for (const id of ["relation", "label"]) suggest($(id), findRelations, { delay: 0 });
+for (const id of ["entity", "head", "tail", "type-entity"]) suggest($(id), findEntities);
+for (const id of ["relation", "label", "type-relation"]) {
+  suggest($(id), findRelations(id === "relation"), { delay: 0 });
+}
 
 // The name that a text stands for: itself, or the only suggestion that begins with it.
 async function completed(text, find) {
-  const found = await find(text);
-  if (!text || found.includes(text)) return text;
+  const found = (await find(text)).map((one) => (typeof one === "string" ? { name: one } : one));
+  if (!text || found.some((one) => one.name === text)) return text;
   const plain = text.toLowerCase();
-  const begins = found.filter((one) => one.toLowerCase().startsWith(plain));
-  return begins.length === 1 ? begins[0] : text;
+  const begins = found.filter((one) => one.name.toLowerCase().startsWith(plain) ||
+    one.text?.toLowerCase().startsWith(plain));
+  return begins.length === 1 ? begins[0].name : text;
 }
+
+// Event handlers.
 
 $("ask").addEventListener("submit", async (event) => {
   event.preventDefault();
   const question = fromForm();
   try {
     question.entity = await completed(question.entity, findEntities);
-    question.relation = await completed(question.relation, findRelations);
+    question.relation = await completed(question.relation, findRelations(true));
   } catch (error) {
     showError(error);
     return;
   }
   go(question);
 });
+// The relations that fit an entity are needed when the relation is chosen.
+$("entity").addEventListener("chosen", () => facts.show($("entity").value));
+$("relation").addEventListener("chosen", showStatistics);
+$("statistics").addEventListener("toggle", showStatistics);
 $("add").addEventListener("submit", async (event) => {
   event.preventDefault();
   const fact = [$("head").value, $("label").value, $("tail").value];
-  if (!(await change([fact], "POST"))) return;
-  $("tail").value = "";
-  // Ask about the head of the new fact, with the current relation or else that of the fact.
-  go({ ...fromForm(), entity: fact[0], relation: $("relation").value || fact[1] });
+  if (event.submitter?.id !== "add-fact") {
+    const [head, label, tail] = fact;
+    const target = `#${new URLSearchParams({ head, label, tail })}`;
+    if (location.hash === target) checkFact(fact);
+    else location.hash = target;
+    return;
+  }
+  $("checked").replaceChildren();
+  if (await facts.change([fact], "POST")) $("tail").value = "";
 });
+$("more").addEventListener("click", () => {
+  focusAnswers = true; // the button may be hidden then
+  go(larger(shown.question));
+});
+$("zoom-in").addEventListener("click", () => drawing.zoom(1.3));
+$("zoom-out").addEventListener("click", () => drawing.zoom(1 / 1.3));
+$("zoom-reset").addEventListener("click", () => drawing.reset());
+$("expand").addEventListener("click", () => {
+  drawing.expands = !drawing.expands;
+  $("expand").setAttribute("aria-pressed", String(drawing.expands));
+});
+const drawn = () => `why ${$("why-title").textContent.slice(4, -1)}`;
+$("save-svg").addEventListener("click", () => drawing.saveSvg(fileName(drawn(), "svg")));
+$("save-png").addEventListener("click", () => drawing.savePng(fileName(drawn(), "png")));
+$("drawing").addEventListener("keydown", (event) => drawing.regionKey(event));
 $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem("token", $("token").value);
   $("token-form").hidden = true;
   start();
 });
-window.addEventListener("hashchange", () => {
-  const question = fromAddress();
-  if (question) ask(question);
-});
+window.addEventListener("hashchange", route);
 
 function count(state) {
-  $("about").textContent = `${DIGITS.format(state.entities)} entities, ` +
-    `${DIGITS.format(state.relations)} relations, ${DIGITS.format(state.facts)} facts.`;
+  $("about").textContent = `${plural(state.entities, "entity", "entities")}, ` +
+    `${plural(state.relations, "relation")}, ${plural(state.facts, "fact")}.`;
 }
 
 async function start() {
   $("problem").textContent = "";
   try {
-    relations = (await call("/v1/relations")).relations;
-    const state = await call("/v1/readyz");
-    readOnly = state.read_only;
-    $("add-card").hidden = readOnly;
+    const found = await call("v1/relations");
+    ({ relations, counts } = found);
+    const state = await call("v1/readyz");
+    useLabels(state.labels, found.labels);
+    facts.readOnly = state.read_only;
+    $("add-fact").hidden = state.read_only;
     count(state);
-    const question = fromAddress();
-    if (question) ask(question);
+    facts.showChanges();
+    route();
+    if (location.hash.length <= 1) await showExamples();
   } catch (error) {
     showError(error);
   }

@@ -1,0 +1,52 @@
+// Elements, numbers and files.
+
+export const $ = (id) => document.getElementById(id);
+
+export const DIGITS = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+export const SCORE = new Intl.NumberFormat(
+  "en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+
+export function percent(probability) {
+  return `${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)}%`;
+}
+
+export function plural(count, one, many = `${one}s`) {
+  return `${DIGITS.format(count)} ${count === 1 ? one : many}`;
+}
+
+export function element(tag, content, attributes = {}) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value);
+  }
+  made.append(...[content].flat());
+  return made;
+}
+
+export function button(content, onclick, attributes = {}) {
+  return element("button", content, { type: "button", class: "small", onclick, ...attributes });
+}
+
+// Offer a text or a blob as a file.
+export function save(content, file, type = "text/plain") {
+  const blob = content instanceof Blob ? content : new Blob([content], { type });
+  const link = element("a", "", { href: URL.createObjectURL(blob), download: file });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+// Rows as CSV. A cell that a spreadsheet would take for a formula is marked as text.
+export function csv(rows) {
+  const cell = (value) => {
+    let text = String(value ?? "");
+    if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
+}
+
+// A file name from a text.
+export function fileName(text, ending) {
+  return `${text.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 80)}.${ending}`;
+}

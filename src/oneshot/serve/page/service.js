@@ -1,0 +1,87 @@
+// Calls of the service, and the labels of its entities and relations.
+
+import { $, element } from "./dom.js";
+
+export class Refusal extends Error {
+  constructor(problem) {
+    const errors = (problem.errors || []).map((error) => error.detail);
+    super([problem.detail || problem.title, ...errors].join("; "));
+    this.status = problem.status;
+  }
+}
+
+export async function call(path, body, method = "POST") {
+  const headers = {};
+  const token = sessionStorage.getItem("token");
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (body) headers["Content-Type"] = "application/json";
+  const options = body ? { method, headers, body: JSON.stringify(body) } : { headers };
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch {
+    throw new Refusal({ title: "The service cannot be reached." });
+  }
+  let value;
+  try {
+    value = await response.json();
+  } catch { // not from the service, for example from a proxy
+    throw new Refusal({ title: `The response is not from the service (${response.status}).` });
+  }
+  if (!response.ok) {
+    if (response.status === 401) {
+      $("token-form").hidden = false;
+      $("token").focus();
+    }
+    throw new Refusal(value);
+  }
+  return value;
+}
+
+// A request as a command for a shell; a token is not part of it.
+export function curl(path, body) {
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const parts = [`curl -s ${quoted(new URL(path, document.baseURI).href)}`];
+  if (sessionStorage.getItem("token")) parts.push('-H "Authorization: Bearer $ONESHOT_TOKEN"');
+  parts.push("-H 'Content-Type: application/json'", `-d ${quoted(JSON.stringify(body))}`);
+  return parts.join(" \\\n  ");
+}
+
+// Labels: what is shown for a name that is an id. The service may have none.
+
+let hasLabels = false;
+const labels = new Map();
+
+export function useLabels(given, more = {}) {
+  hasLabels = given;
+  remember(more);
+}
+
+export function remember(more = {}) {
+  for (const [name, label] of Object.entries(more)) labels.set(name, label);
+}
+
+// Fetch the labels of entities before they are shown.
+export async function learn(entities) {
+  if (!hasLabels) return;
+  const unknown = [...new Set(entities)].filter((one) => one && !labels.has(one));
+  for (let start = 0; start < unknown.length; start += 1000) {
+    const some = unknown.slice(start, start + 1000);
+    const found = (await call("v1/labels", { entities: some })).labels;
+    for (const one of some) labels.set(one, found[one] ?? one);
+  }
+}
+
+const INVERSE = "⁻¹";
+
+export function labelOf(text) {
+  if (labels.has(text)) return labels.get(text);
+  const plain = text.endsWith(INVERSE) ? text.slice(0, -INVERSE.length) : text;
+  return labels.has(plain) ? labels.get(plain) + text.slice(plain.length) : text;
+}
+
+// A name, isolated from the text around it: it may be written from right to left.
+export function name(text) {
+  const label = labelOf(text);
+  return element("bdi", label, label === text ? {} : { title: text });
+}

@@ -1,0 +1,377 @@
+"""Tests of what the page offers beyond questions and answers, in a real browser."""
+
+import csv
+import io
+import json
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.browser import PHONE, ask, settled, watched
+from tests.support.services import request, saved_run
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed (the extra `browser`)"
+)
+from oneshot.serve.server import serving  # noqa: E402
+from oneshot.serve.service import Service  # noqa: E402
+from oneshot.serve.settings import ServeSettings  # noqa: E402
+
+expect = sync_api.expect
+
+
+def saved_file(page: Any, name: str) -> tuple[str, bytes]:
+    """The name and the content of the file that a button saves."""
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=name, exact=True).click()
+    download = waiting.value
+    return download.suggested_filename, Path(download.path()).read_bytes()
+
+
+def test_examples_lead_to_answers(page: Any) -> None:
+    examples = page.locator("#examples a")
+    expect(examples.first).to_be_visible()
+    assert examples.count() == 3  # one per relation
+    assert page.title() == "oneshot: ask the graph"
+    examples.first.click()
+    settled(page)
+    expect(page.locator("#examples")).to_be_hidden()
+    page.go_back()
+    expect(page).to_have_title("oneshot: ask the graph")
+
+
+def test_links_to_questions_and_explanations(page: Any, url: str) -> None:
+    ask(page, "link 12", "after")
+    settled(page)
+    expect(page).to_have_title("(link 12, after, ?) · oneshot")
+    page.locator("#answers tbody tr").nth(2).get_by_role("button").click()
+    answer = page.locator("#answers tbody tr").nth(2).get_attribute("data-answer")
+    expect(page).to_have_title(f"Why {answer}? (link 12, after, ?) · oneshot")
+    settled(page)
+    link = page.url
+    # The same in a new tab, and back to the question.
+    other = page.context.new_page()
+    other.goto(link)
+    expect(other.locator("#why-title")).to_have_text(f"Why {answer}?")
+    settled(other)
+    expect(other.locator("tr[aria-current=true]")).to_have_attribute("data-answer", str(answer))
+    other.close()
+    page.go_back()
+    expect(page).to_have_title("(link 12, after, ?) · oneshot")
+    first = page.locator("#answers tbody tr").first.get_attribute("data-answer")
+    expect(page.locator("#why-title")).to_have_text(f"Why {first}?")
+
+
+def test_more_answers_and_filters(page: Any, url: str) -> None:
+    ask(page, "link 12", "after")
+    rows = page.locator("#answers tbody tr")
+    expect(rows).to_have_count(10)
+    expect(page.locator("#find")).to_be_hidden()
+    page.get_by_role("button", name="More answers").click()
+    expect(rows).to_have_count(14)  # all others of the subgraph
+    expect(page.get_by_role("button", name="More answers")).to_be_hidden()
+    assert "top=30" in page.url
+    page.get_by_label("Find in the answers").fill("LINK 1")
+    shown = [row.get_attribute("data-answer") for row in rows.all() if row.is_visible()]
+    assert shown
+    assert all(str(name).startswith("link 1") for name in shown)
+    # By probability and by type, on the service.
+    page.locator("#filters summary").click()
+    page.get_by_label("Minimum probability in %").fill("99.9")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.locator("#status")).to_contain_text("0 answers")
+    page.get_by_label("Minimum probability in %").fill("")
+    page.locator("#type-relation").fill("next")
+    page.locator("#type-entity").fill("link 14")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_have_attribute("data-answer", "link 13")
+    page.reload()
+    expect(rows).to_have_count(1)
+    expect(page.locator("#type-entity")).to_have_value("link 14")
+
+
+def test_fitting_relations_come_first_with_their_counts(page: Any, url: str) -> None:
+    facts = [["newcomer", "before", f"link {n}"] for n in range(3)]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.get_by_label("Entity", exact=True).fill("newcomer")
+    page.get_by_role("option", name="newcomer", exact=True).click()
+    expect(page.locator("#facts li")).to_have_count(3)
+    page.locator("#relation").focus()
+    options = page.locator("#relation + [role=listbox] [role=option]")
+    expect(options.first).to_contain_text("before 3 here")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#relation")).to_have_value("before")
+    page.locator("#statistics summary").click()
+    expect(page.locator("#statistics dl")).to_contain_text("different heads")
+    expect(page.locator("#statistics dl")).to_contain_text("newcomer (3)")
+
+
+def test_facts_in_pages(page: Any, url: str) -> None:
+    facts = [[f"n{n:03}", "next", "hub"] for n in range(120)]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.goto(f"{url}/#entity=hub&relation=next")
+    expect(page.locator("#facts-title")).to_have_text("Facts about hub (120)")
+    seen: list[str] = []
+    for rows, part in ((50, "1–50 of 120"), (50, "51–100 of 120"), (20, "101–120 of 120")):
+        expect(page.locator("#facts-pages")).to_contain_text(part)
+        expect(page.locator("#facts li")).to_have_count(rows)
+        seen += page.locator("#facts li span").all_inner_texts()
+        if rows == 50:
+            page.get_by_role("button", name="Next facts").click()
+    assert len(set(seen)) == 120
+    expect(page.get_by_role("button", name="Next facts")).to_be_disabled()
+    page.get_by_role("button", name="Previous facts").click()
+    expect(page.locator("#facts-pages")).to_contain_text("51–100 of 120")
+
+
+def test_changes_are_listed_undone_and_compared(page: Any, url: str) -> None:
+    ask(page, "link 12", "after")
+    settled(page)
+    expect(page.locator("#changes-card")).to_be_hidden()
+    expect(page.locator("#answers th.before")).to_be_hidden()
+    page.get_by_role("button", name="Remove link 12, next, link 13").click()
+    expect(page.locator("#changes-title")).to_have_text("Changes (1 fact)")
+    expect(page.locator("#changes li")).to_contain_text("removed, version 1")
+    # The same question before and after.
+    expect(page.locator("#answers th.before")).to_be_visible()
+    expect(page.locator("#compared")).to_contain_text(
+        "Compared with version 0 of the facts; this is version 1."
+    )
+    cells = page.locator("#answers td.before").all_inner_texts()
+    assert len(cells) == 10
+    assert all(cell in ("new", "same") or cell[0] == "#" for cell in cells)
+    page.get_by_role("button", name="Undo: removed link 12, next, link 13").click()
+    expect(page.locator("#changes li")).to_contain_text("added, version 2, as at first")
+    expect(page.locator("#changes li button")).to_have_count(0)
+    facts = request(f"{url}/v1/entities/link%2012").json["facts"]
+    assert ["link 12", "next", "link 13"] in facts
+    # Another question is not compared.
+    ask(page, "link 5", "after")
+    expect(page.locator("#answers-title")).to_have_text("(link 5, after, ?)")
+    expect(page.locator("#answers th.before")).to_be_hidden()
+
+
+def test_the_focus_stays_after_a_change_by_keyboard(page: Any, url: str) -> None:
+    ask(page, "link 12", "after")
+    settled(page)
+    page.get_by_role("button", name="Remove link 12, next, link 13").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Undo", exact=True)).to_be_focused()
+    settled(page)
+    page.get_by_role("button", name="Undo: removed link 12, next, link 13").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#changes li")).to_contain_text("as at first")
+    expect(page.get_by_role("button", name="Undo", exact=True)).to_be_focused()
+    page.get_by_role("button", name="More answers").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#answers-title")).to_be_focused()
+
+
+def test_many_changes_in_pages(page: Any, url: str) -> None:
+    facts = [[f"n{n:02}", "next", "link 1"] for n in range(23)]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.reload()
+    expect(page.locator("#changes-title")).to_have_text("Changes (23 facts)")
+    expect(page.locator("#changes li")).to_have_count(10)
+    page.get_by_role("button", name="Next changes").focus()
+    for _ in range(2):  # the focus stays on the button
+        page.keyboard.press("Enter")
+        expect(page.locator("#changes li").first).to_be_visible()
+        page.wait_for_timeout(100)
+    expect(page.locator("#changes li")).to_have_count(3)
+    expect(page.get_by_role("button", name="Previous changes")).to_be_focused()
+
+
+def test_is_this_fact_so(page: Any, url: str) -> None:
+    ask(page, "link 3", "next")
+    settled(page)
+    page.locator("#label").fill("next")
+    page.locator("#tail").fill("link 4")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Check the fact").click()
+    checked = page.locator("#checked")
+    expect(checked).to_contain_text("In the graphyes")
+    expect(checked).to_contain_text("of 30")
+    expect(checked.locator("li").first).to_contain_text("link 3")
+    expect(page).to_have_title("link 3, next, link 4? · oneshot")
+    page.reload()  # the URL has the fact
+    expect(checked).to_contain_text("In the graphyes")
+    page.locator("#tail").fill("lnik 9")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Check the fact").click()
+    expect(page.locator("#add-problem")).to_contain_text("unknown entity 'lnik 9'")
+    expect(checked).to_have_text("")
+
+
+def test_answers_are_saved_and_asked_again_by_curl(page: Any, url: str) -> None:
+    name = '=1+1,"quoted"'  # a formula, for a spreadsheet
+    facts = [["link 2", "next", name], [name, "next", "it's"]]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    ask(page, "link 2", "next")
+    settled(page)
+    file, content = saved_file(page, "CSV")
+    assert file == "link-2-next.csv"
+    rows = list(csv.DictReader(io.StringIO(content.decode())))
+    assert len(rows) == 10
+    assert rows[0].keys() == {
+        *("entity", "relation", "rank", "answer", "score", "probability", "known")
+    }
+    assert f"'{name}" in [row["answer"] for row in rows]
+    _, content = saved_file(page, "JSON")
+    result = json.loads(content)
+    assert result["answers"][0]["entity"] == rows[0]["answer"].lstrip("'")
+    page.goto(f"{url}/#entity=it%27s&relation=next&inverse=1")
+    expect(page.locator("#answers-title")).to_have_text("(it's, next⁻¹, ?)")
+    settled(page)
+    page.get_by_role("button", name="curl").click()
+    command = page.get_by_label("Command for a shell").input_value()
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    answers = json.loads(done.stdout)["results"][0]["answers"]
+    assert len(answers) == page.locator("#answers tbody tr").count()
+
+
+def test_the_drawing_is_saved(page: Any) -> None:
+    ask(page, "link 12", "after")
+    settled(page)
+    page.get_by_role("button", name="Zoom in").click()
+    file, content = saved_file(page, "SVG")
+    assert file.startswith("why-link-")
+    root = ElementTree.fromstring(content)
+    assert root.attrib["viewBox"].startswith("0 0 ")  # the whole drawing
+    assert b"link 12" in content
+    _, image = saved_file(page, "PNG")
+    assert image[:8] == b"\x89PNG\r\n\x1a\n"
+    width = int.from_bytes(image[16:20], "big")
+    assert width == pytest.approx(2 * float(root.attrib["width"]), abs=1)
+    assert len(image) > 10_000
+
+
+def view(page: Any) -> list[float]:
+    box = page.locator("#drawing > svg").get_attribute("viewBox")
+    return [float(part) for part in str(box).split()]
+
+
+def test_the_drawing_is_moved_and_enlarged(page: Any) -> None:
+    page.set_viewport_size({"width": 1280, "height": 1400})
+    ask(page, "link 12", "after")
+    settled(page)
+    whole = view(page)
+    page.get_by_role("button", name="Zoom in").click()
+    page.get_by_role("button", name="Zoom in").click()
+    near = view(page)
+    assert near[2] == pytest.approx(whole[2] / 1.69)
+    # By dragging, which selects no entity.
+    before = page.url
+    box = page.locator("#drawing > svg").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 60, y - 40, steps=4)
+    page.mouse.up()
+    moved = view(page)
+    assert moved[0] > near[0]
+    assert moved[1] > near[1]
+    assert page.url == before
+    # By the keyboard.
+    page.locator("#drawing").focus()
+    page.keyboard.press("ArrowLeft")
+    assert view(page)[0] < moved[0]
+    page.keyboard.press("+")
+    assert view(page)[2] < moved[2]
+    page.keyboard.press("0")
+    assert view(page) == whole
+    page.keyboard.press("-")
+    assert view(page) == whole
+    # By the wheel.
+    page.mouse.move(x, y)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_function("document.querySelector('#drawing > svg').classList.contains('zoomed')")
+    page.get_by_role("button", name="Whole drawing").click()
+    assert view(page) == whole
+
+
+def test_entities_of_the_drawing_are_expanded(page: Any, url: str) -> None:
+    facts = [[f"leaf {n}", "next", "link 12"] for n in range(40)]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    ask(page, "link 12", "after")
+    settled(page)
+    before = page.url
+    drawn = page.locator("#drawing g.expanded")
+    page.locator("#drawing g[role=button][data-entity='link 12']").focus()
+    page.keyboard.press("e")
+    expect(drawn).to_have_count(8)
+    assert page.url == before
+    names = [one.get_attribute("data-entity") for one in drawn.all()]
+    assert len(set(names)) == 8
+    # With the mouse, after the button is pressed; otherwise a click leads on.
+    button = page.get_by_role("button", name="Expand on selection")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    page.locator("#drawing g[aria-hidden][data-entity='link 12']").click()
+    expect(drawn).to_have_count(16)
+    button.click()
+    name = drawn.first.get_attribute("data-entity")
+    drawn.first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#answers-title")).to_have_text(f"({name}, after, ?)")
+
+
+def test_labels_are_shown_for_ids(browser: Any, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.tsv"
+    names = [f"link {n}\tStation {n}" for n in range(12)]
+    labels.write_text("\n".join([*names, "next\tis followed by"]))
+    service = Service(saved_run(tmp_path / "run", 12), ServeSettings(labels=labels))
+    with serving(service) as url, watched(browser, url) as page:
+        page.goto(url)
+        page.get_by_label("Entity", exact=True).fill("station 4")
+        page.get_by_role("option", name="Station 4 link 4").click()
+        expect(page.get_by_label("Entity", exact=True)).to_have_value("link 4")
+        page.locator("#relation").fill("is fol")
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Ask", exact=True).click()
+        expect(page.locator("#answers-title")).to_have_text("(Station 4, is followed by, ?)")
+        expect(page).to_have_title("(Station 4, is followed by, ?) · oneshot")
+        settled(page)
+        expect(page.locator("#paths li").first).to_contain_text("Station 4")
+        expect(page.locator("#facts li").first).to_contain_text("Station")
+        expect(page.locator("#drawing g[role=button]").first).to_have_attribute(
+            "aria-label", "Station 4"
+        )
+        assert "link" not in page.locator("#answers tbody").inner_text()
+
+
+def test_it_works_below_a_prefix(browser: Any, tmp_path: Path) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(prefix="/kg"))
+    with serving(service) as url, watched(browser, url) as page:
+        page.goto(url)
+        ask(page, "link 1", "next")
+        settled(page)
+        page.get_by_role("link", name="API reference").click()
+        expect(page.get_by_role("heading", name="GET /v1/changes")).to_be_visible()
+
+
+def test_everything_fits_a_phone(page: Any, url: str) -> None:
+    page.set_viewport_size(PHONE)
+    long = "a very long name of an entity that has to be broken " * 3
+    facts = [[long, "next", "link 5"], ["link 5", "next", long.replace(" ", "")]]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.goto(f"{url}/#head=link+5&label=next&tail=link+6")
+    page.reload()
+    expect(page.locator("#checked")).to_contain_text("In the graphyes")
+    ask(page, "link 5", "next")
+    settled(page)
+    page.get_by_role("button", name="More answers").click()
+    page.locator("#filters summary").click()
+    page.locator("#statistics summary").click()
+    expect(page.locator("#statistics dl")).to_contain_text("different heads")
+    expect(page.locator("#changes li").first).to_be_visible()
+    settled(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
