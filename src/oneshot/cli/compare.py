@@ -25,8 +25,9 @@ PeersOption = Annotated[
     typer.Option(
         "--with",
         metavar="NAME,...",
-        help="Methods to compare with: frequency, nbfnet, redgnn, drum, transe, distmult, "
-        "complex, rotate, quate, conve, pairre, triplere, autosf, compgcn, rgcn, nodepiece.",
+        help="Methods to compare with: frequency, complex-n3, nbfnet, redgnn, drum, transe, "
+        "distmult, complex, rotate, quate, conve, pairre, triplere, autosf, compgcn, rgcn, "
+        "nodepiece.",
     ),
 ]
 ConfigOption = Annotated[

@@ -10,12 +10,14 @@ from oneshot.config import Config, read_config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.experiments.baselines.peers import (
+    FACTORS,
     FREQUENCY,
     OURS,
     TITLES,
     WHOLE_GRAPH,
     check_packages,
     find_peer,
+    measure_factors,
     measure_frequency,
     megabytes,
     whole_graph_config,
@@ -128,6 +130,10 @@ def _measure(bench: Comparison, name: str) -> Figures:
     inductive = name == OURS or name in WHOLE_GRAPH
     if name == FREQUENCY:
         found = measure_frequency(bench.data)
+    elif name == FACTORS:
+        found = measure_factors(
+            bench.data, bench.device, dim=bench.dim, seed=bench.seed, minutes=bench.minutes_each
+        )
     elif name in RECIPES:
         limits = (bench.max_epochs, bench.minutes_each)
         found = bench.measure_peer(name, bench.data, bench.dim, *limits)

@@ -270,7 +270,8 @@ class TrainingJob:
             "best_epoch": state.best_epoch,
             "seconds": state.seconds,
             "peak_gpu_megabytes": _peak_gpu_megabytes(self.device),
-            "parameters": trainer.predictor.num_parameters,
+            "parameters": trainer.predictor.num_parameters
+            + (factors.num_parameters if factors is not None and factors.weight else 0),
             "factor_weight": None if factors is None else factors.weight,
         }
 

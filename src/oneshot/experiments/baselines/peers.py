@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from oneshot.config import Config, SamplerConfig
+from oneshot.config import Config, FactorsConfig, SamplerConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, UnknownNameError, is_out_of_memory
 from oneshot.evaluation.frequency import frequency_scorer
@@ -19,10 +19,13 @@ from oneshot.experiments.baselines.embedding import Watcher, train_embedding
 from oneshot.experiments.baselines.pykeen_import import load_pykeen
 from oneshot.experiments.baselines.pykeen_models import DIM, RECIPES, Recipe, is_prime
 from oneshot.experiments.bench.measure import measure
+from oneshot.factors import Factors, fit_factors
+from oneshot.ranking import KnownFacts
 from oneshot.training.time_budget import Clock, TimeBudget
 
 OURS = "oneshot"
 FREQUENCY = "frequency"
+FACTORS = "complexn3"
 
 # Our predictor in the configuration of other systems, which use the whole graph. Options that are
 # not listed (layers, dimension, training) are those of our own configuration.
@@ -72,6 +75,7 @@ _MARGIN, _LEAST_QUERIES = 1.05, 16
 TITLES: dict[str, str] = {
     OURS: OURS,
     FREQUENCY: "frequency",
+    FACTORS: "ComplEx-N3",
     **{name: title for name, (title, _) in WHOLE_GRAPH.items()},
     **{name: recipe.title for name, recipe in RECIPES.items()},
 }
@@ -103,6 +107,7 @@ def whole_graph_config(name: str, ours: Config) -> Config:
     return dataclasses.replace(
         ours,
         sampler=SamplerConfig(entity_ratio=1.0),
+        factors=FactorsConfig(),
         predictor=dataclasses.replace(ours.predictor, **WHOLE_GRAPH[name][1]),
         training=dataclasses.replace(ours.training, entity_ratio=None),
     )
@@ -113,6 +118,50 @@ def measure_frequency(data: Dataset) -> dict[str, Any]:
     scorer = frequency_scorer(data)
     valid, test = (rank_split(scorer, data, split) for split in ("valid", "test"))
     return {**_accuracy(valid.metrics.mrr, test), "seconds": 0.0, "parameters": 0}
+
+
+def measure_factors(
+    data: Dataset,
+    device: torch.device,
+    *,
+    dim: int = DIM,
+    seed: int = 0,
+    minutes: float | None = None,
+    started: float | None = None,
+) -> dict[str, Any]:
+    """Metrics of the factors of `oneshot.factors` alone, without a predictor.
+
+    `minutes`: time limit, from `started` by `time.perf_counter`, by default from now; a tenth of it
+    is left for the ranking of the test split.
+    """
+    started = time.perf_counter() if started is None else started
+    graph = data.graph.to(device)
+    known = KnownFacts(data.known, graph.num_entities, graph.num_relations).to(device)
+    begun = time.perf_counter()
+    left = 0.9 * 60 * minutes - (begun - started) if minutes else float("inf")
+    config = FactorsConfig(dim=dim)
+
+    def fitted() -> Factors:
+        return fit_factors(graph, config, data.valid.to(device), known, seed=seed, seconds=left)
+
+    try:
+        measured = measure(fitted, device)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return {"failure": "out of memory"}
+    seconds = time.perf_counter() - begun
+    factors = measured.result
+    asked: dict[str, Any] = {"known": known, "device": device}
+    valid, test = (rank_split(factors.scores, data, split, **asked) for split in ("valid", "test"))
+    return {
+        **_accuracy(valid.metrics.mrr, test),
+        "stopped": "time" if seconds >= left else "patience",
+        "seconds": seconds,
+        "parameters": factors.num_parameters,
+        "dim": 2 * dim,
+        "peak_megabytes": megabytes(measured.peak_bytes),
+    }
 
 
 def measure_embedding(
