@@ -24,6 +24,7 @@ from oneshot.factors import Factors, fit_factors, name_digest
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.build import build_reasoner
+from oneshot.reasoner.calibration import calibrate
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.layout import FACTORS
 from oneshot.runs.run import Run
@@ -219,6 +220,21 @@ def test_facts_are_judged_without_the_factors_that_know_them() -> None:
     before = [fact.score for fact in reasoner.audit(limit=20)]
     reasoner.factors.weight = 2.0
     assert [fact.score for fact in reasoner.audit(limit=20)] == before
+
+
+def test_the_predictor_alone_has_a_calibration_of_its_own(tmp_path: Path) -> None:
+    data = umls()
+    reasoner = untrained(data)
+    assert reasoner.factors is not None
+    assert calibrate(reasoner, data, 60).alone is None  # the weight is 0
+    reasoner.factors.weight = 1.0
+    reasoner.calibration = calibrate(reasoner, data, 60)
+    alone = reasoner.calibration.alone
+    assert alone is not None
+    assert alone.slope != reasoner.calibration.slope
+    reasoner.save(tmp_path / "run")
+    assert Reasoner.load(tmp_path / "run").calibration == reasoner.calibration
+    assert reasoner.calibration_alone == alone
 
 
 def test_wrong_settings_are_named() -> None:

@@ -214,7 +214,8 @@ class Calibration:
     validation queries of the fit. `error`: expected calibration error on validation queries that
     were left out of a fit; None if it was not measured. `rivals`: "unknown", or "all" for
     calibrations of earlier versions, whose evidence is the logarithm of the softmax over all
-    entities.
+    entities. `alone`: the calibration of the predictor's scores without factors, if there are
+    factors.
     """
 
     slope: float
@@ -223,6 +224,7 @@ class Calibration:
     offsets: Mapping[str, float] = dataclasses.field(default_factory=dict)
     error: float | None = None
     rivals: Rivals = "unknown"
+    alone: "Calibration | None" = None
 
     def probability(self, evidence: float, relation: str = "") -> float:
         """The probability of an answer of a relation, given by name, with some evidence."""

@@ -79,7 +79,9 @@ def _judged_without(
     mask = torch.ones(graph.num_facts, dtype=torch.bool, device=graph.device)
     mask[part] = False
     # A reasoner of its own: what it knows about relations must not come from these facts either.
-    blind = Reasoner(graph.subset(mask), reasoner.sampler, reasoner.predictor, reasoner.calibration)
+    # Without factors, which know them.
+    parts = (reasoner.sampler, reasoner.predictor, reasoner.calibration_alone)
+    blind = Reasoner(graph.subset(mask), *parts)
     queries, answers = both_directions(facts, graph.num_relations)
     queries, answers = queries.to(reasoner.device), answers.to(reasoner.device)
     found = []

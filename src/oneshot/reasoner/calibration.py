@@ -55,7 +55,7 @@ def calibrate(
     validation split count as true. The probability is a logistic function of the evidence for an
     answer (see `Calibration`), fitted by maximum likelihood, with an offset per relation that is
     pulled towards 0. True facts that no split contains count as false, so the probabilities are
-    rather too low.
+    rather too low. A reasoner with factors gets a second calibration, of its predictor alone.
     """
     graph = reasoner.graph
     judged, count = _judged_validation(reasoner, data, limit, seed, batch_size)
@@ -69,7 +69,11 @@ def calibrate(
         error = calibration_error(*(torch.cat(column) for column in zip(*found, strict=True)))
     slope, offset, offsets = _fitted(judged)
     named = {graph.relation_name(relation): value for relation, value in offsets.items()}
-    return Calibration(slope, offset, count, named, error)
+    alone = None
+    if reasoner.factors is not None and reasoner.factors.weight:
+        without = Reasoner(graph, reasoner.sampler, reasoner.predictor)
+        alone = calibrate(without, data, limit, seed, batch_size)
+    return Calibration(slope, offset, count, named, error, alone=alone)
 
 
 def calibrate_on_graphs(

@@ -106,7 +106,9 @@ def _without(reasoner: Reasoner, fact: Tensor) -> Reasoner:
     # What it knows about relations must not come from this fact either. The copy has the same
     # parameters; other threads may use the original at the same time.
     predictor = copy.copy(reasoner.predictor)
-    return Reasoner(graph.subset(mask), reasoner.sampler, predictor, reasoner.calibration)
+    # Without factors, which know the fact.
+    parts = (reasoner.sampler, predictor, reasoner.calibration_alone)
+    return Reasoner(graph.subset(mask), *parts)
 
 
 def _with_tails(fact: Tensor, tails: Tensor) -> Tensor:

@@ -77,6 +77,12 @@ class Reasoner:
         self.relate()
         return self
 
+    @property
+    def calibration_alone(self) -> Calibration | None:
+        """The calibration of the predictor's scores without factors."""
+        found = self.calibration
+        return found.alone if found is not None and found.alone is not None else found
+
     def relate(self) -> None:
         """Give the predictor the relations of the graph, which may have changed."""
         if self.predictor.is_relative:

@@ -6,8 +6,9 @@ checksums are in `graph.json`. The checkpoint contains a copy of `metrics.jsonl`
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from oneshot.data.formats import read_names
 from oneshot.errors import InputError
@@ -71,19 +72,26 @@ def read_calibration(file: Path) -> Calibration:
     """The calibration in a file of a run."""
     values = read_sealed_json(file)
     try:
-        error = values.get("error")
-        found = Calibration(
-            float(values["slope"]),
-            float(values["offset"]),
-            int(values["queries"]),
-            {str(name): float(value) for name, value in values.get("offsets", {}).items()},
-            None if error is None else float(error),
-            values.get("rivals", "all"),  # earlier versions did not write it
-        )
+        alone = values.get("alone")
+        found = _calibration(values)
+        found = replace(found, alone=None if alone is None else _calibration(alone))
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise InputError(f"{file}: not a calibration ({error!r})") from error
-    if found.rivals not in get_args(Rivals):
-        raise InputError(f"{file}: not a calibration (rivals)")
-    if not all(map(math.isfinite, (found.slope, found.offset, *found.offsets.values()))):
-        raise InputError(f"{file}: not a calibration (slope and offsets must be finite)")
+    for one in (found, found.alone or found):
+        if one.rivals not in get_args(Rivals):
+            raise InputError(f"{file}: not a calibration (rivals)")
+        if not all(map(math.isfinite, (one.slope, one.offset, *one.offsets.values()))):
+            raise InputError(f"{file}: not a calibration (slope and offsets must be finite)")
     return found
+
+
+def _calibration(values: dict[str, Any]) -> Calibration:
+    error = values.get("error")
+    return Calibration(
+        float(values["slope"]),
+        float(values["offset"]),
+        int(values["queries"]),
+        {str(name): float(value) for name, value in values.get("offsets", {}).items()},
+        None if error is None else float(error),
+        values.get("rivals", "all"),  # earlier versions did not write it
+    )

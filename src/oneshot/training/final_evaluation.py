@@ -110,6 +110,7 @@ class FinalEvaluation:
         if self.budget.is_limited and self.budget.seconds_per_query:
             # Only one process calibrates; the rate is that of all processes together.
             rate = self.budget.seconds_per_query * trainer.team.size
+            rate *= 1 if trainer.reasoner.factors is None else 2  # with and without them
             limit = min(limit, max(int(self._left / _MARGIN / rate), _LEAST_CALIBRATION))
         return calibrate(trainer.reasoner, trainer.data, limit, trainer.config.seed)
 
