@@ -47,6 +47,7 @@ from oneshot.graph.memory_map import map_array
 from oneshot.graph.storage import (
     CONTENTS,
     MARKER,
+    WRITTEN,
     check_destination,
     save_components,
     write_marker,
@@ -89,7 +90,7 @@ def build_graph(
             shutil.rmtree(work)  # the state is useless: the input must change
             raise
         with replacing_directory(path, MARKER, CONTENTS) as directory:
-            for name in CONTENTS:
+            for name in WRITTEN:
                 (work / name).replace(directory / name)
         shutil.rmtree(work)
 

@@ -18,7 +18,7 @@ from oneshot.data.large.names import NameRun
 from oneshot.data.locate import SourceFiles
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import integer_type
-from oneshot.graph.storage import CONTENTS
+from oneshot.graph.storage import WRITTEN
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.files import held, write_json
 
@@ -133,7 +133,7 @@ def manifest_in(work: Path, identity: dict[str, Any]) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads((work / MANIFEST).read_text(encoding="utf-8"))
         # Killed while the finished files were moved: some are at the target, some still here.
-        is_torn = "marker" in found["done"] and any(not (work / n).exists() for n in CONTENTS)
+        is_torn = "marker" in found["done"] and any(not (work / n).exists() for n in WRITTEN)
         if found["identity"] == identity and not is_torn:
             return found
     except (OSError, ValueError, KeyError, TypeError):

@@ -66,7 +66,8 @@ def build(source: str, saved: str) -> dict[str, Any]:
     return {
         "build_seconds": round(seconds, 2),
         "measure_seconds": round(time.perf_counter() - started, 2),
-        "push_recall": found,
+        "push_recall": found.push_recall,
+        "hub_recall": found.hub_recall,
         "build_peak_gb": _memory_gb("VmHWM"),
         "saved_gb": _size_gb(Path(saved)),
     }
