@@ -160,6 +160,41 @@ def push() -> str:
     return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
 
 
+def edge_limit() -> str:
+    value = result("edge-limit")
+    accuracy, times = value["accuracy"], value["time"]
+    rows = [
+        [
+            "none" if row["drops"] is None else f"{row['limit']:,}, drops {row['drops']}",
+            f"{row['subgraph_entities']:,}",
+            f"{row['subgraph_edges']:,}",
+            f"{row['mrr']:.3f}",
+        ]
+        for row in accuracy["rows"]
+    ]
+    head = [f"edge limit, {accuracy['run']}", "entities", "edges", "validation MRR"]
+    first = table(head, rows)
+    head = [f"edge limit, {times['graph']}", "edges", "most edges"]
+    head += ["CPU time per answer, median", "CPU time per answer, p99"]
+    rows = [
+        [
+            row["limit"] or "none",
+            f"{row['subgraph_edges']:,}",
+            f"{row['most_edges']:,}",
+            f"{row['answer_cpu_ms']:.0f} ms",
+            f"{row['answer_p99_cpu_ms']:.0f} ms",
+        ]
+        for row in times["rows"]
+    ]
+    most = ", ".join(f"{name} {edges:,}" for name, edges in accuracy["largest"].items())
+    remark = (
+        f"MRR over {accuracy['facts']} validation facts in both directions; "
+        f"{times['queries']} answers with {times['max_entities']:,} entities each. Largest of 200 "
+        f"subgraphs of the shipped runs, with identity edges: {most}."
+    )
+    return "\n\n".join([first, table(head, rows), remark, machine(value)])
+
+
 def large_graph() -> str:
     value = result("large-graph")
     cover = value["coverage"]
@@ -674,7 +709,7 @@ def scale() -> str:
     ]
     remark = (
         f"Medians over {value['questions']} test queries with batch size 1 and "
-        f"{value['max_entities']:,} entities each, sampled by push. The page cache was cold: "
+        f"{value['max_entities']:,} entities each, sampled locally. The page cache was cold: "
         "`open` and the first query wait for the disk."
     )
     return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
@@ -682,16 +717,20 @@ def scale() -> str:
 
 def scale_sampling() -> str:
     value = result("scale")
-    head = ["graph", "facts", "push, warm", "push, cold", "mean recall", "lowest recall"]
-    head += ["subgraph edges", "whole graph", "method of `auto`"]
+    head = ["graph", "facts", "warm", "cold", "CPU time, median", "CPU time, p99"]
+    head += ["mean recall", "lowest recall", "queries for recall", "subgraph edges"]
+    head += ["whole graph", "method of `auto`"]
     rows = [
         [
             row["graph"],
             f"{row['facts']:,}",
             f"{row['sample_ms']:.1f} ms",
             f"{row['sample_cold_ms']:.1f} ms",
+            _milliseconds(row.get("sample_cpu_ms")),
+            _milliseconds(row.get("sample_p99_cpu_ms")),
             _amount(row["recall"], 3),
             _amount(row["least_recall"], 3),
+            str(row.get("recall_queries", 8)),
             f"{row['subgraph_edges']:,}",
             f"{_amount(row['whole_graph_ms'], 0)} ms",
             row["method_of_auto"],
@@ -701,14 +740,20 @@ def scale_sampling() -> str:
     return table(head, rows)
 
 
+def _milliseconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} ms"
+
+
 GROWTH_LABELS = {
     "build_seconds": "build time",
     "build_peak_gb": "peak memory of the build",
     "saved_gb": "disk space",
     "open_ms": "time to open",
-    "sample_ms": "sampling by push, warm",
-    "sample_cold_ms": "sampling by push, cold",
+    "sample_ms": "local sampling, warm",
+    "sample_cold_ms": "local sampling, cold",
+    "sample_cpu_ms": "local sampling, CPU time",
     "predict_ms": "time per query",
+    "predict_cpu_ms": "CPU time per query",
     "resident_gb": "resident memory",
     "whole_graph_ms": "sampling on the whole graph",
 }
@@ -984,6 +1029,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "explanations": explanations,
     "explanations-in-short": explanations_in_short,
     "serve": serve,
+    "edge-limit": edge_limit,
     "scale": scale,
     "scale-sampling": scale_sampling,
     "scale-growth": scale_growth,

@@ -69,6 +69,7 @@ class PPRSampler(Sampler):
         mass: Ratio | None = None,
         keep_unreachable: bool = True,
         edge_score: EdgeScore = "product",
+        edge_limit: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -79,6 +80,7 @@ class PPRSampler(Sampler):
             mass=mass,
             keep_unreachable=keep_unreachable,
             edge_score=edge_score,
+            edge_limit=edge_limit,
             seed=seed,
         )
         if not 0 < restart < 1:
