@@ -23,7 +23,7 @@ from oneshot.graph.storage import save_hub_index, verify_graph
 from oneshot.samplers import PPRSampler, _hubs, _push, push_recall
 from oneshot.samplers._hubs import build_hub_index
 from oneshot.samplers._pagerank import ppr
-from oneshot.samplers._push import PushLimits, ppr_push
+from oneshot.samplers._push import PushLimits, ppr_push, push_scores
 from oneshot.samplers.push_recall import measure_saved_graph
 
 KINDS = ("compiled", "plain")
@@ -221,6 +221,22 @@ def test_the_sampler_uses_the_index_of_its_restart_only() -> None:
     assert torch.equal(before[1], after[1])
     with pytest.raises(ValueError, match="restart"):
         ppr_push(graph, queries[:, 0], torch.tensor([5] * 3), 0.3, hub_index=graph.hub_index)
+
+
+@pytest.mark.usefixtures("kind")
+def test_scores_of_all_entities_use_the_index() -> None:
+    graph = communities()
+    entities = torch.tensor([0, 200, 2000])
+    expected = exact(graph, entities)
+
+    def error() -> float:
+        scores = push_scores(graph, entities, 180, 0.15)
+        assert scores.sum(1).numpy() == pytest.approx(1, abs=0.02)
+        return float((scores - expected)[:, :180].abs().sum())  # of the hubs
+
+    without = error()
+    graph.hub_index = build_hub_index(graph, 180)
+    assert error() < 0.75 * without
 
 
 @pytest.fixture

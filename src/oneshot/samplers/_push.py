@@ -447,6 +447,12 @@ def _select(one: _One, neighbours: Neighbours, entity: int, count: int, heads: T
     return one._replace(entities=entities[order], score=score[order])
 
 
+def hub_index_for(graph: AdjacencyGraph, restart: float) -> HubIndex | None:
+    """The hub index of the graph, if there is one for this `restart`."""
+    index = graph.hub_index
+    return None if index is None or index.restart != restart else index
+
+
 def push_scores(graph: AdjacencyGraph, entities: Tensor, count: int, restart: float) -> Tensor:
     """Approximate PPR of all entities from each of `entities` int64 [n] → float32 [n, V].
 
@@ -454,7 +460,7 @@ def push_scores(graph: AdjacencyGraph, entities: Tensor, count: int, restart: fl
     entities of the component in proportion to their degrees.
     """
     counts = torch.full((len(entities),), min(count, graph.num_entities), device=graph.device)
-    pushed = ppr_push(graph, entities, counts, restart)
+    pushed = ppr_push(graph, entities, counts, restart, hub_index=hub_index_for(graph, restart))
     degree = graph.neighbours.degree.float()
     component = graph.components.component_of(torch.arange(len(degree), device=graph.device))
     volume = graph.components.heads(entities, 1).volume

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
-from oneshot.graph.hub_index import HubIndex
 from oneshot.samplers._ball import BallWorkspace, ppr_ball
 from oneshot.samplers._budget import Count, Ratio
 from oneshot.samplers._extract import EdgeScore
 from oneshot.samplers._pagerank import Transition, ppr, ppr_chebyshev
-from oneshot.samplers._push import ppr_push
+from oneshot.samplers._push import hub_index_for, ppr_push
 from oneshot.samplers._select import choose_highest, counts_of_mass
 from oneshot.samplers.base import Sampler, Selection, joined
 
@@ -119,13 +118,9 @@ class PPRSampler(Sampler):
             return "chebyshev"
         if graph.neighbours.largest_degree <= BALL_LARGEST_HUB:
             return "ball"
-        measured = graph.push_recall if self._hub_index(graph) is None else graph.hub_recall
+        index = hub_index_for(graph, self.restart)
+        measured = graph.push_recall if index is None else graph.hub_recall
         return "chebyshev" if measured is None or measured < PUSH_LEAST_RECALL else "push"
-
-    def _hub_index(self, graph: AdjacencyGraph) -> HubIndex | None:
-        """The hub index of the graph, if there is one for this `restart`."""
-        index = graph.hub_index
-        return None if index is None or index.restart != self.restart else index
 
     def _local_method(self, graph: AdjacencyGraph, counts: Tensor) -> Method | None:
         """ "push" or "ball" if a local method is used for these numbers of entities, or None."""
@@ -188,9 +183,8 @@ class PPRSampler(Sampler):
         """Entities of all queries by the local push."""
         masses = self.budget.masses(graph, queries[:, 1])
         entities = queries[:, 0]
-        pushed = ppr_push(
-            graph, entities, counts, self.restart, include, hub_index=self._hub_index(graph)
-        )
+        index = hub_index_for(graph, self.restart)
+        pushed = ppr_push(graph, entities, counts, self.restart, include, hub_index=index)
         is_whole = not self.keep_unreachable or bool((pushed.counts == counts).all())
         columns = torch.arange(pushed.entities.shape[1], device=graph.device)
         row, column = (columns < pushed.counts[:, None]).nonzero().unbind(1)
@@ -225,7 +219,7 @@ class PPRSampler(Sampler):
         self, graph: AdjacencyGraph, entity: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The `count` [1] entities of highest score around `entity` [1], sorted by id."""
-        index = self._hub_index(graph)
+        index = hub_index_for(graph, self.restart)
         pushed = ppr_push(graph, entity, count, self.restart, hub_index=index)
         size = int(pushed.counts)
         found, order = pushed.entities[0, :size].sort()
