@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oneshot.experiments.bench.measure import sources
-from oneshot.experiments.bench.scale import ASSUMPTIONS
+from oneshot.experiments.bench.scale import ASSUMPTIONS, estimate
 from oneshot.experiments.paper import literature
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,6 +157,51 @@ def push() -> str:
                 f"{index['least_degree']:,} neighbours and {index['megabytes']:.0f} MB; building "
                 f"it took {index['build_cpu_seconds']:.0f} s of the CPU."
             )
+    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+
+
+def scale_plan() -> str:
+    value = result("scale")
+    rows = [row for row in value["rows"] if row["graph"] == "power-law"]
+    sizes = (1_000_000_000, 10_000_000_000)
+    plans = [estimate(rows, value["growth"]["power-law"], n, n // 10) for n in sizes]
+    labels = {
+        "entities": ("entities", "{:,}"),
+        "saved_gb": ("saved graph on disk", "{:,.0f} GB"),
+        "temporary_gb": ("disk during the build", "{:,.0f} GB"),
+        "build_hours": ("build on one core", "{:,.0f} h"),
+        "offsets_gb": ("row offsets and components", "{:,.1f} GB"),
+        "sample_ms": ("subgraph, elapsed", "{:,.0f} ms"),
+        "subgraphs_per_core_second": ("subgraphs per second and core", "{:,.1f}"),
+        "answers_per_core_second": ("answers per second and core", "{:,.1f}"),
+    }
+    lines = [
+        [label, *(form.format(plan[key]) if key in plan else "–" for plan in plans)]
+        for key, (label, form) in labels.items()
+    ]
+    largest = plans[0]["from_facts"]
+    remark = f"From the power-law graph of {largest:,} facts and the exponents above."
+    return table(["facts", *(f"{n:,}" for n in sizes)], lines) + "\n\n" + remark
+
+
+def live_facts() -> str:
+    value = result("live-facts")
+    rows = [
+        [
+            label,
+            f"{value[key]['queries']:,}",
+            f"{value[key]['cpu_ms']:.0f} ms",
+            f"{value[key]['p99_cpu_ms']:.0f} ms",
+        ]
+        for label, key in (("before", "queries_before"), ("during the changes", "queries_during"))
+    ]
+    remark = (
+        f"{value['changes']:,} changes of {value['graph']}, {value['changes_per_second']:,} per "
+        f"second. The selections of the changed and a new graph agree to "
+        f"{value['same_selection']:.4f}, their scores to "
+        f"{value['largest_relative_difference']:.0e}."
+    )
+    head = ["queries", "number", "CPU time, median", "CPU time, p99"]
     return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
 
 
@@ -1030,6 +1075,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "explanations-in-short": explanations_in_short,
     "serve": serve,
     "edge-limit": edge_limit,
+    "live-facts": live_facts,
+    "scale-plan": scale_plan,
     "scale": scale,
     "scale-sampling": scale_sampling,
     "scale-growth": scale_growth,
