@@ -13,6 +13,8 @@ SCRIPTS = (
     "sampler_speed",
     "sampler_gpu",
     "push",
+    "edge_limit",
+    "live_facts",
     "large_graph",
     "questions",
     "explanations",

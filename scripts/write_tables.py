@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from oneshot.experiments.bench.measure import sources
-from oneshot.experiments.bench.scale import ASSUMPTIONS
+from oneshot.experiments.bench.scale import ASSUMPTIONS, estimate
 from oneshot.experiments.paper import literature
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,17 +127,19 @@ def push() -> str:
     head += ["CPU time, median", "CPU time, p99", "recall of the ball"]
     rows = [
         [
-            row["graph"],
+            row["graph"] + remark,
             f"{row['facts']:,}",
             f"{row['largest_degree']:,}",
-            f"{row['push']['recall']:.3f}",
-            f"{row['push']['least_recall']:.3f}",
-            f"{row['push']['edges_median']:,}",
-            f"{row['push']['sample_cpu_ms']:.1f} ms",
-            f"{row['push']['sample_p99_cpu_ms']:.1f} ms",
+            f"{row[way]['recall']:.3f}",
+            f"{row[way]['least_recall']:.3f}",
+            f"{row[way]['edges_median']:,}",
+            f"{row[way]['sample_cpu_ms']:.1f} ms",
+            f"{row[way]['sample_p99_cpu_ms']:.1f} ms",
             f"{row['ball']['recall']:.3f}",
         ]
         for row in value["rows"]
+        for way, remark in (("push", ""), ("hub_index", ", hub index"))
+        if way in row
     ]
     few = min(row["ball"]["queries"] for row in value["rows"])
     remark = (
@@ -147,7 +149,95 @@ def push() -> str:
         + ", ".join(f"{row['load']}" for row in value["rows"])
         + "."
     )
+    for row in value["rows"]:
+        if "hub_index" in row:
+            index = row["hub_index"]
+            remark += (
+                f" The hub index of {row['graph']} has {index['hubs']:,} hubs with at least "
+                f"{index['least_degree']:,} neighbours and {index['megabytes']:.0f} MB; building "
+                f"it took {index['build_cpu_seconds']:.0f} s of the CPU."
+            )
     return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+
+
+def scale_plan() -> str:
+    value = result("scale")
+    rows = [row for row in value["rows"] if row["graph"] == "power-law"]
+    sizes = (1_000_000_000, 10_000_000_000)
+    plans = [estimate(rows, value["growth"]["power-law"], n, n // 10) for n in sizes]
+    labels = {
+        "entities": ("entities", "{:,}"),
+        "saved_gb": ("saved graph on disk", "{:,.0f} GB"),
+        "temporary_gb": ("disk during the build", "{:,.0f} GB"),
+        "build_hours": ("build on one core", "{:,.0f} h"),
+        "offsets_gb": ("row offsets and components", "{:,.1f} GB"),
+        "sample_ms": ("subgraph, elapsed", "{:,.0f} ms"),
+        "subgraphs_per_core_second": ("subgraphs per second and core", "{:,.1f}"),
+        "answers_per_core_second": ("answers per second and core", "{:,.1f}"),
+    }
+    lines = [
+        [label, *(form.format(plan[key]) if key in plan else "–" for plan in plans)]
+        for key, (label, form) in labels.items()
+    ]
+    largest = plans[0]["from_facts"]
+    remark = f"From the power-law graph of {largest:,} facts and the exponents above."
+    return table(["facts", *(f"{n:,}" for n in sizes)], lines) + "\n\n" + remark
+
+
+def live_facts() -> str:
+    value = result("live-facts")
+    rows = [
+        [
+            label,
+            f"{value[key]['queries']:,}",
+            f"{value[key]['cpu_ms']:.0f} ms",
+            f"{value[key]['p99_cpu_ms']:.0f} ms",
+        ]
+        for label, key in (("before", "queries_before"), ("during the changes", "queries_during"))
+    ]
+    remark = (
+        f"{value['changes']:,} changes of {value['graph']}, {value['changes_per_second']:,} per "
+        f"second. The selections of the changed and a new graph agree to "
+        f"{value['same_selection']:.4f}, their scores to "
+        f"{value['largest_relative_difference']:.0e}."
+    )
+    head = ["queries", "number", "CPU time, median", "CPU time, p99"]
+    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+
+
+def edge_limit() -> str:
+    value = result("edge-limit")
+    accuracy, times = value["accuracy"], value["time"]
+    rows = [
+        [
+            "none" if row["drops"] is None else f"{row['limit']:,}, drops {row['drops']}",
+            f"{row['subgraph_entities']:,}",
+            f"{row['subgraph_edges']:,}",
+            f"{row['mrr']:.3f}",
+        ]
+        for row in accuracy["rows"]
+    ]
+    head = [f"edge limit, {accuracy['run']}", "entities", "edges", "validation MRR"]
+    first = table(head, rows)
+    head = [f"edge limit, {times['graph']}", "edges", "most edges"]
+    head += ["CPU time per answer, median", "CPU time per answer, p99"]
+    rows = [
+        [
+            row["limit"] or "none",
+            f"{row['subgraph_edges']:,}",
+            f"{row['most_edges']:,}",
+            f"{row['answer_cpu_ms']:.0f} ms",
+            f"{row['answer_p99_cpu_ms']:.0f} ms",
+        ]
+        for row in times["rows"]
+    ]
+    most = ", ".join(f"{name} {edges:,}" for name, edges in accuracy["largest"].items())
+    remark = (
+        f"MRR over {accuracy['facts']} validation facts in both directions; "
+        f"{times['queries']} answers with {times['max_entities']:,} entities each. Largest of 200 "
+        f"subgraphs of the shipped runs, with identity edges: {most}."
+    )
+    return "\n\n".join([first, table(head, rows), remark, machine(value)])
 
 
 def large_graph() -> str:
@@ -664,7 +754,7 @@ def scale() -> str:
     ]
     remark = (
         f"Medians over {value['questions']} test queries with batch size 1 and "
-        f"{value['max_entities']:,} entities each, sampled by push. The page cache was cold: "
+        f"{value['max_entities']:,} entities each, sampled locally. The page cache was cold: "
         "`open` and the first query wait for the disk."
     )
     return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
@@ -672,16 +762,20 @@ def scale() -> str:
 
 def scale_sampling() -> str:
     value = result("scale")
-    head = ["graph", "facts", "push, warm", "push, cold", "mean recall", "lowest recall"]
-    head += ["subgraph edges", "whole graph", "method of `auto`"]
+    head = ["graph", "facts", "warm", "cold", "CPU time, median", "CPU time, p99"]
+    head += ["mean recall", "lowest recall", "queries for recall", "subgraph edges"]
+    head += ["whole graph", "method of `auto`"]
     rows = [
         [
             row["graph"],
             f"{row['facts']:,}",
             f"{row['sample_ms']:.1f} ms",
             f"{row['sample_cold_ms']:.1f} ms",
+            _milliseconds(row.get("sample_cpu_ms")),
+            _milliseconds(row.get("sample_p99_cpu_ms")),
             _amount(row["recall"], 3),
             _amount(row["least_recall"], 3),
+            str(row.get("recall_queries", 8)),
             f"{row['subgraph_edges']:,}",
             f"{_amount(row['whole_graph_ms'], 0)} ms",
             row["method_of_auto"],
@@ -691,14 +785,20 @@ def scale_sampling() -> str:
     return table(head, rows)
 
 
+def _milliseconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} ms"
+
+
 GROWTH_LABELS = {
     "build_seconds": "build time",
     "build_peak_gb": "peak memory of the build",
     "saved_gb": "disk space",
     "open_ms": "time to open",
-    "sample_ms": "sampling by push, warm",
-    "sample_cold_ms": "sampling by push, cold",
+    "sample_ms": "local sampling, warm",
+    "sample_cold_ms": "local sampling, cold",
+    "sample_cpu_ms": "local sampling, CPU time",
     "predict_ms": "time per query",
+    "predict_cpu_ms": "CPU time per query",
     "resident_gb": "resident memory",
     "whole_graph_ms": "sampling on the whole graph",
 }
@@ -974,6 +1074,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "explanations": explanations,
     "explanations-in-short": explanations_in_short,
     "serve": serve,
+    "edge-limit": edge_limit,
+    "live-facts": live_facts,
+    "scale-plan": scale_plan,
     "scale": scale,
     "scale-sampling": scale_sampling,
     "scale-growth": scale_growth,

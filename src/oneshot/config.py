@@ -57,11 +57,16 @@ class SamplerConfig:
     length: int = 10
     # score that ranks edges when they exceed the budget: "product" or "sum" of the end scores
     edge_score: str = "product"
+    # edges of a subgraph without an edge budget, above which entities are dropped (0 = no limit);
+    # by default 250,000 with max_entities, and 125 per entity above 2,000 entities
+    edge_limit: int | None = None
 
     def __post_init__(self) -> None:
         _at_least(self, walks=1, length=1, ball_factor=1)
         _at_least(self, context=0)
         _at_most(self, walks=10**6, length=10**6, ball_factor=10**6, context=1)
+        if self.edge_limit is not None:
+            _at_least(self, edge_limit=0)
         if self.steps is not None:
             _at_least(self, steps=1)
             _at_most(self, steps=10**5)

@@ -15,9 +15,11 @@ import pytest
 import torch
 from tests.support.graphs import random_graph, random_queries
 
+from oneshot import compiled
+from oneshot.data.synthetic.generators import power_law
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers import SAMPLERS, PPRSampler, _extract_gpu, _select_gpu, base
-from oneshot.samplers._extract import extract
+from oneshot.samplers._extract import compiled_cut, extract, plain_cut
 from oneshot.samplers._extract_gpu import Tiling
 from oneshot.samplers._select import choose_highest
 from oneshot.subgraph import SubgraphBatch
@@ -233,3 +235,22 @@ def test_without_triton_the_plain_code_is_taken():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("3 7\n", "")
+
+
+@pytest.mark.parametrize("count", [1, 5, 60])
+def test_rows_of_hubs_are_searched_for_the_entities(count: int) -> None:
+    """Rows of more than 16 edges per entity, several relations per pair among them."""
+    if compiled.library() is None:
+        pytest.skip("no kernels without a C compiler")
+    graph = power_law(3000, 40_000, seed=1).graph
+    largest = graph.neighbours.degree.topk(10).indices
+    entities = torch.cat([largest, torch.arange(10)])
+    queries = torch.stack([entities, torch.zeros_like(entities)], 1)
+    chosen = PPRSampler(max_entities=count, method="push").select(graph, queries)
+    budget = torch.full((20,), 10**9)
+    ours, plain = (
+        cut(graph, queries, chosen.entities, chosen.query, budget)
+        for cut in (compiled_cut, plain_cut)
+    )
+    for one, other in zip(ours, plain, strict=True):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))

@@ -1,5 +1,6 @@
 """The command that shows and saves a data set."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from oneshot.data.load import Dataset
+    from oneshot.samplers.push_recall import Measured
 
 
 def data(
@@ -34,6 +36,15 @@ def data(
         bool, typer.Option("--verify", help="Verify the checksum of every file of a saved graph.")
     ] = False,
     weights: WeightsOption = None,
+    hub_index: Annotated[
+        bool | None,
+        typer.Option(
+            "--hub-index/--no-hub-index",
+            help="Build the hub index of a saved graph, 64 MB at most, or save a graph without it "
+            "(default: if the local push finds too little without it).",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
@@ -47,9 +58,14 @@ def data(
     from oneshot.system.devices import find_device
 
     find_device(device)
+    measured: Measured | None = None
     if save is not None:
         check_destination(save)
         check_output(save / MARKER, source)
+    if save is None and hub_index is not None:
+        if not hub_index:
+            raise InputError("--no-hub-index needs --save")
+        measured = _measure(_saved_graph(source, "--hub-index"), hub_index)
     if verify:
         _verify(source)
     source = download(source)
@@ -65,7 +81,9 @@ def data(
             with console.status(f"saving to {save}"):
                 dataset.save(save)
         summary["saved"] = str(save)
-        summary["push_recall"] = _measure(save)
+        measured = _measure(save, hub_index)
+    if measured is not None:
+        summary |= measured._asdict()
     if verify:
         summary["verified"] = True
     if json:
@@ -90,23 +108,32 @@ def data(
         console.note(remark)
     if verify:
         console.note("the checksums of all files are correct")
+    if measured is not None:
+        for line in _on_push(measured):
+            console.note(line)
     if save is not None:
-        if summary["push_recall"] is not None:
-            console.note(_on_push(summary["push_recall"]))
         console.note(f"saved: {save}")
 
 
 def _verify(source: str) -> None:
     """Verify the files of a saved graph, with a progress bar."""
-    from oneshot.data.locate import look_for
-    from oneshot.graph.storage import is_saved_graph, verify_graph
+    from oneshot.graph.storage import verify_graph
 
-    path = look_for(source)
-    if path is None or not is_saved_graph(path):
-        raise InputError(f"{shown(source)}: not a saved graph; --verify checks only saved graphs")
+    path = _saved_graph(source, "--verify")
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"checking {source}", total=None)
         verify_graph(path, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _saved_graph(source: str, option: str) -> Path:
+    """The directory of a saved graph, which an option needs."""
+    from oneshot.data.locate import look_for
+    from oneshot.graph.storage import is_saved_graph
+
+    path = look_for(source)
+    if path is None or not is_saved_graph(path):
+        raise InputError(f"{shown(source)}: not a saved graph; {option} needs one")
+    return path
 
 
 def _build(source: str, save: Path, seed: int) -> bool:
@@ -139,21 +166,27 @@ def _build(source: str, save: Path, seed: int) -> bool:
     return True
 
 
-def _measure(save: Path) -> float | None:
-    """Measure the local push on the saved graph; None if it has no hubs or is small."""
+def _measure(save: Path, hub_index: bool | None) -> "Measured":
+    """Measure the local push on the saved graph, if it has hubs and is large."""
     from oneshot.samplers.push_recall import measure_saved_graph
 
     with console.status("measuring the local push"):
-        return measure_saved_graph(save)
+        return measure_saved_graph(save, hub_index)
 
 
-def _on_push(recall: float) -> str:
-    """What `method="auto"` does on a graph with this recall."""
+def _on_push(measured: "Measured") -> Iterator[str]:
+    """What `method="auto"` does on a graph with these measurements."""
     from oneshot.samplers.ppr import PUSH_LEAST_RECALL
 
+    if measured.hub_recall is not None:
+        yield f"saved a hub index of {measured.hubs:,} entities"
+    recall = measured.push_recall if measured.hub_recall is None else measured.hub_recall
+    if recall is None:
+        return
     if recall >= PUSH_LEAST_RECALL:
-        return f"the local push finds {recall:.3f} of the entities; small budgets use it"
-    return f"the local push finds only {recall:.3f} of the entities; PPR uses the whole graph"
+        yield f"the local push finds {recall:.3f} of the entities; small budgets use it"
+    else:
+        yield f"the local push finds only {recall:.3f} of the entities; PPR uses the whole graph"
 
 
 def _range(weights: "Tensor | None") -> dict[str, float] | None:

@@ -3,6 +3,10 @@
  * An item of work is a query. Its state is a hash table of the entities that probability has
  * reached, so that time and memory depend on these and not on the graph. See `_push.py` for the
  * method; `plain_push` there computes the same.
+ *
+ * With a hub index (`_hubs.py`), a query has two phases. First, the residue that arrives at hubs is
+ * parked there. The PPR of all hubs follows from it, and becomes their residue: each hub is then
+ * pushed at most once, with all that will ever leave it, and nothing returns to hubs.
  */
 
 #include <math.h>
@@ -21,10 +25,12 @@
 
 /* `start` [V + 1] and `index`: neighbours of each entity, int64 if wide; the rows have gaps if
  * `counts` [V] gives their lengths. `heads`: entities by descending degree, those of a query from
- * `head_begin` to `head_end`. `most`: columns of `found` and `score`. */
+ * `head_begin` to `head_end`. `most`: columns of `found` and `score`. Hubs are the entities with at
+ * least `hub_degree` neighbours, if `num_hubs` is not 0. */
 typedef struct {
     int64_t num_queries, wide_starts, wide_ids, scattered, most, num_probes, max_edges;
-    double restart, first_threshold, precision, stable, negligible;
+    int64_t num_hubs, hub_degree;
+    double restart, first_threshold, precision, stable, negligible, park_threshold, least_parked;
     const void *start, *index;
     const int64_t *counts, *entity, *count, *head_begin, *head_end, *heads;
     const double *volume; /* [n]: sum of the degrees in the component of the entity */
@@ -35,7 +41,15 @@ typedef struct {
     int64_t *num_found, *edges, *touched;
     double *threshold; /* [n]: the last one */
     int64_t *failed;   /* number of queries without memory */
+    const int64_t *hub;         /* [num_hubs]: ids */
+    const float *between;       /* [num_hubs, num_hubs]: PPR of one hub from another */
+    const float *arrival;       /* [m, num_hubs]: PPR of hubs from walks that are elsewhere */
+    const int64_t *arrival_row; /* [n]: row of `arrival` */
+    const double *rest_volume;  /* [n]: sum of the degrees in the component, without hubs */
 } Push;
+
+/* What happens to the residue of hubs. */
+enum { PUSHED_AS_OTHERS, PARKED, CLOSED };
 
 typedef struct {
     uint32_t id, degree;
@@ -59,6 +73,8 @@ typedef struct {
     int64_t room;       /* of `scores`, `copy` and `ids` */
     uint32_t *selected; /* [most]: ids of the last selection */
     int64_t num_selected;
+    int hubs;       /* what happens to their residue */
+    float *hub_ppr; /* [num_hubs] */
 } State;
 
 static inline int64_t start_of(const Push *p, int64_t entity) {
@@ -119,6 +135,11 @@ static int reserve(State *s, int64_t more) {
 static void clear(State *s) {
     if (s->slots) memset(s->slots, 0xff, (s->mask + 1) * sizeof(Slot));
     s->used = s->num_selected = 0;
+    s->hubs = PUSHED_AS_OTHERS;
+}
+
+static inline int is_hub(const Push *p, uint32_t degree) {
+    return p->num_hubs && (degree & ~WAITING) >= (uint32_t)p->hub_degree;
 }
 
 static inline Slot *touch(const Push *p, State *s, uint32_t id) {
@@ -130,7 +151,9 @@ static inline Slot *touch(const Push *p, State *s, uint32_t id) {
     return slot;
 }
 
-static inline float score_of(const Push *p, const Slot *slot, double tail) {
+static inline float score_of(const Push *p, const State *s, const Slot *slot, double tail) {
+    /* The PPR of hubs is complete. */
+    if (s->hubs == CLOSED && is_hub(p, slot->degree)) tail = 0;
     return (float)(slot->reserve + p->restart * slot->residue + tail * slot->degree);
 }
 
@@ -142,12 +165,12 @@ static inline void fetch(const Push *p, const State *s, uint32_t id) {
 }
 
 /* All entities whose residue is at least `threshold` times their degree. */
-static int64_t gather(State *s, double threshold) {
+static int64_t gather(const Push *p, State *s, double threshold) {
     int64_t found = 0;
     for (uint64_t at = 0; at <= s->mask; at++) {
         const Slot *slot = s->slots + at;
         if (slot->id == EMPTY || !(slot->residue >= (float)(threshold * slot->degree))) continue;
-        if (slot->residue <= 0) continue;
+        if (slot->residue <= 0 || (s->hubs == PARKED && is_hub(p, slot->degree))) continue;
         if (!make_room((void **)&s->frontier, &s->frontier_room, found + 1, sizeof(Pushed)))
             return -1;
         s->frontier[found++] = (Pushed){(uint32_t)at, slot->degree, slot->residue};
@@ -205,8 +228,11 @@ static int64_t push_round(const Push *p, State *s, int64_t size, double threshol
         for (int64_t e = begin; e < end; e++) {
             if (e + AHEAD < end) fetch(p, s, neighbour(p, e + AHEAD));
             Slot *slot = touch(p, s, neighbour(p, e));
+            const int at_hub = s->hubs != PUSHED_AS_OTHERS && is_hub(p, slot->degree);
+            if (at_hub && s->hubs == CLOSED) continue;
             slot->residue += share;
-            if (slot->degree & WAITING || !(slot->residue >= (float)(threshold * slot->degree)))
+            if (slot->degree & WAITING || at_hub ||
+                !(slot->residue >= (float)(threshold * slot->degree)))
                 continue;
             if (!make_room((void **)&s->next, &s->next_room, found + 1, sizeof(Pushed))) return -1;
             s->next[found++].slot = slot->id;
@@ -269,7 +295,7 @@ static int64_t candidates(const Push *p, State *s, int64_t query, int64_t count,
         /* The entity of the query is always selected. */
         s->scores[size++] = s->slots[at].id == (uint32_t)p->entity[query]
                                 ? INFINITY
-                                : score_of(p, s->slots + at, tail);
+                                : score_of(p, s, s->slots + at, tail);
     }
     int64_t more = 0;
     for (int64_t n = p->head_begin[query]; n < p->head_end[query] && more < count; n++) {
@@ -285,7 +311,8 @@ static int64_t candidates(const Push *p, State *s, int64_t query, int64_t count,
 /* The score of any entity of the component. */
 static float score_at(const Push *p, const State *s, int64_t entity, double tail) {
     const Slot *slot = s->slots + find(s, (uint32_t)entity);
-    return slot->id == EMPTY ? (float)(tail * (double)degree_of(p, entity)) : score_of(p, slot, tail);
+    return slot->id == EMPTY ? (float)(tail * (double)degree_of(p, entity))
+                             : score_of(p, s, slot, tail);
 }
 
 static int ascending(const void *one, const void *other) {
@@ -317,6 +344,56 @@ static int64_t select_highest(const Push *p, State *s, int64_t query, int64_t si
     return chosen;
 }
 
+/* Push all entities above the threshold, until there are none. → edges that were read, after `edges`
+ * of them; -1 without memory. `is_over`: set if the limit of edges ended it. */
+static int64_t push_all(const Push *p, State *s, double threshold, int64_t edges, int *is_over) {
+    int64_t waiting = gather(p, s, threshold);
+    while (waiting > 0) {
+        int64_t work = 0;
+        for (int64_t n = 0; n < waiting; n++) work += s->frontier[n].degree;
+        if (edges && edges + work > p->max_edges) {
+            *is_over = 1;
+            break;
+        }
+        edges += work;
+        waiting = push_round(p, s, waiting, threshold);
+    }
+    return waiting < 0 ? -1 : edges;
+}
+
+/* From parked residue to the PPR of all hubs, which becomes their residue. */
+static int close_hubs(const Push *p, State *s, int64_t query) {
+    const int64_t size = p->num_hubs;
+    /* What is not at hubs, or too little at one of them to be worth a row of the matrix. */
+    double elsewhere = s->left;
+    if (!reserve(s, size)) return 0;
+    memset(s->hub_ppr, 0, (size_t)size * sizeof(float));
+    for (int64_t n = 0; n < size; n++) {
+        const Slot *slot = s->slots + find(s, (uint32_t)p->hub[n]);
+        if (slot->id == EMPTY || !(slot->residue >= p->least_parked)) continue;
+        const float share = slot->residue;
+        const float *row = p->between + n * size;
+        elsewhere -= share;
+        for (int64_t m = 0; m < size; m++) s->hub_ppr[m] += share * row[m];
+    }
+    const float rest = (float)(elsewhere > 0 ? elsewhere : 0);
+    const float *row = p->arrival + p->arrival_row[query] * size;
+    for (int64_t n = 0; n < size; n++) {
+        const float ppr = s->hub_ppr[n] + rest * row[n];
+        if (ppr > 0) touch(p, s, (uint32_t)p->hub[n])->residue = (float)(ppr / p->restart);
+    }
+    s->hubs = CLOSED;
+    return 1;
+}
+
+/* The probability that no entity has yet, with closed hubs. */
+static double unknown(const Push *p, const State *s) {
+    double known = 0;
+    for (uint64_t at = 0; at <= s->mask; at++)
+        if (s->slots[at].id != EMPTY) known += score_of(p, s, s->slots + at, 0);
+    return known < 1 ? 1 - known : 0;
+}
+
 static int push_query(const Push *p, State *s, int64_t query) {
     const int64_t entity = p->entity[query];
     clear(s);
@@ -340,28 +417,35 @@ static int push_query(const Push *p, State *s, int64_t query) {
     int64_t size = 0, edges = 0;
     float least = 0;
     int done = 0;
+    double volume = p->volume[query];
     s->left = 1;
-    while (!done) {
-        int64_t waiting = gather(s, threshold);
-        while (waiting > 0) {
-            int64_t work = 0;
-            for (int64_t n = 0; n < waiting; n++) work += s->frontier[n].degree;
-            if (edges && edges + work > p->max_edges) {
-                done = 1;
-                break;
-            }
-            edges += work;
-            waiting = push_round(p, s, waiting, threshold);
+    if (p->num_hubs) {
+        s->hubs = PARKED;
+        int is_over = 0;
+        for (double next = p->first_threshold; !is_over; next = next / 4) {
+            const double last = next > p->park_threshold ? next : p->park_threshold;
+            edges = push_all(p, s, last, edges, &is_over);
+            if (edges < 0) return 0;
+            if (next <= p->park_threshold) break;
         }
-        if (waiting < 0) return 0;
+        if (!close_hubs(p, s, query)) return 0;
+        volume = p->rest_volume[query];
+    }
+    while (!done) {
+        edges = push_all(p, s, threshold, edges, &done);
+        if (edges < 0) return 0;
+        if (s->hubs == CLOSED) s->left = unknown(p, s);
         /* If the limit ended the rounds, only twice the threshold holds for all residues. */
         p->threshold[query] = done ? 2 * threshold : threshold;
         /* The residues are below the threshold times the degrees; their sum is also known, up to
          * rounding. */
-        done = done || s->left <= p->negligible || threshold * p->volume[query] <= p->negligible;
+        done = done || (s->hubs != CLOSED && s->left <= p->negligible) ||
+               threshold * p->volume[query] <= p->negligible;
         /* A selection costs about as much as its threshold; only the last two are needed. */
         if (done || threshold <= 4 * p->precision * least || !s->num_selected) {
-            tail = (1 - p->restart) * (s->left > 0 ? s->left : 0) / p->volume[query];
+            /* With closed hubs, `left` is what the entities lack, not a residue. */
+            const double share = s->hubs == CLOSED ? 1 : 1 - p->restart;
+            tail = volume > 0 ? share * (s->left > 0 ? s->left : 0) / volume : 0;
             size = candidates(p, s, query, count, tail);
             if (size < 0) return 0;
             const int64_t last = count < size ? count : size;
@@ -391,20 +475,97 @@ static int push_query(const Push *p, State *s, int64_t query) {
     return 1;
 }
 
+static void release(State *s) {
+    free(s->slots);
+    free(s->frontier);
+    free(s->next);
+    free(s->scores);
+    free(s->copy);
+    free(s->ids);
+    free(s->selected);
+    free(s->hub_ppr);
+}
+
 void push_queries(int64_t *next, const Push *p) {
     State s = {0};
     s.selected = malloc((size_t)p->most * sizeof(uint32_t));
+    s.hub_ppr = malloc((size_t)(p->num_hubs ? p->num_hubs : 1) * sizeof(float));
     for (;;) {
         const int64_t query = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
         if (query >= p->num_queries) break;
-        if (!s.selected || !push_query(p, &s, query))
+        if (!s.selected || !s.hub_ppr || !push_query(p, &s, query))
             __atomic_fetch_add(p->failed, 1, __ATOMIC_RELAXED);
     }
-    free(s.slots);
-    free(s.frontier);
-    free(s.next);
-    free(s.scores);
-    free(s.copy);
-    free(s.ids);
-    free(s.selected);
+    release(&s);
+}
+
+/* A number of 64 random bits (splitmix64). */
+static inline uint64_t random_bits(uint64_t *state) {
+    uint64_t bits = (*state += 0x9e3779b97f4a7c15ull);
+    bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ull;
+    bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebull;
+    return bits ^ (bits >> 31);
+}
+
+/* Where walks from one hub next meet a hub. */
+typedef struct {
+    const Push *push; /* its entities are the hubs; of its results, only `failed` is written */
+    double weight;    /* probability that one random walk carries */
+    int64_t seed;
+    float *next_hub;  /* [num_hubs, num_hubs] */
+} Meetings;
+
+static int meet_hubs(const Meetings *m, State *s, int64_t number) {
+    const Push *p = m->push;
+    clear(s);
+    if (!reserve(s, 1)) return 0;
+    if (!make_room((void **)&s->frontier, &s->frontier_room, 1, sizeof(Pushed))) return 0;
+    const Slot *own = touch(p, s, (uint32_t)p->hub[number]);
+    s->frontier[0] = (Pushed){(uint32_t)(own - s->slots), own->degree, 1};
+    s->hubs = PARKED;
+    int is_over = 0;
+    if (push_round(p, s, 1, p->park_threshold) < 0) return 0;
+    if (push_all(p, s, p->park_threshold, 0, &is_over) < 0) return 0;
+    /* Residue that is not at a hub: random walks show where it goes, at equal distances of the
+     * cumulative residue. */
+    int64_t size = 0;
+    if (!make_room((void **)&s->frontier, &s->frontier_room, s->used, sizeof(Pushed))) return 0;
+    for (uint64_t at = 0; at <= s->mask; at++)
+        if (s->slots[at].id != EMPTY && s->slots[at].residue > 0 && !is_hub(p, s->slots[at].degree))
+            s->frontier[size++] = (Pushed){s->slots[at].id, 0, s->slots[at].residue};
+    uint64_t state = (uint64_t)m->seed;
+    state = random_bits(&state) ^ (uint64_t)p->hub[number];
+    double sum = 0, next = m->weight * (double)(random_bits(&state) >> 11) * 0x1p-53;
+    for (int64_t n = 0; n < size; n++) {
+        for (sum += s->frontier[n].residue; next < sum; next += m->weight) {
+            double carried = m->weight;
+            int64_t at = s->frontier[n].slot, degree = degree_of(p, at);
+            while (carried > 0.01 * m->weight) {
+                const uint64_t drawn = (random_bits(&state) >> 32) * (uint64_t)degree >> 32;
+                at = neighbour(p, start_of(p, at) + (int64_t)drawn);
+                degree = degree_of(p, at);
+                carried *= 1 - p->restart;
+                if (!is_hub(p, (uint32_t)degree)) continue;
+                if (!reserve(s, 1)) return 0;
+                touch(p, s, (uint32_t)at)->residue += (float)carried;
+                break;
+            }
+        }
+    }
+    float *row = m->next_hub + number * p->num_hubs;
+    for (int64_t n = 0; n < p->num_hubs; n++) {
+        const Slot *slot = s->slots + find(s, (uint32_t)p->hub[n]);
+        row[n] = slot->id == EMPTY ? 0 : slot->residue;
+    }
+    return 1;
+}
+
+void push_hubs(int64_t *next, const Meetings *m) {
+    State s = {0};
+    for (;;) {
+        const int64_t number = __atomic_fetch_add(next, 1, __ATOMIC_RELAXED);
+        if (number >= m->push->num_hubs) break;
+        if (!meet_hubs(m, &s, number)) __atomic_fetch_add(m->push->failed, 1, __ATOMIC_RELAXED);
+    }
+    release(&s);
 }

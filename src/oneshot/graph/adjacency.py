@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.components import ComponentIndex
+from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.sparse import Matrix, SparseMatrix
 from oneshot.graph.vocabulary import Vocabulary
 
@@ -99,6 +100,10 @@ class AdjacencyGraph(Protocol):
     def packed(self) -> bool: ...
     @property
     def push_recall(self) -> float | None: ...
+    @property
+    def hub_index(self) -> HubIndex | None: ...
+    @property
+    def hub_recall(self) -> float | None: ...
     @property
     def edges(self) -> Edges: ...
     @property

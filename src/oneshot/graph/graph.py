@@ -29,6 +29,7 @@ from oneshot.graph.adjacency import (
 )
 from oneshot.graph.components import ComponentIndex, Components
 from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
+from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.relation_graph import RelationGraph, count_relations
 from oneshot.graph.sparse import Matrix, SparseMatrix
 from oneshot.graph.vocabulary import Vocabulary
@@ -47,6 +48,8 @@ class KnowledgeGraph:
     `packed`: whether the rows of the adjacency are contiguous, without gaps.
     `host`: the graph with the adjacency, if not on the graph's device (see `HostGraph`).
     `push_recall`: recall of the local push, measured when the graph was saved; otherwise None.
+    `hub_index`: the PPR between its hubs, if the graph was saved with it, and `hub_recall`: recall
+        of the local push with it. A changed graph has neither.
     Immutable; `subset` and `to` return new graphs.
     """
 
@@ -55,6 +58,8 @@ class KnowledgeGraph:
     push_recall: float | None = None
     weights: Tensor | None = None
     largest_weight: float = 1.0
+    hub_index: HubIndex | None = None
+    hub_recall: float | None = None
 
     def __init__(self, facts: Tensor, entities: Vocabulary, relations: Vocabulary) -> None:
         self._facts = facts

@@ -21,6 +21,7 @@ from oneshot.errors import InputError
 from oneshot.graph.adjacency import Edges, Neighbours
 from oneshot.graph.components import Components, component_arrays
 from oneshot.graph.graph import KnowledgeGraph, check_relations
+from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.memory_map import Scattered, map_array
 from oneshot.graph.validation import check_values
 from oneshot.graph.vocabulary import Vocabulary
@@ -32,7 +33,7 @@ from oneshot.system.checksums import (
     write_sealed_json,
 )
 from oneshot.system.devices import total_memory
-from oneshot.system.files import check_replaceable, replacing_directory
+from oneshot.system.files import check_replaceable, replacing, replacing_directory
 
 FORMAT = 1
 WEIGHTED_FORMAT = 2
@@ -48,6 +49,8 @@ _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")
 _COMPONENTS = ("component", "order", "first", "volume")
 _COMPONENT_FILES = {f"components_{name}.npy" for name in _COMPONENTS}
+_HUBS = ("hubs", "degree", "outside", "ppr")
+_HUB_FILES = {f"hub_index_{name}.npy" for name in _HUBS}
 _SPLITS = ("valid", "test")
 _NAMES = ("blob", "offsets", "hashes", "hash_ids")
 _WEIGHTS = "weights.npy"
@@ -60,9 +63,12 @@ UNWEIGHTED: tuple[str, ...] = (
     *(f"{kind}_{name}.npy" for kind in ("entity", "relation") for name in _NAMES),
     *(f"{facts}.npy" for facts in ("facts", "valid", "test")),
 )
-"""The files of a saved graph without weights."""
-CONTENTS: dict[str, None] = dict.fromkeys([*UNWEIGHTED, _WEIGHTS])
+"""The files of a saved graph without weights and hub index."""
+CONTENTS: dict[str, None] = dict.fromkeys([*UNWEIGHTED, _WEIGHTS, *sorted(_HUB_FILES)])
 """The files of a saved graph; a directory with other files is not replaced."""
+
+WRITTEN = tuple(name for name in CONTENTS if name not in _HUB_FILES)
+"""The files that are written when a graph is saved; an index of hubs may be added later."""
 
 
 class MappedEdges(Edges):
@@ -141,6 +147,36 @@ def note_push_recall(path: Path, recall: float) -> None:
     write_sealed_json(path / MARKER, read_sealed_json(path / MARKER) | {"push_recall": recall})
 
 
+def save_hub_index(path: Path, index: HubIndex, recall: float) -> None:
+    """Add a hub index to a saved graph, or replace it; `recall`: that of the push with it."""
+    meta = read_sealed_json(path / MARKER)
+    # The old index counts as absent while its files are replaced.
+    meta.pop("hub_index", None)
+    write_sealed_json(path / MARKER, meta)
+    for name in _HUBS:
+        array = getattr(index, name).cpu().numpy()
+        # Files of saved graphs hold integers.
+        with replacing(path / f"hub_index_{name}.npy") as place, place.open("wb") as file:
+            np.save(file, array.view(np.int32) if array.dtype == np.float32 else array)
+    about = {
+        "restart": index.restart,
+        "least_degree": index.least_degree,
+        "recall": recall,
+        "files": _described(path, sorted(_HUB_FILES)),
+    }
+    write_sealed_json(path / MARKER, meta | {"hub_index": about})
+
+
+def _described(directory: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "bytes": (directory / name).stat().st_size,
+            "blake2b": file_digest(directory / name),
+        }
+        for name in names
+    }
+
+
 def write_marker(
     directory: Path,
     fingerprint: str,
@@ -155,14 +191,10 @@ def write_marker(
         "largest_degree": largest_degree,
         "splits": list(splits),
         "about": about,
-        "files": {
-            name: {
-                "bytes": (directory / name).stat().st_size,
-                "blake2b": file_digest(directory / name),
-            }
-            for name in CONTENTS
-            if name != MARKER and (directory / name).exists()
-        },
+        "files": _described(
+            directory,
+            (n for n in WRITTEN if n != MARKER and (directory / n).exists()),
+        ),
     }
     text = json.dumps(sealed(meta), indent=2)
     (directory / MARKER).write_text(text, encoding="utf-8")
@@ -172,8 +204,10 @@ def is_saved_graph(path: Path) -> bool:
     return (path / MARKER).is_file()
 
 
-def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str, Any]]:
-    """A saved graph, its further splits, and its metadata."""
+def open_graph(
+    path: Path, *, hub_index: bool = True
+) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str, Any]]:
+    """A saved graph, its further splits, and its metadata; without the hub index if false."""
     try:
         meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
         if meta["format"] not in (FORMAT, WEIGHTED_FORMAT):
@@ -205,6 +239,9 @@ def open_graph(path: Path) -> tuple[KnowledgeGraph, dict[str, Tensor], dict[str,
             )
         recall = meta.get("push_recall")
         graph.push_recall = None if recall is None else float(recall)
+        if hub_index and "hub_index" in meta:
+            graph.hub_index = _open_hub_index(path, graph, meta)
+            graph.hub_recall = float(meta["hub_index"]["recall"])
         graph.fingerprint = meta["fingerprint"]
         vars(graph.neighbours)["largest_degree"] = int(meta["largest_degree"])
         splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
@@ -225,6 +262,8 @@ def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: N
     try:
         meta = json.loads((path / MARKER).read_text(encoding="utf-8"))
         _check_files(path, meta, whole=True, progress=progress)
+        if "hub_index" in meta:
+            _check_hub_files(path, meta, whole=True)
         graph, splits, _ = open_graph(path)
         check_values(graph, splits)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -238,7 +277,7 @@ def _arrays(meta: dict[str, Any]) -> list[str]:
         unused |= _COMPONENT_FILES
     if meta["format"] != WEIGHTED_FORMAT:
         unused.add(_WEIGHTS)
-    return [name for name in CONTENTS if name != MARKER and name not in unused]
+    return [name for name in WRITTEN if name != MARKER and name not in unused]
 
 
 def _has_components(meta: dict[str, Any]) -> bool:
@@ -256,15 +295,66 @@ def _check_files(
     if not is_intact(meta):
         raise ValueError(f"{MARKER} was changed or damaged")
     files: dict[str, dict[str, Any]] = meta["files"]
-    total, done = sum(about["bytes"] for about in files.values()), 0
+    _compare_files(path, files, whole or _size_of(files) <= CHECKED_BYTES, progress)
+
+
+def _size_of(*files: dict[str, dict[str, Any]]) -> int:
+    return sum(int(about["bytes"]) for some in files for about in some.values())
+
+
+def _compare_files(
+    path: Path,
+    files: dict[str, dict[str, Any]],
+    with_checksums: bool,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> None:
+    total, done = _size_of(files), 0
     for name, about in files.items():
         size = (path / name).stat().st_size
         if size != about["bytes"]:
             raise ValueError(f"{name} has {size:,} bytes instead of {about['bytes']:,}")
-        if (whole or total <= CHECKED_BYTES) and file_digest(path / name) != about["blake2b"]:
+        if with_checksums and file_digest(path / name) != about["blake2b"]:
             raise ValueError(f"{name} was changed or damaged: wrong checksum")
         done += size
         progress(done, total)
+
+
+def _open_hub_index(path: Path, graph: KnowledgeGraph, meta: dict[str, Any]) -> HubIndex:
+    _check_hub_files(path, meta)
+    try:
+        about = meta["hub_index"]
+        hubs, degree, outside = (_open(path / f"hub_index_{name}.npy") for name in _HUBS[:3])
+        ppr = _open(path / "hub_index_ppr.npy", dimensions=2).view(torch.float32)
+        count = len(hubs)
+        fits = (
+            len(degree) == len(outside) == count
+            and ppr.shape == (count, count)
+            and bool((hubs.diff() > 0).all())
+            and (not count or 0 <= int(hubs[0]) <= int(hubs[-1]) < graph.num_entities)
+            and torch.equal(graph.neighbours.degree_of(hubs), degree)
+        )
+        if not fits:
+            raise ValueError("its arrays do not fit the graph")
+        return HubIndex(
+            float(about["restart"]), int(about["least_degree"]), hubs, degree, outside, ppr
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _bad_hub_index(path, error) from error
+
+
+def _check_hub_files(path: Path, meta: dict[str, Any], whole: bool = False) -> None:
+    files: dict[str, dict[str, Any]] = meta["hub_index"]["files"]
+    try:
+        _compare_files(path, files, whole or _size_of(files, meta["files"]) <= CHECKED_BYTES)
+    except (OSError, ValueError) as error:
+        raise _bad_hub_index(path, error) from error
+
+
+def _bad_hub_index(path: Path, error: Exception) -> InputError:
+    return InputError(
+        f"{path}: the hub index is damaged ({error}); build it again with "
+        f"`oneshot data {path} --hub-index`"
+    )
 
 
 def _save(path: Path, tensor: Tensor) -> None:

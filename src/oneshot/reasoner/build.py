@@ -25,6 +25,7 @@ def build_sampler(config: SamplerConfig, seed: int = 0) -> Sampler:
         "mass": config.mass,
         "keep_unreachable": config.keep_unreachable,
         "edge_score": config.edge_score,
+        "edge_limit": config.edge_limit,
         "seed": seed,
     }
     sampler = SAMPLERS[config.name]
@@ -49,6 +50,7 @@ def sampler_config(sampler: Sampler) -> SamplerConfig:
         mass=_plain(budget.mass),
         keep_unreachable=sampler.keep_unreachable,
         edge_score=sampler.edge_score,
+        edge_limit=sampler.edge_limit,
         **{option: getattr(sampler, option) for option in sampler.options},
     )
 

@@ -19,18 +19,25 @@ tail.
 
 The threshold is halved until it is small compared with the `K`-th score and the selection hardly
 changes any more, or the limit of edges is reached.
+
+With a hub index (`_hubs`), the PPR of hubs does not depend on the tail. In a first phase, residue
+that arrives at hubs is parked. The index then gives the PPR `s(h)` of every hub. As `s(h) /
+restart` is all that ever leaves a hub, it becomes its residue: each hub is pushed at most once, and
+nothing is added to hubs any more. What the entities lack together is the tail of the others.
 """
 
 import ctypes
+import dataclasses
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from oneshot import compiled
 from oneshot.graph.adjacency import SMALL, AdjacencyGraph, Neighbours
-from oneshot.graph.components import Heads
+from oneshot.graph.components import Components, Heads
+from oneshot.graph.hub_index import HubIndex
 from oneshot.samplers._ball import expand
 from oneshot.samplers._pagerank import check_unweighted
 
@@ -48,7 +55,10 @@ class PushLimits:
     `precision`: threshold on residue / degree, relative to the K-th score. `stable`: share of the
     selection that must be the same with twice the threshold. `max_edges`: edges per query, except
     those of the query entity itself; no further round starts beyond it. `negligible`: sum of the
-    residues that ends a push.
+    residues that ends a push. `park_threshold`: threshold of the phase in which the residue of hubs
+    is parked; `least_parked`: residue of a hub for which its row of the index is read;
+    `hub_precision`: the `precision` with a hub index, where hubs need not be pushed to be known and
+    the entities around them decide.
     """
 
     precision: float = 0.1
@@ -56,6 +66,9 @@ class PushLimits:
     max_edges: int = 4_000_000
     negligible: float = 1e-6
     first_threshold: float = 1e-3
+    park_threshold: float = 1e-6
+    least_parked: float = 1e-6
+    hub_precision: float = 0.025
 
 
 LIMITS = PushLimits()
@@ -87,13 +100,17 @@ def ppr_push(
     restart: float,
     probes: Tensor | None = None,
     limits: PushLimits = LIMITS,
+    hub_index: HubIndex | None = None,
 ) -> Pushed:
     """The `counts` int64 [n] entities of highest PPR from each of `entities` int64 [n].
 
     The entity itself is always among them; there are fewer if its component is smaller. `probes`
-    int64 [n, c]: entities whose scores are also returned, -1 for none.
+    int64 [n, c]: entities whose scores are also returned, -1 for none. `hub_index`: that of the
+    graph for this `restart`; the bound of the error by `threshold` does not hold with it.
     """
     check_unweighted(graph, "push")
+    if hub_index is not None and hub_index.restart != restart:
+        raise ValueError(f"the hub index is for restart {hub_index.restart}, not {restart}")
     most = int(counts.max()) if len(counts) else 1
     heads = graph.components.heads(entities, _HEADS * most)
     # Entities outside of the component have score 0.
@@ -105,26 +122,43 @@ def ppr_push(
     counts = torch.minimum(counts, heads.size)
     is_plain = graph.device.type != "cpu" or compiled.library() is None
     push = plain_push if is_plain or graph.num_entities >= SMALL else compiled_push
-    return push(graph, entities, counts, most, restart, heads, probes, limits)
+    return push(graph, entities, counts, most, restart, heads, probes, limits, hub_index)
 
 
-class _PushCall(ctypes.Structure):
+class PushCall(ctypes.Structure):
     """The arguments of the kernel, as declared in `compiled/push.c`."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
             "num_queries", "wide_starts", "wide_ids", "scattered", "most", "num_probes",
-            "max_edges",
+            "max_edges", "num_hubs", "hub_degree",
         )),
         *((name, ctypes.c_double) for name in (
-            "restart", "first_threshold", "precision", "stable", "negligible",
+            "restart", "first_threshold", "precision", "stable", "negligible", "park_threshold",
+            "least_parked",
         )),
         *((name, ctypes.c_void_p) for name in (
             "start", "index", "counts", "entity", "count", "head_begin", "head_end", "heads",
             "volume", "probe", "found", "score", "probe_score", "num_found", "edges", "touched",
-            "threshold", "failed",
+            "threshold", "failed", "hub", "between", "arrival", "arrival_row", "rest_volume",
         )),
     ]  # fmt: skip
+
+
+def adjacency_arguments(graph: AdjacencyGraph) -> tuple[dict[str, Any], list[Tensor | None]]:
+    """The fields of `PushCall` for a graph, and the tensors that must live as long as they do."""
+    neighbours = graph.neighbours
+    has_gaps = len(neighbours.indptr) <= graph.num_entities
+    counts = neighbours.degree.contiguous() if has_gaps else None
+    start, index = neighbours.indptr.contiguous(), neighbours.index.contiguous()
+    tensors = {"start": start, "index": index, "counts": counts}
+    fields: dict[str, Any] = {
+        "wide_starts": start.dtype == torch.int64,
+        "wide_ids": index.dtype == torch.int64,
+        "scattered": getattr(neighbours, "scattered", None) is not None,
+    }
+    fields |= {name: compiled.pointer(tensor) for name, tensor in tensors.items()}
+    return fields, list(tensors.values())
 
 
 def compiled_push(
@@ -136,47 +170,64 @@ def compiled_push(
     heads: Heads,
     probes: Tensor,
     limits: PushLimits,
+    hub_index: HubIndex | None = None,
 ) -> Pushed:
     """As `plain_push`, with a compiled kernel, several queries at once."""
-    neighbours = graph.neighbours
     size = len(entities)
-    gaps = None if len(neighbours.indptr) > graph.num_entities else neighbours.degree.contiguous()
-    start, index = neighbours.indptr.contiguous(), neighbours.index.contiguous()
-    found = torch.zeros(size, most, dtype=torch.long)
-    score = torch.zeros(size, most)
-    probed = torch.zeros(probes.shape)
-    num_found, edges, touched = (torch.zeros(size, dtype=torch.long) for _ in range(3))
-    threshold = torch.zeros(size, dtype=torch.float64)
-    failed = torch.zeros(1, dtype=torch.long)
-    given = (
-        entities.contiguous(),
-        counts.contiguous(),
-        heads.begin.contiguous(),
-        heads.end.contiguous(),
-        heads.entities.contiguous(),
-        heads.volume.contiguous(),
-        probes.contiguous(),
-    )
-    results = (found, score, probed, num_found, edges, touched, threshold, failed)
-    call = _PushCall(
-        size,
-        start.dtype == torch.int64,
-        index.dtype == torch.int64,
-        getattr(neighbours, "scattered", None) is not None,
-        most,
-        probes.shape[1],
-        limits.max_edges,
-        restart,
-        limits.first_threshold,
-        limits.precision,
-        limits.stable,
-        limits.negligible,
-        *map(compiled.pointer, (start, index, gaps, *given, *results)),
+    fields, kept = adjacency_arguments(graph)
+    tensors = {
+        "entity": entities.contiguous(),
+        "count": counts.contiguous(),
+        "head_begin": heads.begin.contiguous(),
+        "head_end": heads.end.contiguous(),
+        "heads": heads.entities.contiguous(),
+        "volume": heads.volume.contiguous(),
+        "probe": probes.contiguous(),
+        "found": torch.zeros(size, most, dtype=torch.long),
+        "score": torch.zeros(size, most),
+        "probe_score": torch.zeros(probes.shape),
+        "threshold": torch.zeros(size, dtype=torch.float64),
+        "failed": torch.zeros(1, dtype=torch.long),
+    }
+    for name in ("num_found", "edges", "touched"):
+        tensors[name] = torch.zeros(size, dtype=torch.long)
+    if hub_index is not None:
+        assert isinstance(graph.components, Components)
+        arrivals = hub_index.arrivals(graph.components, entities)
+        tensors |= {
+            "hub": hub_index.hubs.contiguous(),
+            "between": hub_index.ppr.contiguous(),
+            "arrival": arrivals.ppr.contiguous(),
+            "arrival_row": arrivals.row.contiguous(),
+            "rest_volume": arrivals.volume.contiguous(),
+        }
+        fields |= {"num_hubs": len(hub_index.hubs), "hub_degree": hub_index.least_degree}
+    options = dataclasses.asdict(limits)
+    hub_precision = options.pop("hub_precision")
+    if hub_index is not None:
+        options["precision"] = hub_precision
+    call = PushCall(
+        num_queries=size,
+        most=most,
+        num_probes=probes.shape[1],
+        restart=restart,
+        **options,
+        **fields,
+        **{name: compiled.pointer(tensor) for name, tensor in tensors.items()},
     )
     compiled.run("push_queries", _USUAL_EDGES * (size - 1), ctypes.byref(call))
-    if int(failed):
+    del kept
+    if int(tensors["failed"]):
         raise MemoryError("not enough memory for the local push")
-    return Pushed(found, score, num_found, probed, edges, touched, threshold)
+    return Pushed(
+        tensors["found"],
+        tensors["score"],
+        tensors["num_found"],
+        tensors["probe_score"],
+        tensors["edges"],
+        tensors["touched"],
+        tensors["threshold"],
+    )
 
 
 def plain_push(
@@ -188,8 +239,18 @@ def plain_push(
     heads: Heads,
     probes: Tensor,
     limits: PushLimits,
+    hub_index: HubIndex | None = None,
 ) -> Pushed:
     """See `ppr_push`. The reference implementation, used if the kernel is not available."""
+    hubs: list[_Hubs | None] = [None] * len(entities)
+    if hub_index is not None:
+        assert isinstance(graph.components, Components)
+        arrivals = hub_index.arrivals(graph.components, entities)
+        hubs = [
+            _Hubs(hub_index, arrivals.ppr[int(row)], float(volume))
+            for row, volume in zip(arrivals.row, arrivals.volume, strict=True)
+        ]
+        limits = dataclasses.replace(limits, precision=limits.hub_precision)
     rows = [
         _push_one(
             graph,
@@ -199,6 +260,7 @@ def plain_push(
             heads.entities[int(heads.begin[row]) : int(heads.end[row])],
             float(heads.volume[row]),
             limits,
+            hubs[row],
         )
         for row, entity in enumerate(entities.tolist())
     ]
@@ -219,6 +281,14 @@ def plain_push(
     return Pushed(found, score, number, probed, edges, touched, threshold)
 
 
+class _Hubs(NamedTuple):
+    """The hub index for one query: `arrival` [H] and `volume` as in `Arrivals`."""
+
+    known: HubIndex
+    arrival: Tensor
+    volume: float
+
+
 class _One(NamedTuple):
     """The result of one query: the selection, and the scores of all touched entities (sorted)."""
 
@@ -237,6 +307,76 @@ class _One(NamedTuple):
         return torch.where(self.touched[place] == wanted, self.touched_score[place], rest)
 
 
+class _Residues:
+    """The touched entities of one query, sorted, with reserve, residue and degree of each.
+
+    `least_hub`: degree from which entities are hubs; infinite if they are pushed as others. Residue
+    is parked at hubs until they are `closed`; then nothing arrives there any more.
+    """
+
+    def __init__(self, neighbours: Neighbours, entity: Tensor, restart: float) -> None:
+        self.neighbours, self.restart = neighbours, restart
+        self.touched = entity
+        self.degree = neighbours.degree_of(entity).double()
+        self.residue = torch.ones(1, dtype=torch.float64, device=entity.device)
+        self.reserve = torch.zeros_like(self.residue)
+        self.edges = 0
+        self.least_hub, self.closed = torch.inf, False
+
+    def is_hub(self) -> Tensor:
+        return self.degree >= self.least_hub
+
+    def push(self, threshold: float, max_edges: int) -> bool:
+        """Push all entities above the threshold until there are none; false at the limit."""
+        while True:
+            pushed = (self.residue >= threshold * self.degree) & (self.residue > 0)
+            if not self.closed:
+                pushed &= ~self.is_hub()
+            work = int(self.degree[pushed].sum())
+            if not work:
+                return True
+            if self.edges and self.edges + work > max_edges:
+                return False
+            self.edges += work
+            row, found = expand(self.neighbours, self.touched[pushed])
+            share = (1 - self.restart) * self.residue[pushed] / self.degree[pushed]
+            self.reserve[pushed] += self.restart * self.residue[pushed]
+            self.residue[pushed] = 0
+            place = self.touch(found)
+            amount = share[row]
+            if self.closed:
+                amount = torch.where(self.is_hub()[place], 0, amount)
+            self.residue.index_add_(0, place, amount)
+
+    def touch(self, found: Tensor) -> Tensor:
+        """The places of some entities [m], which are added if necessary."""
+        every, which = torch.cat([self.touched, found]).unique(return_inverse=True)
+        if len(every) > len(self.touched):
+            place = which[: len(self.touched)]
+            self.reserve = _spread(self.reserve, place, len(every))
+            self.residue = _spread(self.residue, place, len(every))
+            self.touched, self.degree = every, self.neighbours.degree_of(every).double()
+        places: Tensor = which[len(which) - len(found) :]
+        return places
+
+    def close_hubs(self, hubs: _Hubs, least_parked: float) -> None:
+        """From parked residue to the PPR of all hubs, which becomes their residue."""
+        ids = hubs.known.hubs
+        place = torch.searchsorted(self.touched, ids).clamp(max=len(self.touched) - 1)
+        parked = torch.where(self.touched[place] == ids, self.residue[place], 0)
+        parked = torch.where(parked >= least_parked, parked, 0)
+        elsewhere = (self.residue.sum() - parked.sum()).clamp(min=0)
+        ppr = parked.float() @ hubs.known.ppr + elsewhere.float() * hubs.arrival
+        reached = ppr > 0
+        place = self.touch(ids[reached])
+        self.residue[place] = ppr[reached].double() / self.restart
+        self.closed = True
+
+    def unknown(self) -> float:
+        """The probability that no entity has yet, with closed hubs."""
+        return max(1 - float((self.reserve + self.restart * self.residue).sum()), 0.0)
+
+
 def _push_one(
     graph: AdjacencyGraph,
     entity: int,
@@ -245,47 +385,42 @@ def _push_one(
     heads: Tensor,
     volume: float,
     limits: PushLimits,
+    hubs: _Hubs | None,
 ) -> _One:
     neighbours, device = graph.neighbours, graph.device
     own = torch.tensor([entity], device=device)
-    degree = neighbours.degree_of(own).double()
-    if not float(degree):
+    if not int(neighbours.degree_of(own)):
         one = torch.ones(1, device=device)
         return _One(own, one, own, one, 0.0, 0, 0.0)
-    touched = own  # sorted, with the reserve, residue and degree of each
-    residue = torch.ones(1, dtype=torch.float64, device=device)
-    reserve = torch.zeros_like(residue)
-    threshold, edges, least = limits.first_threshold, 0, 0.0
+    state = _Residues(neighbours, own, restart)
+    if hubs is not None:
+        state.least_hub = hubs.known.least_degree
+        threshold = limits.first_threshold
+        while state.push(max(threshold, limits.park_threshold), limits.max_edges):
+            if threshold <= limits.park_threshold:
+                break
+            threshold /= 4
+        state.close_hubs(hubs, limits.least_parked)
+    threshold, least = limits.first_threshold, 0.0
     before: Tensor | None = None
     is_done = False
     while True:
-        while True:
-            pushed = residue >= threshold * degree
-            work = int(degree[pushed].sum())
-            is_over = bool(edges) and work > 0 and edges + work > limits.max_edges
-            is_done |= is_over
-            if is_over or not work:
-                break
-            edges += work
-            row, found = expand(neighbours, touched[pushed])
-            share = (1 - restart) * residue[pushed] / degree[pushed]
-            reserve[pushed] += restart * residue[pushed]
-            residue[pushed] = 0
-            every, which = torch.cat([touched, found]).unique(return_inverse=True)
-            if len(every) > len(touched):
-                place = which[: len(touched)]
-                reserve = _spread(reserve, place, len(every))
-                residue = _spread(residue, place, len(every))
-                touched, degree = every, neighbours.degree_of(every).double()
-            residue.index_add_(0, which[len(which) - len(found) :], share[row])
-        left = float(residue.sum())
-        is_done |= min(left, threshold * volume) <= limits.negligible
+        is_over = not state.push(threshold, limits.max_edges)
+        left = float(state.residue.sum()) if hubs is None else state.unknown()
+        most_left = threshold * volume if hubs is not None else min(left, threshold * volume)
+        is_done |= is_over or most_left <= limits.negligible
         if is_done or before is None or threshold <= 4 * limits.precision * least:
-            tail = (1 - restart) * left / volume
-            score = (reserve + restart * residue + tail * degree).float()
+            degree = state.degree
+            if hubs is None:
+                tail = (1 - restart) * left / volume
+            else:
+                # The PPR of hubs is complete; `left` is what the other entities lack.
+                tail = left / hubs.volume if hubs.volume > 0 else 0.0
+                degree = torch.where(state.is_hub(), 0, degree)
+            score = (state.reserve + restart * state.residue + tail * degree).float()
             # If the limit ended the rounds, only twice the threshold holds for all residues.
             reached = 2 * threshold if is_over else threshold
-            every_score = _One(own, score[:0], touched, score, tail, edges, reached)
+            every_score = _One(own, score[:0], state.touched, score, tail, state.edges, reached)
             chosen = _select(every_score, neighbours, entity, count, heads)
             least = float(chosen.score.amin()) if len(chosen.entities) > 1 else torch.inf
             if before is not None and threshold <= limits.precision * least:
@@ -314,6 +449,12 @@ def _select(one: _One, neighbours: Neighbours, entity: int, count: int, heads: T
     return one._replace(entities=entities[order], score=score[order])
 
 
+def hub_index_for(graph: AdjacencyGraph, restart: float) -> HubIndex | None:
+    """The hub index of the graph, if there is one for this `restart`."""
+    index = graph.hub_index
+    return None if index is None or index.restart != restart else index
+
+
 def push_scores(graph: AdjacencyGraph, entities: Tensor, count: int, restart: float) -> Tensor:
     """Approximate PPR of all entities from each of `entities` int64 [n] → float32 [n, V].
 
@@ -321,7 +462,7 @@ def push_scores(graph: AdjacencyGraph, entities: Tensor, count: int, restart: fl
     entities of the component in proportion to their degrees.
     """
     counts = torch.full((len(entities),), min(count, graph.num_entities), device=graph.device)
-    pushed = ppr_push(graph, entities, counts, restart)
+    pushed = ppr_push(graph, entities, counts, restart, hub_index=hub_index_for(graph, restart))
     degree = graph.neighbours.degree.float()
     component = graph.components.component_of(torch.arange(len(degree), device=graph.device))
     volume = graph.components.heads(entities, 1).volume

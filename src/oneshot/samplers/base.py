@@ -15,6 +15,7 @@ from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers import _extract_gpu
 from oneshot.samplers._budget import Budget, Count, Ratio
+from oneshot.samplers._edge_limit import EDGE_LIMIT, default_edge_limits, limit_edges
 from oneshot.samplers._extract import EdgeScore, extract
 from oneshot.samplers._pagerank import check_entities
 from oneshot.samplers._select import choose_highest, counts_of_mass, ranks_of
@@ -54,6 +55,9 @@ class Sampler(ABC):
         exactly `K` entities.
     `edge_score`: if there are more edges than the budget, those with the highest "product" (or
         "sum") of the scores of their ends are kept.
+    `edge_limit`: maximum number of edges without an edge budget; the entities of lowest score are
+        dropped until there are no more. By default 250,000 if the budget is given by `max_entities`
+        (125 per entity above 2,000 entities) and scores are not those of answers; 0 is no limit.
     `seed`: for random samplers.
 
     A sampler in the registry has a `name`; `options`: further arguments of its `__init__`, each an
@@ -75,6 +79,7 @@ class Sampler(ABC):
         mass: Ratio | None = None,
         keep_unreachable: bool = True,
         edge_score: EdgeScore = "product",
+        edge_limit: int | None = None,
         seed: int = 0,
     ) -> None:
         self.seed = seed
@@ -83,6 +88,9 @@ class Sampler(ABC):
         if edge_score not in get_args(EdgeScore):
             raise InputError(f"edge_score must be one of {get_args(EdgeScore)}, not {edge_score!r}")
         self.edge_score = edge_score
+        if edge_limit is not None and (isinstance(edge_limit, bool) or edge_limit < 0):
+            raise InputError(f"edge_limit must be at least 0, not {edge_limit}")
+        self.edge_limit = edge_limit
 
     def with_entity_ratio(self, entity_ratio: Ratio) -> Self:
         """A copy of this sampler with another share of the entities; `max_entities` is dropped."""
@@ -134,6 +142,31 @@ class Sampler(ABC):
             include = check_include(graph, queries, include)
         selection = self.select(graph, queries, include)
         graph = graph if edges_from is None else edges_from
+        batch = self._extracted(graph, queries, selection)
+        limits = self._edge_limits(graph, queries)
+        if limits is None or batch.num_edges <= (self.edge_limit or EDGE_LIMIT):
+            return batch
+        return limit_edges(batch, limits, graph.num_relations, include)
+
+    def _edge_limits(self, graph: AdjacencyGraph, queries: Tensor) -> Tensor | None:
+        """The edge limit of each query, int64 [n]; None if there is none."""
+        budget = self.budget
+        if self.edge_limit is not None:
+            if not self.edge_limit:
+                return None
+            limits = torch.full_like(queries[:, 0], self.edge_limit)
+            return limits if 2 * graph.num_facts > self.edge_limit else None
+        is_share = budget.max_entities is None or budget.entity_ratio is not None
+        if self.scores_answers or budget.limits_edges or is_share:
+            return None
+        if 2 * graph.num_facts <= EDGE_LIMIT:  # no subgraph can exceed it
+            return None
+        return default_edge_limits(budget.entity_counts(graph, queries[:, 1]))
+
+    def _extracted(
+        self, graph: AdjacencyGraph, queries: Tensor, selection: Selection
+    ) -> SubgraphBatch:
+        """The subgraphs on the chosen entities, within the edge budget."""
         budget = self.budget.edge_counts(graph, queries[:, 1])
         size = _extraction_size(graph)
         if self.budget.limits_edges and len(queries):

@@ -11,7 +11,7 @@ from oneshot.samplers._ball import BallWorkspace, ppr_ball
 from oneshot.samplers._budget import Count, Ratio
 from oneshot.samplers._extract import EdgeScore
 from oneshot.samplers._pagerank import Transition, ppr, ppr_chebyshev
-from oneshot.samplers._push import ppr_push
+from oneshot.samplers._push import hub_index_for, ppr_push
 from oneshot.samplers._select import choose_highest, counts_of_mass
 from oneshot.samplers.base import Sampler, Selection, joined
 
@@ -37,14 +37,15 @@ class PPRSampler(Sampler):
         "chebyshev": a block of queries at once, 20 matrix products.
         "power": plain power iteration, 30 products; its errors are about 300 times larger.
         "push": forward push with a degree tail, query by query, at a cost that hardly grows with
-            the graph, with and without hubs. With `transition="paper"` as "ball".
+            the graph, with and without hubs. Uses the hub index of a saved graph if there is one.
+            With `transition="paper"` as "ball".
         "ball": exact scores within a ball around `u`, query by query; slow and inaccurate on
             graphs with large hubs.
         "auto": on a CPU, for facts without weights, budgets of at most a hundredth of the entities
             and graphs of at least 50,000 entities: ball if no entity has more than 1,000
-            neighbours; push if it was measured on the saved graph and finds 0.95 of the exact
-            selection (see `measure_push`). Otherwise chebyshev. The two local methods do not
-            support weights.
+            neighbours; push if it was measured on the saved graph, with its hub index if there is
+            one, and finds 0.95 of the exact selection (see `push_recall`). Otherwise chebyshev. The
+            two local methods do not support weights.
     `steps`: number of matrix products; default 30 for power, otherwise at least 20, as `restart`
     needs. `ball_factor`: entities in the ball, as a multiple of `K`; more is slower and more
     accurate. `transition`: "walk", or "paper" for scores divided by degree (see `oneshot.ppr`).
@@ -68,6 +69,7 @@ class PPRSampler(Sampler):
         mass: Ratio | None = None,
         keep_unreachable: bool = True,
         edge_score: EdgeScore = "product",
+        edge_limit: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -78,6 +80,7 @@ class PPRSampler(Sampler):
             mass=mass,
             keep_unreachable=keep_unreachable,
             edge_score=edge_score,
+            edge_limit=edge_limit,
             seed=seed,
         )
         if not 0 < restart < 1:
@@ -117,7 +120,8 @@ class PPRSampler(Sampler):
             return "chebyshev"
         if graph.neighbours.largest_degree <= BALL_LARGEST_HUB:
             return "ball"
-        measured = graph.push_recall
+        index = hub_index_for(graph, self.restart)
+        measured = graph.push_recall if index is None else graph.hub_recall
         return "chebyshev" if measured is None or measured < PUSH_LEAST_RECALL else "push"
 
     def _local_method(self, graph: AdjacencyGraph, counts: Tensor) -> Method | None:
@@ -181,7 +185,8 @@ class PPRSampler(Sampler):
         """Entities of all queries by the local push."""
         masses = self.budget.masses(graph, queries[:, 1])
         entities = queries[:, 0]
-        pushed = ppr_push(graph, entities, counts, self.restart, include)
+        index = hub_index_for(graph, self.restart)
+        pushed = ppr_push(graph, entities, counts, self.restart, include, hub_index=index)
         is_whole = not self.keep_unreachable or bool((pushed.counts == counts).all())
         columns = torch.arange(pushed.entities.shape[1], device=graph.device)
         row, column = (columns < pushed.counts[:, None]).nonzero().unbind(1)
@@ -216,7 +221,8 @@ class PPRSampler(Sampler):
         self, graph: AdjacencyGraph, entity: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The `count` [1] entities of highest score around `entity` [1], sorted by id."""
-        pushed = ppr_push(graph, entity, count, self.restart)
+        index = hub_index_for(graph, self.restart)
+        pushed = ppr_push(graph, entity, count, self.restart, hub_index=index)
         size = int(pushed.counts)
         found, order = pushed.entities[0, :size].sort()
         return found, pushed.score[0, order]

@@ -1,18 +1,23 @@
 """Recall of the local push: measured on queries of a graph, to decide whether to use it.
 
-On graphs whose walks mix slowly between hubs, the degree tail is a poor estimate, and exact scores
-over the whole graph are worth their cost (see `PPRSampler`).
+On graphs whose walks mix slowly between hubs, the degree tail is a poor estimate. They get a hub
+index. If that does not help, exact scores over the whole graph are worth their cost (see
+`PPRSampler`).
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
+from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.storage import note_push_recall, open_graph
+from oneshot.graph.hub_index import HubIndex
+from oneshot.graph.storage import note_push_recall, open_graph, save_hub_index
+from oneshot.samplers._hubs import build_hub_index
 from oneshot.samplers._push import LIMITS, PushLimits, ppr_push
-from oneshot.samplers.ppr import BALL_LARGEST_HUB, LOCAL_LEAST_GRAPH
+from oneshot.samplers.ppr import BALL_LARGEST_HUB, LOCAL_LEAST_GRAPH, PUSH_LEAST_RECALL
 
 # The reference: pushed 30 times as far. Exact scores would take passes over the whole graph.
 _DEEP = PushLimits(precision=LIMITS.precision / 30, stable=0.995, max_edges=20_000_000)
@@ -27,6 +32,7 @@ def push_recall(
     queries: int = _QUERIES,
     restart: float = 0.15,
     seed: int = 0,
+    hub_index: HubIndex | None = None,
 ) -> float:
     """Mean share of the selection of a much deeper push that the default push finds.
 
@@ -38,7 +44,8 @@ def push_recall(
         return 1.0
     counts = torch.full((len(entities),), min(max_entities, graph.num_entities))
     deep, ours = (
-        ppr_push(graph, entities, counts, restart, limits=limits) for limits in (_DEEP, LIMITS)
+        ppr_push(graph, entities, counts, restart, limits=limits, hub_index=index)
+        for limits, index in ((_DEEP, None), (LIMITS, hub_index))
     )
     shares = []
     for row, size in enumerate(deep.counts.tolist()):
@@ -61,15 +68,38 @@ def sampled_entities(graph: AdjacencyGraph, count: int, seed: int) -> torch.Tens
     return torch.cat([from_facts, hubs[drawn]])
 
 
-def measure_saved_graph(path: Path) -> float | None:
-    """Measure the push on a saved graph and record the recall there; None if it is not needed.
+class Measured(NamedTuple):
+    """The local push on a saved graph: its recall, and that with a hub index of `hubs` entities.
 
-    It is not needed on small graphs and on graphs without hubs, and not possible with weights.
+    None where it was not measured: on small graphs, on graphs without hubs, and with weights.
     """
-    graph, _, _ = open_graph(path)
+
+    push_recall: float | None = None
+    hub_recall: float | None = None
+    hubs: int = 0
+
+
+def measure_saved_graph(path: Path, hub_index: bool | None = None) -> Measured:
+    """Measure the push on a saved graph and record the recall there, if it is needed.
+
+    It is not needed on small graphs and on graphs without hubs. `hub_index`: whether to build the
+    hub index and save it with the graph; by default if the push finds too little without it.
+    """
+    graph, _, _ = open_graph(path, hub_index=False)
     is_small = graph.num_entities < LOCAL_LEAST_GRAPH
-    if is_small or graph.weights is not None or graph.neighbours.largest_degree <= BALL_LARGEST_HUB:
-        return None
-    recall = round(push_recall(graph), 4)
-    note_push_recall(path, recall)
-    return recall
+    recall = None
+    if graph.weights is not None:
+        if hub_index:
+            raise InputError(f"{path}: facts with weights cannot have a hub index")
+        return Measured()
+    if not is_small and graph.neighbours.largest_degree > BALL_LARGEST_HUB:
+        recall = round(push_recall(graph), 4)
+        note_push_recall(path, recall)
+    if hub_index is None:
+        hub_index = recall is not None and recall < PUSH_LEAST_RECALL
+    index = build_hub_index(graph) if hub_index else None
+    if index is None:
+        return Measured(recall)
+    hub_recall = round(push_recall(graph, hub_index=index), 4)
+    save_hub_index(path, index, hub_recall)
+    return Measured(recall, hub_recall, len(index.hubs))

@@ -33,6 +33,7 @@ class RandomWalkSampler(Sampler):
         mass: Ratio | None = None,
         keep_unreachable: bool = True,
         edge_score: EdgeScore = "product",
+        edge_limit: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -43,6 +44,7 @@ class RandomWalkSampler(Sampler):
             mass=mass,
             keep_unreachable=keep_unreachable,
             edge_score=edge_score,
+            edge_limit=edge_limit,
             seed=seed,
         )
         if walks < 1 or length < 1:

@@ -19,6 +19,7 @@ import numpy as np
 
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.experiments.bench.measure import hardware
+from oneshot.graph.adjacency import SMALL
 
 GRAPHS = ("family", "power-law")
 LEAST, MOST = 10_000, 150_000_000
@@ -29,15 +30,18 @@ GROWING = (
     "open_ms",
     "sample_ms",
     "sample_cold_ms",
+    "sample_cpu_ms",
     "predict_ms",
+    "predict_cpu_ms",
     "resident_gb",
     "whole_graph_ms",
 )
 """The columns for which a growth exponent is fitted."""
 
 _DISK_BYTES = 170  # per fact: the text, the saved graph, and temporary files of the build
+_OFFSET_BYTES = 40  # per entity: row offsets, degrees, components and the list by degree
 _EXACT_BYTES = 24  # per fact: the matrix of the whole graph
-_EXACT_ENTITY_BYTES = 320  # the blocks of scores over all entities
+_EXACT_ENTITY_BYTES = 150  # the blocks of scores over all entities
 
 Row = dict[str, Any]
 
@@ -215,22 +219,36 @@ ASSUMPTIONS = (
 )
 
 
-def estimate(rows: Sequence[dict[str, Any]], growth: dict[str, float]) -> dict[str, Any]:
+def estimate(
+    rows: Sequence[dict[str, Any]],
+    growth: dict[str, float],
+    facts: int = FACTS,
+    entities: int = ENTITIES,
+) -> dict[str, Any]:
     """Estimates from the largest measured graph, and the fitted `growth` of a subgraph's time."""
     largest = max(rows, key=lambda row: int(row["facts"]))
-    factor = FACTS / largest["facts"]
+    factor = facts / largest["facts"]
     # `fact` and `pair` of each edge in both directions, for which 4 bytes were enough.
-    wider = 16 * FACTS / 2**30
+    wider = 16 * facts / 2**30 if 2 * facts >= SMALL else 0.0
     result: dict[str, Any] = {
-        "facts": FACTS,
-        "entities": ENTITIES,
+        "facts": facts,
+        "entities": entities,
         "from_facts": largest["facts"],
         "build_hours": round(largest["build_seconds"] * factor / 3600, 1),
         "saved_gb": round(largest["saved_gb"] * factor + wider),
-        "scratch_gb": round(WORKSPACE_BYTES * ENTITIES / 2**30, 1),
+        "scratch_gb": round(WORKSPACE_BYTES * entities / 2**30, 1),
+        "temporary_gb": round(_DISK_BYTES * facts / 2**30),
+        "offsets_gb": round(_OFFSET_BYTES * entities / 2**30, 1),
     }
     if "sample_ms" in growth:
         sample = largest["sample_ms"] * factor ** max(growth["sample_ms"], 0.0)
         rest = max(largest["predict_ms"] - largest["sample_ms"], 0.0)
         result |= {"sample_ms": round(sample, 1), "predict_ms": round(sample + rest, 1)}
+    if "sample_cpu_ms" in growth:
+        busy = largest["sample_cpu_ms"] * factor ** max(growth["sample_cpu_ms"], 0.0)
+        rest = max(largest["predict_cpu_ms"] - largest["sample_cpu_ms"], 0.0)
+        result |= {
+            "subgraphs_per_core_second": round(1000 / busy, 1),
+            "answers_per_core_second": round(1000 / (busy + rest), 1),
+        }
     return result

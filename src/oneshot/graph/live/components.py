@@ -6,7 +6,7 @@ asked for: the search then starts at the ends of all removed pairs at once, cont
 cheapest, and ends when all of them have met or only one part is not yet exhausted.
 """
 
-from collections.abc import Iterable
+import heapq
 
 import numpy as np
 import torch
@@ -136,41 +136,67 @@ class LiveComponents:
         """
         for part in self._parts(ends):
             self._volume[self._next], self._size[self._next] = 0, 0
-            self._move(np.array(sorted(part), np.int64), number, self._next)
+            self._move(np.sort(part), number, self._next)
             self._next += 1
 
-    def _parts(self, ends: list[int]) -> Iterable[set[int]]:
-        """The parts around some entities, except one, the largest as far as it is known."""
-        seen = [{end} for end in ends]
-        border = [[end] for end in ends]
-        part_of = {end: place for place, end in enumerate(ends)}
-        living = set(range(len(ends)))
-        exhausted: list[set[int]] = []
-        while len(living) > 1:
-            place = min(living, key=lambda p: (len(seen[p]) + len(border[p]), p))
+    def _parts(self, ends: list[int]) -> list[Ids]:
+        """The parts around some entities, except one, the largest as far as it is known.
+
+        Hubs have long rows, so that the neighbours of a step are processed together. Where two
+        searches meet, the smaller one joins the larger one.
+        """
+        label = np.full(len(self._component), -1, np.int32)  # the search that found an entity
+        label[ends] = np.arange(len(ends))
+        joined = list(range(len(ends)))
+        seen = [[np.array([end], np.int64)] for end in ends]
+        border = [[np.array([end], np.int64)] for end in ends]
+        size, waiting = [1] * len(ends), [1] * len(ends)
+        queue = [(2, place) for place in range(len(ends))]  # sorted, so it is a heap
+        exhausted: list[Ids] = []
+        living = len(ends)
+
+        def current(place: int) -> int:
+            while joined[place] != place:
+                joined[place] = joined[joined[place]]
+                place = joined[place]
+            return place
+
+        while living > 1:
+            effort, place = heapq.heappop(queue)
+            if joined[place] != place or effort != size[place] + waiting[place]:
+                continue  # it has grown or joined another one since
             if not border[place]:
-                exhausted.append(seen[place])
-                living.remove(place)
+                exhausted.append(np.concatenate(seen[place]))
+                joined[place] = -1  # the queue may hold it once more
+                living -= 1
                 continue
-            reached = np.array(border[place], np.int64)
-            border[place] = []
-            _, (found,) = self._rows.read(torch.from_numpy(reached).to(self._rows.start.device))
-            for entity in found.unique().tolist():
-                other = part_of.get(entity)
-                if other is None:
-                    part_of[entity] = place
-                    seen[place].add(entity)
-                    border[place].append(entity)
-                elif other != place:
-                    # The smaller one is renamed.
-                    small, large = sorted((place, other), key=lambda p: len(seen[p]))
-                    for member in seen[small]:
-                        part_of[member] = large
-                    seen[large] |= seen[small]
-                    border[large] += border[small]
-                    seen[small], border[small] = set(), []
-                    living.remove(small)
-                    place = large
+            reached = np.concatenate(border[place])
+            border[place], waiting[place] = [], 0
+            _, (neighbours,) = self._rows.read(
+                torch.from_numpy(reached).to(self._rows.start.device)
+            )
+            found = neighbours.unique().cpu().numpy().astype(np.int64)
+            marks = label[found]
+            new = found[marks < 0]
+            if len(new):
+                label[new] = place
+                seen[place].append(new)
+                border[place].append(new)
+                size[place] += len(new)
+                waiting[place] += len(new)
+            for mark in np.unique(marks[marks >= 0]).tolist():
+                other = current(mark)
+                if other == place:
+                    continue
+                small, place = sorted((place, other), key=lambda p: size[p])
+                joined[small] = place
+                seen[place] += seen[small]
+                border[place] += border[small]
+                size[place] += size[small]
+                waiting[place] += waiting[small]
+                seen[small], border[small] = [], []
+                living -= 1
+            heapq.heappush(queue, (size[place] + waiting[place], place))
         return exhausted
 
     def _head_of(self, number: int, most: int) -> Ids:

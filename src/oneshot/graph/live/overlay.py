@@ -83,20 +83,27 @@ class Overlay:
         key = (row * num_entities + source) * labels + relation
         edited = torch.searchsorted(rows, target) * num_entities + torch.cat([head, tail])
         edited = edited * labels + torch.cat([label, label + self.base.num_relations])
-        after = torch.cat([key[~torch.isin(key, edited)], edited[holds.repeat(2)]]).sort().values
+        after = _edited(key, edited.unique(), edited[holds.repeat(2)].unique())
         self.num_facts += (len(after) - len(key)) // 2  # each fact is two edges
         pairs = after // labels
         row, source = pairs // num_entities, pairs % num_entities
         counts = torch.bincount(row, minlength=len(rows))
         self._edges.write(rows, counts, (source, after % labels))
         pairs = pairs[source != rows[row]].unique_consecutive()
-        self._set_neighbours(rows, pairs // num_entities, pairs % num_entities)
+        self._set_neighbours(rows, pairs, (edited // labels).unique())
 
-    def _set_neighbours(self, rows: Tensor, row: Tensor, index: Tensor) -> None:
-        """Replace the neighbours of the entities `rows` [m] and record the differences."""
+    def _set_neighbours(self, rows: Tensor, after: Tensor, edited: Tensor) -> None:
+        """Replace the neighbours of the entities `rows` [m] and record the differences.
+
+        Pairs are numbers `place in rows · num_entities + neighbour`, sorted. `after`: all pairs.
+        `edited`: those that may have changed; only they are compared, because the rows of hubs are
+        long.
+        """
+        width = self.num_entities
+        row, index = after // width, after % width
         counts = torch.bincount(row, minlength=len(rows))
         if self._components is not None:
-            self._note_pairs(rows, row, index)
+            self._note_pairs(rows, after, edited)
         self._neighbours.write(rows, counts, (index,))
         known = rows[rows < self.base.num_entities]  # a prefix of the rows, which are sorted
         base = self.base.neighbours
@@ -106,9 +113,12 @@ class Overlay:
         old_row = places.repeat_interleave(old_counts, output_size=total)
         shift = start - (old_counts.cumsum(0) - old_counts)
         old_index = base.index[torch.arange(total, device=rows.device) + shift[old_row]].long()
-        width = self.num_entities
-        before, after = old_row * width + old_index, row * width + index
-        gone, come = before[~torch.isin(before, after)], after[~torch.isin(after, before)]
+        before = old_row * width + old_index
+        is_here = torch.isin(self._differences[0], rows)
+        x, y, _ = self._differences[:, is_here]
+        candidates = torch.cat([torch.searchsorted(rows, x) * width + y, edited]).unique()
+        was, is_now = _contains(before, candidates), _contains(after, candidates)
+        gone, come = candidates[was & ~is_now], candidates[is_now & ~was]
         keys = torch.cat([gone, come])
         sign = torch.cat([-torch.ones_like(gone), torch.ones_like(come)])
         # A walk from an entity without neighbours stays there: a 1 on the diagonal.
@@ -122,18 +132,18 @@ class Overlay:
                 torch.cat([sign, 1 - 2 * was_alone[turned]]),
             ]
         )
-        kept = ~torch.isin(self._differences[0], rows)
-        self._differences = torch.cat([self._differences[:, kept], difference], dim=1)
+        self._differences = torch.cat([self._differences[:, ~is_here], difference], dim=1)
         self.touched = torch.cat([self.touched, rows]).unique()
 
-    def _note_pairs(self, rows: Tensor, row: Tensor, index: Tensor) -> None:
+    def _note_pairs(self, rows: Tensor, after: Tensor, edited: Tensor) -> None:
         """Note which pairs of neighbours `_set_neighbours` replaces, for the components."""
         assert self._components is not None
         width = self.num_entities
         old_row, (old_index,) = self._neighbours.read(rows)
-        before, after = rows[old_row] * width + old_index, rows[row] * width + index
-        come, gone = after[~torch.isin(after, before)], before[~torch.isin(before, after)]
-        added, removed = (self._pairs(keys // width, keys % width) for keys in (come, gone))
+        was = _contains(old_row * width + old_index, edited)
+        is_now = _contains(after, edited)
+        come, gone = edited[is_now & ~was], edited[was & ~is_now]
+        added, removed = (self._pairs(rows[keys // width], keys % width) for keys in (come, gone))
         self._components.change(added, removed, width)
 
     @staticmethod
@@ -196,3 +206,28 @@ class Overlay:
         mine = relation < self.base.num_relations
         kind = self.base.facts.dtype
         return torch.stack([head, relation, tail], dim=1)[mine].to(kind)
+
+
+def _contains(sorted_keys: Tensor, wanted: Tensor) -> Tensor:
+    """Which of some numbers [m] are among sorted ones [n]; bool [m]."""
+    if not len(sorted_keys):
+        return torch.zeros_like(wanted, dtype=torch.bool)
+    place = torch.searchsorted(sorted_keys, wanted).clamp(max=len(sorted_keys) - 1)
+    return sorted_keys[place] == wanted
+
+
+def _edited(keys: Tensor, removed: Tensor, added: Tensor) -> Tensor:
+    """Sorted numbers [n] without some and with others, which are sorted and distinct as well.
+
+    Unlike a sort, this costs little more than a copy.
+    """
+    keep = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
+    keep[torch.searchsorted(keys, removed[_contains(keys, removed)])] = False
+    kept = keys[keep]
+    place = torch.searchsorted(kept, added) + torch.arange(len(added), device=keys.device)
+    is_old = torch.ones(len(kept) + len(added), dtype=torch.bool, device=keys.device)
+    is_old[place] = False
+    result = keys.new_empty(len(is_old))
+    result[place] = added
+    result[is_old] = kept
+    return result
