@@ -169,7 +169,7 @@ def hits(graph: KnowledgeGraph, found: Tensor, best: Tensor) -> float:
 def local(
     graph: KnowledgeGraph, entities: Tensor, best: list[Tensor], method: Any
 ) -> dict[str, Any]:
-    sampler = PPRSampler(max_entities=COUNT, method=method, keep_unreachable=False)
+    sampler = PPRSampler(max_entities=COUNT, method=method, keep_unreachable=False, edge_limit=0)
     places = list(range(0, QUERIES, 1 if method == "push" else QUERIES // BALL_QUERIES))
     queries = torch.stack([entities, torch.zeros_like(entities)], 1)
     sampler.sample(graph, queries[:1])

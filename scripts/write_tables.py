@@ -223,7 +223,7 @@ def edge_limit() -> str:
     head += ["CPU time per answer, median", "CPU time per answer, p99"]
     rows = [
         [
-            row["limit"] or "none",
+            f"{row['limit']:,}" if row["limit"] else "none",
             f"{row['subgraph_edges']:,}",
             f"{row['most_edges']:,}",
             f"{row['answer_cpu_ms']:.0f} ms",

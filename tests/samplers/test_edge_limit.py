@@ -109,5 +109,5 @@ def test_the_limit_is_an_option() -> None:
 
 def test_limits_grow_with_large_budgets() -> None:
     counts = torch.tensor([1, 2000, 4000, 10**6])
-    expected = np.array([250_000, 250_000, 500_000, 125_000_000])
+    expected = np.array([1_000_000, 1_000_000, 2_000_000, 500_000_000])
     assert _edge_limit.default_edge_limits(counts).tolist() == expected.tolist()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from oneshot.subgraph import SubgraphBatch
 
-EDGE_LIMIT = 250_000
+EDGE_LIMIT = 1_000_000
 """Edges of a subgraph, if it is not larger than `ENTITIES_OF_LIMIT`."""
 ENTITIES_OF_LIMIT = 2000
 """Entities from which on the limit grows with the number of entities of the budget."""

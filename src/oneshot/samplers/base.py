@@ -56,8 +56,9 @@ class Sampler(ABC):
     `edge_score`: if there are more edges than the budget, those with the highest "product" (or
         "sum") of the scores of their ends are kept.
     `edge_limit`: maximum number of edges without an edge budget; the entities of lowest score are
-        dropped until there are no more. By default 250,000 if the budget is given by `max_entities`
-        (125 per entity above 2,000 entities) and scores are not those of answers; 0 is no limit.
+        dropped until there are no more. By default 1,000,000 if the budget is a number,
+        `max_entities` (500 per entity above 2,000 entities) and scores are not those of answers; 0
+        is no limit.
     `seed`: for random samplers.
 
     A sampler in the registry has a `name`; `options`: further arguments of its `__init__`, each an
