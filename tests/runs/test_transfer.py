@@ -79,6 +79,7 @@ def test_train_from_a_run(tmp_path: Path, run: Command) -> None:
     first = trained_run(data, tmp_path / "first", "training.epochs=1")
     settings = [part for setting in SMALL for part in ("--set", setting)]
     settings += ["--set", "training.epochs=1", "--set", "training.learning_rate=1e-9"]
+    settings += ["--set", "factors.dim=0"]  # the scores of the predictor alone
     second = tmp_path / "second"
     result = run("train", data, "--from", first, "--out", second, *settings, "--json").json
     assert result["epochs"] == 1
@@ -97,6 +98,7 @@ def test_a_good_start_is_kept(tmp_path: Path, run: Command) -> None:
     first = trained_run(data, tmp_path / "first", "training.epochs=6")
     settings = [part for setting in SMALL for part in ("--set", setting)]
     settings += ["--set", "training.epochs=1", "--set", "training.learning_rate=3.0"]
+    settings += ["--set", "factors.dim=0"]
     second = tmp_path / "second"
     result = run("train", data, "--from", first, "--out", second, *settings, "--json").json
     assert result["best_epoch"] == 0

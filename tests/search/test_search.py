@@ -22,7 +22,7 @@ def test_a_search_from_data_to_budgets(tmp_path: Path, run: Command) -> None:
     found = run(*arguments(data, out, *more), "--json").json
     assert (found["trials"], found["sampler_trials"], found["random_searches"]) == (6, 5, 1)
     assert 0 < found["valid"] <= 1
-    assert set(found["best"]) == {"sampler", "predictor", "training"}
+    assert set(found["best"]) == {"sampler", "predictor", "training", "factors"}
     assert found["phase_2"]["after"]["entities"] <= found["phase_2"]["before"]["entities"]
     assert found["phase_2"]["per_relation"].keys() == {"after", "after⁻¹"}
     assert found["test"]["mrr"] > 0
