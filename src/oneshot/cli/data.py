@@ -198,6 +198,7 @@ def _range(weights: "Tensor | None") -> dict[str, float] | None:
 
 
 def _summary(dataset: "Dataset") -> dict[str, Any]:
+    hub_index = dataset.graph.hub_index
     return {
         "name": dataset.name,
         "entities": len(dataset.entities),
@@ -210,5 +211,7 @@ def _summary(dataset: "Dataset") -> dict[str, Any]:
         "overlaps": dataset.overlaps,
         "notes": list(dataset.notes),
         "push_recall": dataset.graph.push_recall,
+        "hub_recall": dataset.graph.hub_recall,
+        "hubs": len(hub_index.hubs) if hub_index is not None else 0,
         "weights": _range(dataset.graph.weights),
     }
