@@ -140,8 +140,8 @@ def scores_with_ties(height: int, width: int, seed: int) -> torch.Tensor:
 
 
 @kernels
-@pytest.mark.parametrize(("width", "block"), [(1, 16), (31, 16), (64, 64), (300, 256)])
-@pytest.mark.parametrize("forced_columns", [0, 1, 3])
+@pytest.mark.parametrize(("width", "block"), [(1, 16), (31, 16), (300, 256)])
+@pytest.mark.parametrize("forced_columns", [0, 3])
 def test_the_highest_equal_those_of_the_plain_code(monkeypatch, width, block, forced_columns):
     monkeypatch.setattr(_select_gpu, "SCORE_BLOCK", block)
     monkeypatch.setattr(_select_gpu, "SELECT_BLOCK", block)

@@ -1,0 +1,220 @@
+"""The service over a long time: memory, log and health under polite and under hostile clients.
+
+    python -m benchmarks.serve_soak [soak] [fuzz] [--minutes 20] [--fuzz-minutes 10]
+
+`soak`: four clients predict, explain, search, read, add and remove facts, with a short pause after
+each request. `fuzz`: six clients send requests that are cut, swollen, slow, wrongly encoded or of
+unknown methods and paths, beside one that asks ordinary queries. Both use a small run on the
+bundled graph `world`, in a process of its own. Every second the health is asked and its time
+measured; every ten seconds the memory of the process is read. Writes
+`benchmarks/results/serve-soak.json`.
+"""
+
+import argparse
+import http.client
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import RESULTS, write_result
+
+from oneshot.client import Client, ServiceError
+from oneshot.data.load import load
+from oneshot.experiments.demo import demo_config
+from oneshot.reasoner.build import build_reasoner
+
+NAME = "serve-soak"
+PARTS = ("soak", "fuzz")
+PAUSE = 0.05
+PATHS = (b"/v1/predict", b"/v1/explain", b"/v1/facts", b"/v1/entities", b"/metrics", b"/", b"/x")
+METHODS = (b"GET", b"POST", b"DELETE", b"PUT", b"TRACE", b"G\x00T", b"")
+
+
+class Watched:
+    """The service in a process of its own, with its memory, log and the time of its health."""
+
+    def __init__(self, run: Path, log: Path) -> None:
+        command = [sys.executable, "-m", "oneshot", "serve", str(run), "--port", "0", "--json"]
+        self._log = log
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
+        assert self.process.stdout is not None
+        self.url = json.loads(self.process.stdout.readline())["url"]
+        host, port = self.url.removeprefix("http://").split(":")
+        self.address = (host, int(port))
+        self.health: list[float] = []
+        self.memory: list[float] = []
+        self.failures = 0
+        self.statuses: Counter[str] = Counter()
+
+    def watch(self, until: float) -> None:
+        """Ask for the health and read the memory until a time by `time.monotonic`."""
+        read = 0.0
+        while time.monotonic() < until:
+            begun = time.monotonic()
+            try:
+                connection = http.client.HTTPConnection(*self.address, timeout=30)
+                connection.request("GET", "/health")
+                self.failures += connection.getresponse().status != 200
+                connection.close()
+            except OSError:
+                self.failures += 1
+            self.health.append(time.monotonic() - begun)
+            if begun - read >= 10:
+                self.memory.append(self._megabytes())
+                read = begun
+            time.sleep(max(1 - (time.monotonic() - begun), 0))
+
+    def _megabytes(self) -> float:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def report(self, minutes: float) -> dict[str, Any]:
+        self.process.terminate()
+        code = self.process.wait(60)
+        third = max(len(self.memory) // 3, 1)
+        return {
+            "minutes": minutes,
+            "statuses": dict(self.statuses.most_common()),
+            "health_seconds": {
+                "median": round(statistics.median(self.health), 4),
+                "most": round(max(self.health), 4),
+                "failures": self.failures,
+            },
+            # The first third includes what is loaded on first use.
+            "memory_megabytes": {
+                "start": round(self.memory[0], 1),
+                "second_third": round(statistics.mean(self.memory[third : 2 * third]), 1),
+                "last_third": round(statistics.mean(self.memory[2 * third :]), 1),
+                "most": round(max(self.memory), 1),
+            },
+            "log_bytes": self._log.stat().st_size,
+            "exit_code": code,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", default=PARTS, help="soak, fuzz")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--fuzz-minutes", type=float, default=10.0)
+    options = parser.parse_args()
+    path = RESULTS / f"{NAME}.json"
+    result = json.loads(path.read_text()) if path.is_file() else {}
+    result.pop("hardware", None)
+    data = load("world")
+    with tempfile.TemporaryDirectory() as temporary:
+        for part in options.parts:
+            if part not in PARTS:
+                parser.error(f"{part}: is none of {', '.join(PARTS)}")
+            run = Path(temporary) / part
+            build_reasoner(data.graph, demo_config()).save(run)
+            minutes = options.minutes if part == "soak" else options.fuzz_minutes
+            worker, count = (polite, 4) if part == "soak" else (hostile, 6)
+            result[part] = measure(run, minutes, worker, count)
+            print(json.dumps({part: result[part]}), flush=True)
+    write_result(NAME, result)
+
+
+def measure(
+    run: Path, minutes: float, worker: Callable[[Watched, int, float], None], count: int
+) -> dict[str, Any]:
+    """Let so many clients work on a service for some minutes, beside one ordinary client."""
+    watched = Watched(run, run.with_suffix(".log"))
+    until = time.monotonic() + 60 * minutes
+    threads = [
+        threading.Thread(target=worker, args=(watched, number, until)) for number in range(count)
+    ]
+    threads.append(threading.Thread(target=polite, args=(watched, count, until)))
+    for thread in threads:
+        thread.start()
+    watched.watch(until)
+    for thread in threads:
+        thread.join(60)
+    return watched.report(minutes)
+
+
+def polite(watched: Watched, number: int, until: float) -> None:
+    """Ordinary requests of all sorts, one after the other."""
+    draw = random.Random(number)
+    client, names = Client(watched.url), list(load("world").graph.entities)
+    while time.monotonic() < until:
+        one, other = draw.choice(names), draw.choice(names)
+        fact = (one, "borders", f"place {draw.randrange(200)}")
+        work: tuple[Callable[[], Any], ...] = (
+            lambda one=one: client.predict(one, "borders"),  # type: ignore[misc]
+            lambda one=one, other=other: client.explain(one, "borders", other),  # type: ignore[misc]
+            lambda one=one: client.search(one[:3]),  # type: ignore[misc]
+            lambda one=one: client.facts(one),  # type: ignore[misc]
+            lambda fact=fact: client.add([fact]),  # type: ignore[misc]
+            lambda fact=fact: client.remove([fact]),  # type: ignore[misc]
+        )
+        try:
+            draw.choices(work, (8, 1, 4, 4, 1, 1))[0]()
+            watched.statuses["answered"] += 1
+        except ServiceError as error:
+            watched.statuses[str(error.status)] += 1
+        except OSError as error:
+            watched.statuses[type(error).__name__] += 1
+        time.sleep(PAUSE)
+
+
+def hostile(watched: Watched, number: int, until: float) -> None:
+    """Malformed requests on connections of their own."""
+    draw = random.Random(1000 + number)
+    while time.monotonic() < until:
+        with suppress(OSError), socket.create_connection(watched.address, timeout=5) as connection:
+            for piece in broken_request(draw):
+                connection.sendall(piece)
+                if draw.random() < 0.02:
+                    time.sleep(draw.random())  # dripping
+            if draw.random() < 0.8:
+                start = connection.recv(64)
+                watched.statuses[start[9:12].decode("latin-1") or "closed"] += 1
+            else:
+                watched.statuses["left"] += 1
+
+
+def broken_request(draw: random.Random) -> list[bytes]:
+    """The pieces of a request with something wrong in it."""
+    body = json.dumps({"questions": [{"entity": "Bolivia", "relation": "borders"}]}).encode()
+    body = draw.choice((body, body[:-3], b"[" * 5000, b"\xff" * 200, b"{}" * 3000, b"null", b""))
+    if draw.random() < 0.3:
+        place = draw.randrange(len(body) + 1)
+        body = body[:place] + draw.randbytes(draw.randrange(1, 40)) + body[place:]
+    length = draw.choice((len(body), len(body) + 1000, -1, 10**18, 0))
+    path = draw.choice(PATHS) + draw.choice((b"", b"%0A", b"?limit=-1", b"/../..", b"\xc3\x28"))
+    lines = [
+        draw.choice(METHODS) + b" " + path + draw.choice((b" HTTP/1.1", b" HTTP/9.9", b"")),
+        b"Host: " + draw.choice((b"127.0.0.1", b"evil.example", b"", b"a" * 9000)),
+        b"Content-Type: " + draw.choice((b"application/json", b"text/plain", b"\x00")),
+        b"Content-Length: " + str(length).encode(),
+    ]
+    if draw.random() < 0.2:
+        lines.append(b"Transfer-Encoding: chunked")
+    if draw.random() < 0.2:
+        lines += [b"X-%d: %s" % (line, draw.randbytes(20).hex().encode()) for line in range(300)]
+    draw.shuffle(lines[1:])
+    request = b"\r\n".join(lines) + b"\r\n\r\n" + body
+    cut = draw.randrange(len(request)) if draw.random() < 0.3 else len(request)
+    size = draw.choice((7, 100, 100_000))
+    return [request[i : min(i + size, cut)] for i in range(0, cut, size)]
+
+
+if __name__ == "__main__":
+    main()
