@@ -97,8 +97,10 @@ class Watched:
             # The first third includes what is loaded on first use.
             "memory_megabytes": {
                 "start": round(self.memory[0], 1),
-                "second_third": round(statistics.mean(self.memory[third : 2 * third]), 1),
-                "last_third": round(statistics.mean(self.memory[2 * third :]), 1),
+                "second_third": round(
+                    statistics.mean(self.memory[third : 2 * third] or self.memory), 1
+                ),
+                "last_third": round(statistics.mean(self.memory[2 * third :] or self.memory), 1),
                 "most": round(max(self.memory), 1),
             },
             "log_bytes": self._log.stat().st_size,
@@ -114,9 +116,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--fuzz-minutes", type=float, default=10.0)
     options = parser.parse_args()
-    path = RESULTS / f"{NAME}.json"
-    result = json.loads(path.read_text()) if path.is_file() else {}
-    result.pop("hardware", None)
+    result: dict[str, Any] = {}
     data = load("world")
     with tempfile.TemporaryDirectory() as temporary:
         for part in options.parts:
@@ -128,7 +128,11 @@ def main() -> None:
             worker, count = (polite, 4) if part == "soak" else (hostile, 6)
             result[part] = measure(run, minutes, worker, count)
             print(json.dumps({part: result[part]}), flush=True)
-    write_result(NAME, result)
+    # Read now: the other part may have been written in the meantime.
+    path = RESULTS / f"{NAME}.json"
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    before.pop("hardware", None)
+    write_result(NAME, before | result)
 
 
 def measure(
