@@ -1,16 +1,20 @@
 """The service over a long time: memory, log and health under polite and under hostile clients.
 
-    python -m benchmarks.serve_soak [soak] [fuzz] [--minutes 20] [--fuzz-minutes 10]
+    python -m benchmarks.serve_soak [soak] [fuzz] [versions] [--minutes 20] [--fuzz-minutes 10]
+        [--requests 10000]
 
 `soak`: four clients predict, explain, search, read, add and remove facts, with a short pause after
 each request. `fuzz`: six clients send requests that are cut, swollen, slow, wrongly encoded or of
 unknown methods and paths, beside one that asks ordinary queries. Both use a small run on the
 bundled graph `world`, in a process of its own. Every second the health is asked and its time
-measured; every ten seconds the memory of the process is read. Writes
+measured; every ten seconds the memory of the process is read. `versions`: clients ask about an
+entity while another adds facts about it and removes them again, so that the number of known answers
+tells the version of the graph that answered; it is compared with the version in each result. Writes
 `benchmarks/results/serve-soak.json`.
 """
 
 import argparse
+import dataclasses
 import http.client
 import json
 import random
@@ -27,16 +31,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from benchmarks.common import RESULTS, write_result
 
 from oneshot.client import Client, ServiceError
+from oneshot.config import SamplerConfig
 from oneshot.data.load import load
 from oneshot.experiments.demo import demo_config
+from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.build import build_reasoner
 
 NAME = "serve-soak"
-PARTS = ("soak", "fuzz")
+PARTS = ("soak", "fuzz", "versions")
 PAUSE = 0.05
+CHANGED = 50  # facts that are added and removed again
 PATHS = (b"/v1/predict", b"/v1/explain", b"/v1/facts", b"/v1/entities", b"/metrics", b"/", b"/x")
 METHODS = (b"GET", b"POST", b"DELETE", b"PUT", b"TRACE", b"G\x00T", b"")
 
@@ -65,7 +74,7 @@ class Watched:
             begun = time.monotonic()
             try:
                 connection = http.client.HTTPConnection(*self.address, timeout=30)
-                connection.request("GET", "/health")
+                connection.request("GET", "/v1/healthz")
                 self.failures += connection.getresponse().status != 200
                 connection.close()
             except OSError:
@@ -112,9 +121,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=PARTS, help="soak, fuzz")
+    parser.add_argument("parts", nargs="*", default=PARTS, help="soak, fuzz, versions")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--fuzz-minutes", type=float, default=10.0)
+    parser.add_argument("--requests", type=int, default=10_000, help="of `versions`")
     options = parser.parse_args()
     result: dict[str, Any] = {}
     data = load("world")
@@ -123,6 +133,10 @@ def main() -> None:
             if part not in PARTS:
                 parser.error(f"{part}: is none of {', '.join(PARTS)}")
             run = Path(temporary) / part
+            if part == "versions":
+                result[part] = measure_versions(run, options.requests)
+                print(json.dumps({part: result[part]}), flush=True)
+                continue
             build_reasoner(data.graph, demo_config()).save(run)
             minutes = options.minutes if part == "soak" else options.fuzz_minutes
             worker, count = (polite, 4) if part == "soak" else (hostile, 6)
@@ -151,6 +165,63 @@ def measure(
     for thread in threads:
         thread.join(60)
     return watched.report(minutes)
+
+
+def measure_versions(run: Path, requests: int) -> dict[str, Any]:
+    """Ask about an entity while its facts change, and count results with a wrong version."""
+    names = [f"link {number}" for number in range(30)]
+    facts = [[number, 0, number + 1] for number in range(29)]
+    graph = KnowledgeGraph.from_distinct(
+        np.array(facts),
+        Vocabulary.from_names(names, "entity"),
+        Vocabulary.from_names(["next"], "relation"),
+    )
+    config = dataclasses.replace(demo_config(), sampler=SamplerConfig(entity_ratio=1.0))
+    build_reasoner(graph, config).save(run)
+    watched = Watched(run, run.with_suffix(".log"))
+    stop, left, lock = threading.Event(), [requests], threading.Lock()
+    counts: Counter[str] = Counter()
+
+    def change() -> None:
+        client, number = Client(watched.url), 0
+        while not stop.is_set():
+            place = number % (2 * CHANGED)
+            fact = ("link 1", "next", f"new {place % CHANGED}")
+            (client.add if place < CHANGED else client.remove)([fact])
+            number += 1
+        counts["changes"] = number
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection(*watched.address, timeout=60)
+        question = {"entity": "link 1", "relation": "next"}
+        body = json.dumps({"questions": [question] * 2, "top": 1000})
+        while True:
+            with lock:
+                if not left[0]:
+                    return
+                left[0] -= 1
+            connection.request("POST", "/v1/predict", body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            reply = json.loads(response.read())
+            with lock:
+                counts[f"status {response.status}"] += 1
+                for result in reply.get("results", []):
+                    place = result["version"] % (2 * CHANGED)
+                    expected = 1 + (place if place <= CHANGED else 2 * CHANGED - place)
+                    known = sum(answer["known"] for answer in result["answers"])
+                    counts["results"] += 1
+                    counts["wrong"] += known != expected or result["version"] != reply["version"]
+
+    writer = threading.Thread(target=change)
+    readers = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in (writer, *readers):
+        thread.start()
+    for thread in readers:
+        thread.join()
+    stop.set()
+    writer.join()
+    watched.process.terminate()
+    return {"requests": requests, "wrong": 0, **counts, "exit_code": watched.process.wait(60)}
 
 
 def polite(watched: Watched, number: int, until: float) -> None:
@@ -182,7 +253,7 @@ def hostile(watched: Watched, number: int, until: float) -> None:
     """Malformed requests on connections of their own."""
     draw = random.Random(1000 + number)
     while time.monotonic() < until:
-        with suppress(OSError), socket.create_connection(watched.address, timeout=5) as connection:
+        with suppress(OSError), socket.create_connection(watched.address, timeout=1) as connection:
             for piece in broken_request(draw):
                 connection.sendall(piece)
                 if draw.random() < 0.02:
