@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.evaluation.factor_weight import WEIGHTS, add_factors, choose_weight
-from oneshot.factors import Factors, fit_factors, name_digest
+from oneshot.factors import Factors, FactorTraining, fit_factors, name_digest
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.build import build_reasoner
@@ -30,6 +31,7 @@ from oneshot.runs.layout import FACTORS
 from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_tensors, save_tensors
 from oneshot.runs.train import train_run
+from oneshot.training.observer import Observer
 
 FEW = FactorsConfig(dim=8, epochs=3, regularization=0.01, relation_loss=0.25)
 SMALL = Config(
@@ -165,6 +167,12 @@ def test_a_graph_with_other_entities_has_no_factors_and_a_larger_one_keeps_them(
 
     assert on([*names, "something new"]).factors is not None
     assert on(list(reversed(names))).factors is None
+    # The same relations in another order would be other vectors.
+    tensors, about = load_tensors(tmp_path / "run" / FACTORS)
+    renamed = type(relations).from_names(list(reversed(list(relations))), "relation")
+    graph = KnowledgeGraph.from_distinct(facts, data.graph.entities, renamed)
+    assert Factors.from_contents(tensors, about, data.graph) is not None
+    assert Factors.from_contents(tensors, about, graph) is None
     digest = name_digest(data.graph.entities, 10)
     assert digest != name_digest(data.graph.entities, 11)
 
@@ -220,6 +228,44 @@ def test_facts_are_judged_without_the_factors_that_know_them() -> None:
     before = [fact.score for fact in reasoner.audit(limit=20)]
     reasoner.factors.weight = 2.0
     assert [fact.score for fact in reasoner.audit(limit=20)] == before
+
+
+def test_a_training_that_goes_on_validates_the_predictor_alone(tmp_path: Path) -> None:
+    data = umls()
+    timed = dataclasses.replace(
+        SMALL, training=dataclasses.replace(SMALL.training, epochs=1000, minutes=0.05)
+    )
+    train_run(data, tmp_path / "run", timed, torch.device("cpu"))
+    longer = dataclasses.replace(timed, training=dataclasses.replace(timed.training, minutes=0.1))
+    weights = []
+
+    class Watch(Observer):
+        def on_start(self, trainer: Any) -> None:
+            weights.append(trainer.reasoner.factors.weight)
+
+    train_run(data, tmp_path / "run", longer, torch.device("cpu"), resume=True, observers=[Watch()])
+    assert weights == [0.0]
+
+
+def test_without_its_factors_a_run_has_the_calibration_of_the_predictor(tmp_path: Path) -> None:
+    data = umls()
+    reasoner = untrained(data)
+    assert reasoner.factors is not None
+    reasoner.factors.weight = 1.0
+    reasoner.calibration = calibrate(reasoner, data, 60)
+    reasoner.save(tmp_path / "run")
+    (tmp_path / "run" / FACTORS).unlink()
+    assert Reasoner.load(tmp_path / "run").calibration == reasoner.calibration.alone
+
+
+def test_epochs_are_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, seen = umls(), []
+    original = FactorTraining._train_epoch
+    monkeypatch.setattr(
+        FactorTraining, "_train_epoch", lambda self: (seen.append(1), original(self))[1]
+    )
+    fit_factors(data.graph, FactorsConfig(dim=4, epochs=1), data.valid, known_of(data))
+    assert len(seen) == 1
 
 
 def test_the_predictor_alone_has_a_calibration_of_its_own(tmp_path: Path) -> None:

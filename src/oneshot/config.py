@@ -170,7 +170,8 @@ class FactorsConfig:
         _at_least(self, dim=0, epochs=1, batch_size=1, negatives=0)
         _at_most(self, dim=2**16, epochs=10**9, batch_size=10**6, negatives=10**9)
         if not 0 < self.learning_rate <= 1000:
-            raise InputError(f"learning_rate must be above 0, not {shown(self.learning_rate)}")
+            found = shown(self.learning_rate)
+            raise InputError(f"learning_rate must be above 0 and at most 1,000, not {found}")
         for name in ("regularization", "relation_loss"):
             if getattr(self, name) is not None:
                 _at_least(self, **{name: 0})

@@ -87,9 +87,13 @@ class Factors:
 
     # files ----------------------------------------------------------------------------------------
 
-    def contents(self, names: Vocabulary) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON value of a file with these factors; `names`: those of the entities."""
-        about = {"weight": self.weight, "entities": name_digest(names, len(self.entities))}
+    def contents(self, graph: KnowledgeGraph) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON value of a file with these factors of a graph."""
+        about = {
+            "weight": self.weight,
+            "entities": name_digest(graph.entities, len(self.entities)),
+            "relations": name_digest(graph.relations, graph.num_relations),
+        }
         half = {"entities": self.entities.half(), "relations": self.relations.half()}
         return half, about
 
@@ -97,7 +101,7 @@ class Factors:
     def from_contents(
         cls, tensors: dict[str, Tensor], about: dict[str, Any], graph: KnowledgeGraph
     ) -> "Factors | None":
-        """The factors in a file, for a graph; None if they are those of other entities.
+        """The factors in a file, for a graph; None if they are of other entities or relations.
 
         The graph may have further entities, after those of the file.
         """
@@ -120,6 +124,7 @@ class Factors:
             len(relations) != 2 * graph.num_relations
             or len(entities) > graph.num_entities
             or about.get("entities") != name_digest(graph.entities, len(entities))
+            or about.get("relations") != name_digest(graph.relations, graph.num_relations)
         ):
             return None
         return cls(entities.float(), relations.float(), float(weight)).to(graph.device)
@@ -156,10 +161,10 @@ def fit_factors(
     best = trial(regularization, relation_loss)
     best.train(1)
     started = time.perf_counter()  # the first epoch has costs that the others do not have
-    best.train(2)
+    best.train(min(2, config.epochs))
     trials = (len(_REGULARIZATIONS) + len(_RELATION_LOSSES)) * _TRIAL_EPOCHS
     is_affordable = trials * (time.perf_counter() - started) < _TRIAL_SHARE * seconds
-    if len(valid) and is_affordable:
+    if len(valid) and is_affordable and config.epochs >= _TRIAL_EPOCHS:
         best.train(_TRIAL_EPOCHS)
         if config.regularization is None:
             for other in _REGULARIZATIONS:

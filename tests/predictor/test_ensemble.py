@@ -1,5 +1,6 @@
 """Ensembles: the mean of predictors that learn on their own."""
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -74,3 +75,19 @@ def test_an_ensemble_is_trained_saved_and_explained(tmp_path: Path) -> None:
     assert [a.entity for a in before] == [a.entity for a in after]
     assert [a.score for a in before] == [a.score for a in after]
     assert reasoner.explain("virus", "causes", before[0].entity).paths
+
+
+def test_a_copy_has_relations_of_its_own() -> None:
+    data = load("umls")
+    shape = PredictorConfig(
+        num_layers=2, dim=8, message="nbfnet", relations="relative", gate=False, members=2
+    )
+    predictor = make_predictor(shape, data.graph.num_relations)
+    predictor.relate(data.graph.relation_graph)
+    copied = copy.copy(predictor)
+    some = torch.zeros(data.graph.num_facts, dtype=torch.bool)
+    some[:100] = True
+    copied.relate(data.graph.subset(some).relation_graph)
+    for ours, theirs in zip(predictor.parts(), copied.parts(), strict=True):
+        assert ours.relation_graph is not theirs.relation_graph
+        assert next(ours.parameters()) is next(theirs.parameters())

@@ -1,5 +1,6 @@
 """Ensemble: several predictors of the same shape, whose mean score is the score."""
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, cast
@@ -34,6 +35,13 @@ class Ensemble(Predictor):
         self.num_relations = num_relations
         one = dataclasses.replace(config, members=1)
         self.members = nn.ModuleList(Predictor(one, num_relations) for _ in range(config.members))
+
+    def __copy__(self) -> "Ensemble":
+        """An ensemble with the same parameters whose relations can be set apart."""
+        copied = object.__new__(type(self))
+        copied.__dict__ = self.__dict__ | {"_modules": dict(self._modules)}
+        copied.members = nn.ModuleList(copy.copy(member) for member in self.members)
+        return copied
 
     def parts(self) -> Iterator[Predictor]:
         for member in self.members:

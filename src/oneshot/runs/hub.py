@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from oneshot.errors import InputError, require
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.runs.layout import CALIBRATION, CONFIG, GRAPH, PREDICTOR, RELATIONS, SAMPLER, SAVED
+from oneshot.runs.layout import (
+    CALIBRATION,
+    CONFIG,
+    FACTORS,
+    GRAPH,
+    PREDICTOR,
+    RELATIONS,
+    SAMPLER,
+    SAVED,
+)
 from oneshot.runs.layout import CONTENTS as RUN_FILES
 from oneshot.system.files import write_text
 
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 PREFIX = "hf://"
 CARD = "README.md"
 FILES: tuple[str, ...] = (
-    *(CONFIG, RELATIONS, PREDICTOR, SAMPLER, GRAPH, CALIBRATION),
+    *(CONFIG, RELATIONS, PREDICTOR, SAMPLER, FACTORS, GRAPH, CALIBRATION),
     *(f"{SAVED}/{name}" for name in RUN_FILES[SAVED] or ()),
 )
 """The files of a run in a repository; nothing else is downloaded."""
@@ -58,7 +67,8 @@ def push(
     # The source of the graph is a path of this machine, which is nobody else's concern.
     graph = copy.copy(reasoner.graph.to("cpu"))
     graph.origin = None
-    alone = Reasoner(graph, reasoner.sampler, reasoner.predictor, reasoner.calibration)
+    parts = (reasoner.sampler, reasoner.predictor, reasoner.calibration, reasoner.factors)
+    alone = Reasoner(graph, *parts)
     with tempfile.TemporaryDirectory(prefix="oneshot-hub-") as place:
         folder = Path(place) / "run"
         Run(folder).save(alone, with_graph=with_graph)

@@ -215,6 +215,8 @@ class Run:
             reasoner.sampler.fit(reasoner.graph, config.training.seed)
         reasoner.calibration = self.calibration
         reasoner.factors = self.factors_on(reasoner.graph)
+        if reasoner.factors is None:
+            reasoner.calibration = reasoner.calibration_alone
         return reasoner
 
     def factors_on(self, graph: KnowledgeGraph) -> Factors | None:
@@ -367,8 +369,7 @@ class Run:
     def save_factors(self, reasoner: Reasoner) -> None:
         """Save the factors of a reasoner, if there are any."""
         if reasoner.factors is not None:
-            names = reasoner.graph.entities
-            save_tensors(self.path / FACTORS, *reasoner.factors.contents(names))
+            save_tensors(self.path / FACTORS, *reasoner.factors.contents(reasoner.graph))
 
     def list_file(self, name: str, content: bytes) -> None:
         """List the checksum of a file in `graph.json`, before the file is written."""

@@ -202,6 +202,7 @@ class TrainingJob:
             with suppress(InputError):  # damaged, or never written
                 found = Run(self.path).factors_on(trainer.graph)
                 if found is not None:
+                    found.weight = 0.0  # validations are those of the predictor alone
                     return found
         limit = FACTOR_SHARE * self.budget.limit
         return fit_factors(

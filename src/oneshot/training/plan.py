@@ -425,7 +425,8 @@ class _Planner:
     def _choose_factors(self) -> None:
         """Choose vectors of entities beside the predictor, if the time allows enough epochs."""
         graph = self.data.graph
-        if "factors.dim" in self.given or graph.num_entities > _MOST_ENTITIES:
+        given = self.given.get("factors.dim")
+        if given == 0 or (given is None and graph.num_entities > _MOST_ENTITIES):
             return
         rivals = graph.num_entities
         if rivals > _FEW_ENTITIES:
@@ -433,6 +434,9 @@ class _Planner:
             self._choose("factors.negatives", _NEGATIVES, "")
             self._choose("factors.batch_size", _FACTOR_BATCH, "")
         seconds = _FACTOR_SHARE * 60 * self.minutes
+        if given is not None:
+            self.factor_seconds = min(_MOST_FACTOR_EPOCHS * self._factor_epoch(), seconds)
+            return
         speed = _GPU_SPEED if self.is_gpu else _CPU_SPEED
         for dim in _FACTOR_DIMS:
             # Two directions; three products, each of two operations; complex numbers.
