@@ -2,11 +2,12 @@
 
 A predictor without entity embeddings works on entities that it has never seen, but it cannot
 remember what is special about one that it has. A factorization of the training facts (ComplEx, with
-the nuclear 3-norm and the prediction of relations as a second task) remembers just that. The sum of
-both scores ranks better than either. An entity without a vector, such as one added later, has the
-vector zero, and its score is that of the predictor.
+the nuclear 3-norm and the prediction of relations as a second task) remembers just that. The
+weight of its score in the sum is chosen by validation, and can be 0. An entity without a vector,
+such as one added later, has the vector zero: a query about it is answered by the predictor alone,
+and as a candidate it is one that the factors know nothing about.
 
-Vectors of one fact know that fact: they must not judge facts of the training graph.
+Factors know the facts that they were fitted to: they must not judge facts of the training graph.
 """
 
 import hashlib
