@@ -1,8 +1,8 @@
-"""How cost grows with the graph: `python -m benchmarks.scale [1e5,1e6,1e7,1e8] [power-law]`.
+"""How cost grows with the graph: `python -m benchmarks.scale [1e5,1e6,1e7,1e8] [power-law] [DIR]`.
 
 Sizes that the result holds already are kept, so that larger ones can be added when the machine has
 time for them; 10^8 facts need 17 GB of disk meanwhile. The rows of graphs that are named (`family`,
-`power-law`) are measured again.
+`power-law`) are measured again. DIR: a directory for the built graphs, which are used again.
 """
 
 import json
@@ -24,7 +24,9 @@ def main() -> None:
     target = RESULTS / "scale.json"
     if len(sys.argv) > 2:
         forget(target, graphs.split(","))
-    out = ("--out", str(target), "--plot", PICTURE, "--resume", "--graphs", graphs)
+    out = ["--out", str(target), "--plot", PICTURE, "--resume", "--graphs", graphs]
+    if len(sys.argv) > 3:
+        out += ["--keep", sys.argv[3]]
     command = [sys.executable, "-m", "oneshot", "bench", "scale", "--facts", sizes, *out]
     subprocess.run(command, check=True, cwd=ROOT)
 

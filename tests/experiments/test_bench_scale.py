@@ -145,3 +145,26 @@ def test_a_graph_with_hubs() -> None:
     assert np.diff(np.sort(hubs)).min() > 10
     with pytest.raises(InputError, match="a random graph needs 2 to 100,000,000 entities"):
         power_law(1, 1000)
+
+
+def test_kept_graphs_and_steps_are_used_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps: list[str] = []
+
+    def run_step(step: str, options: dict[str, Any]) -> dict[str, Any]:
+        steps.append(step)
+        if step == "write":
+            Path(options["directory"]).mkdir()
+        else:
+            assert options["saved"] == str(tmp_path / "power-law-10000-0" / "saved")
+        sizes = {"facts": 9900, "entities": 1000, "largest_degree": 90}
+        return {"sample": sizes, "build": {"build_seconds": 1.0, "saved_gb": 0.1}}.get(step, {})
+
+    monkeypatch.setattr(scale, "run_step", run_step)
+    first = bench_scale([10_000], ["power-law"], keep=tmp_path)
+    assert steps == ["write", "build", "predict", "sample", "recall"]
+    (tmp_path / "power-law-10000-0" / "sample.json").unlink()
+    again = bench_scale([10_000], ["power-law"], keep=tmp_path)
+    assert steps[5:] == ["sample"]
+    assert [row["facts"] for row in again["rows"]] == [row["facts"] for row in first["rows"]]

@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ CRAFTED = {
         "its version is not a number",
     ),
     "no version": ("DELETE FROM about WHERE key = 'version'", "its version is not a number"),
+    "a text as time": ("UPDATE times SET time = 'now'", "the time of a change is not a time"),
+    "a time too far away": (
+        "UPDATE times SET time = 1 << 60",
+        "the time of a change is not a time",
+    ),
+    "another table of times": (
+        "DROP TABLE times; CREATE TABLE times (version, time)",
+        "its schema is not that of a store: times",
+    ),
     "a text that is no text": (
         "UPDATE changes SET head = CAST(x'ff' AS TEXT)",
         "decode",
@@ -103,8 +113,20 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     assert has_changes(tmp_path / STORE)
 
 
+def test_a_store_is_written_durably(run: Path) -> None:
+    live = live_graph(run)
+    assert live._store is not None
+    writer = live._store._writer
+    assert writer is not None
+    found = [
+        writer.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+    ]
+    live.close()
+    assert found == ["wal", 2]  # full
+
+
 def test_a_store_of_the_previous_version_opens(tmp_path: Path) -> None:
-    """The statements with which versions up to now have created it."""
+    """The statements with which versions before that of times have created it."""
     graph = chain_world(8).graph
     with contextlib.closing(sqlite3.connect(tmp_path / STORE)) as connection:
         connection.executescript(
@@ -121,6 +143,27 @@ def test_a_store_of_the_previous_version_opens(tmp_path: Path) -> None:
         )
     store = FactStore(tmp_path / STORE, graph.fingerprint)
     version, changes = store.read()
-    wanted = [("a", "next", "link 1", True, False, 1)]
-    assert (version, [tuple(one) for one in changes]) == (1, wanted)
+    old = ("a", "next", "link 1", True, False, 1, None)
+    assert (version, [tuple(one) for one in changes]) == (1, [old])
     store.close()
+    reading = live_graph(tmp_path, read_only=True)  # open while the store gets its times
+    live = live_graph(tmp_path)
+    before = time.time()
+    assert live.add([("b", "next", "link 1")]) == 1
+    live.close()
+    again = live_graph(tmp_path)
+    found = again.history(10)[0]
+    again.close()
+    assert found[1:] == [old]
+    assert found[0][:6] == ("b", "next", "link 1", True, False, 2)
+    assert found[0].time is not None
+    assert int(before) <= found[0].time <= time.time()
+    assert reading.history(10)[0] == found
+    reading.close()
+
+
+def test_a_changed_time_is_noticed(run: Path) -> None:
+    with contextlib.closing(sqlite3.connect(run / STORE)) as connection:
+        connection.executescript("UPDATE times SET time = time + 1")
+    with pytest.raises(InputError, match="wrong checksum"):
+        live_graph(run)

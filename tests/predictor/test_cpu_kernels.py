@@ -174,7 +174,7 @@ def test_an_empty_batch() -> None:
 def test_without_a_compiler_the_plain_formulas_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oneshot.predictor.fused.library", lambda: None)
     batch, predictor = batch_of(), predictor_of()
-    assert not predictor._takes_kernels(batch.device)
+    assert not predictor._takes_kernels(batch)
     assert predictor(batch).shape == (batch.num_entities,)
     predictor.engine = "fused"
     with pytest.raises(InputError, match="without a C compiler"):
@@ -206,12 +206,3 @@ def test_subgraphs_are_those_of_the_plain_code(share: float, wide: bool) -> None
         assert found.over_budget == expected.over_budget
         for one, other in zip(found[:4], expected[:4], strict=True):
             assert torch.equal(one, other)
-
-
-@needs_kernels
-def test_large_graphs_are_cut_without_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = random_graph(1, 40, 120, 3)
-    assert _extract._cut_for(graph, 1, torch.arange(3)) is _extract.compiled_cut
-    monkeypatch.setattr(_extract, "_TABLE_ENTITIES", 10)
-    assert _extract._cut_for(graph, 1, torch.arange(0)) is _extract.plain_cut
-    assert _extract._cut_for(graph, 1, torch.arange(3)) is _extract.compiled_cut

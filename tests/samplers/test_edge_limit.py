@@ -8,6 +8,7 @@ from tests.support.graphs import random_graph, random_queries
 from oneshot.config import SamplerConfig
 from oneshot.data.synthetic.generators import power_law
 from oneshot.errors import InputError
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.build import build_sampler, sampler_config
 from oneshot.samplers import SAMPLERS, PPRSampler, _edge_limit
 from oneshot.samplers import base as sampler_base
@@ -21,6 +22,14 @@ def facts_of(batch: SubgraphBatch, row: int) -> set[tuple[int, int, int]]:
     x, relation, o = batch.edges[:, batch.edge_query == row]
     columns = batch.entities[x], relation, batch.entities[o]
     return set(zip(*(c.tolist() for c in columns), strict=True))
+
+
+def weight_of(batch: SubgraphBatch) -> dict[tuple[int, ...], float]:
+    """The weight of each edge, by query and global ids."""
+    x, relation, o = batch.edges
+    columns = batch.edge_query, batch.entities[x], relation, batch.entities[o]
+    keys = zip(*(c.tolist() for c in columns), strict=True)
+    return dict(zip(keys, batch.weight.tolist(), strict=True))
 
 
 def equal(one: SubgraphBatch, other: SubgraphBatch) -> bool:
@@ -56,6 +65,16 @@ def test_the_entities_of_highest_score_stay_as_long_as_their_edges_fit(seed: int
         assert int(batch.entities[batch.source[row]]) == int(queries[row, 0])
         own = dict(zip(entities, score, strict=True))
         assert batch.score[mine].tolist() == [own[e] for e in batch.entities[mine].tolist()]
+    # Each edge keeps the weight of its fact.
+    generator = torch.Generator().manual_seed(seed)
+    weights = 0.1 + torch.rand(graph.num_facts, generator=generator)
+    weighted = KnowledgeGraph.from_facts(
+        graph.facts, graph.entities, graph.relations, weights=weights
+    )
+    limited = PPRSampler(0.8, edge_limit=limit).sample(weighted, queries)
+    every = PPRSampler(0.8, edge_limit=0).sample(weighted, queries)
+    assert weight_of(limited).items() <= weight_of(every).items()
+    assert len(limited.weight) == limited.num_edges < every.num_edges
     alone = PPRSampler(0.8, edge_limit=limit).sample(graph, queries[2:3], include[2:3])
     assert torch.equal(alone.entities, batch.entities[batch.entity_query == 2])
     assert facts_of(alone, 0) == facts_of(batch, 2)

@@ -17,7 +17,9 @@ from tests.support.graphs import random_graph, random_queries
 
 from oneshot import compiled
 from oneshot.data.synthetic.generators import power_law
+from oneshot.graph.core import largest_rows
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.samplers import SAMPLERS, PPRSampler, _extract_gpu, _select_gpu, base
 from oneshot.samplers._extract import compiled_cut, extract, plain_cut
 from oneshot.samplers._extract_gpu import Tiling
@@ -237,14 +239,28 @@ def test_without_triton_the_plain_code_is_taken():
     assert (done.stdout, done.stderr) == ("3 7\n", "")
 
 
-@pytest.mark.parametrize("count", [1, 5, 60])
-def test_rows_of_hubs_are_searched_for_the_entities(count: int) -> None:
-    """Rows of more than 16 edges per entity, several relations per pair among them."""
-    if compiled.library() is None:
-        pytest.skip("no kernels without a C compiler")
-    graph = power_law(3000, 40_000, seed=1).graph
-    largest = graph.neighbours.degree.topk(10).indices
-    entities = torch.cat([largest, torch.arange(10)])
+needs_compiled = pytest.mark.skipif(
+    compiled.library() is None, reason="no kernels without a C compiler"
+)
+
+
+def hub_graph(num_entities: int, seed: int = 1) -> KnowledgeGraph:
+    """Hubs, several relations per pair, self-loops of hubs and others; ids up to the number."""
+    facts = power_law(3000, 40_000, seed=seed).graph.facts.long()
+    loops = facts[::50].clone()
+    loops[:, 2] = loops[:, 0]
+    again = facts[::3].flip(0).clone()
+    again[:, 1] = (again[:, 1] + 1) % 10
+    again = torch.stack([again[:, 2], again[:, 1], again[:, 0]], 1)  # other direction
+    facts = torch.cat([facts, loops, again])
+    facts[:, [0, 2]] *= num_entities // 3000
+    return KnowledgeGraph.from_facts(facts, num_entities, 10)
+
+
+def assert_same_cut(graph: KnowledgeGraph, count: int) -> None:
+    """The compiled extraction of subgraphs around hubs and others, against the plain one."""
+    linked = (graph.degree > 0).nonzero().squeeze(1)
+    entities = torch.cat([graph.degree.topk(10).indices, linked[:10]])
     queries = torch.stack([entities, torch.zeros_like(entities)], 1)
     chosen = PPRSampler(max_entities=count, method="push").select(graph, queries)
     budget = torch.full((20,), 10**9)
@@ -254,3 +270,69 @@ def test_rows_of_hubs_are_searched_for_the_entities(count: int) -> None:
     )
     for one, other in zip(ours, plain, strict=True):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+
+
+@needs_compiled
+@pytest.mark.parametrize("num_entities", [3000, 120_000])
+@pytest.mark.parametrize("count", [1, 5, 60, 1000])
+def test_rows_of_hubs_are_searched_for_the_entities(count: int, num_entities: int) -> None:
+    """Rows of more than 16 edges per entity; graphs with and without a table over all entities."""
+    assert_same_cut(hub_graph(num_entities), count)
+
+
+@needs_compiled
+@pytest.mark.parametrize("size", [1, 40, 3000])
+def test_the_core_gives_the_edges_between_hubs(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oneshot.samplers._extract._CORE_CANDIDATES", 0)
+    monkeypatch.setattr(
+        "oneshot.samplers._extract.largest_rows", lambda indptr: largest_rows(indptr, size)
+    )
+    graph = hub_graph(3000)
+    for count in (1, 60, 1000):
+        assert_same_cut(graph, count)
+    assert graph.core is not None
+    assert len(graph.core.entities) == size
+
+
+@needs_compiled
+def test_the_core_is_built_only_where_hubs_have_long_rows() -> None:
+    graph = hub_graph(3000)
+    assert_same_cut(graph, 60)
+    assert graph.core is None
+
+
+def test_the_largest_rows_are_found_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    degree = torch.tensor([3, 0, 9, 1, 7, 7, 2, 8])
+    indptr = torch.cat([torch.zeros(1, dtype=torch.long), degree.cumsum(0)])
+    for piece in (1, 3, 100):
+        monkeypatch.setattr("oneshot.graph.core._PIECE", piece)
+        assert largest_rows(indptr, 4).tolist() == [2, 4, 5, 7]
+    assert largest_rows(indptr, 20).tolist() == list(range(8))
+
+
+@needs_compiled
+def test_rows_of_the_core_that_changed_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts that come and go between hubs, and between hubs and others."""
+    monkeypatch.setattr("oneshot.samplers._extract._CORE_CANDIDATES", 0)
+    monkeypatch.setattr(
+        "oneshot.samplers._extract.largest_rows", lambda indptr: largest_rows(indptr, 200)
+    )
+    base = hub_graph(3000)
+    live = LiveGraph(base)
+    assert_same_cut(live.graph(), 300)
+    core = base.core
+    assert core is not None
+    hubs = base.degree.topk(60).indices.tolist()
+    generator = np.random.default_rng(0)
+    for step in range(4):
+        some = generator.choice(hubs, (8, 2))
+        named = [(base.entities[a], base.relations[step], base.entities[b]) for a, b in some]
+        live.add(named)
+        old = base.facts[generator.integers(0, base.num_facts, 15)].tolist()
+        live.remove([(base.entities[h], base.relations[r], base.entities[t]) for h, r, t in old])
+        graph = live.graph()
+        assert_same_cut(graph, 300)
+        assert graph.core is not None
+        assert graph.core.is_current is not None
+        assert 0 < int(graph.core.is_current.sum()) < 200
+    assert base.core is core

@@ -16,8 +16,10 @@ from oneshot import compiled
 from oneshot.data.load import Dataset, load
 from oneshot.data.synthetic.generators import power_law
 from oneshot.errors import InputError
+from oneshot.graph.components import Components
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.hub_index import HubIndex
+from oneshot.graph.live.compaction import compacted
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.storage import save_hub_index, verify_graph
 from oneshot.samplers import PPRSampler, _hubs, _push, push_recall
@@ -330,7 +332,10 @@ def test_saving_builds_the_index_where_the_push_finds_too_little(
     monkeypatch.setattr(
         push_recall,
         "push_recall",
-        lambda _, hub_index=None: recalls["push" if hub_index is None else "index"],
+        lambda _, hub_index: recalls["index"],
+    )
+    monkeypatch.setattr(
+        push_recall, "choose_precision", lambda _: push_recall.Chosen(recalls["push"], None)
     )
     target = saved.with_name("target")
     with_index = run("data", saved, "--save", target, "--json").json
@@ -360,7 +365,7 @@ def test_the_method_follows_the_recall_with_the_index(monkeypatch: pytest.Monkey
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_a_changed_graph_has_no_index_and_equals_a_new_one(seed: int) -> None:
+def test_a_changed_graph_equals_a_new_one(seed: int) -> None:
     generator = np.random.default_rng(seed)
     base = random_graph(seed, 40, 120, 2)
     base.hub_index, base.hub_recall = build_hub_index(base, 10), 0.97
@@ -378,9 +383,6 @@ def test_a_changed_graph_has_no_index_and_equals_a_new_one(seed: int) -> None:
             facts -= set(some)
         graph = live.graph()
         plain = KnowledgeGraph.from_facts(sorted(facts), base.entities, base.relations)
-        if graph is not base:
-            assert graph.hub_index is None
-            assert graph.hub_recall is None
         entities = torch.from_numpy(generator.integers(0, 40, 4))
         probes = torch.arange(40).repeat(4, 1)
         ours, expected = (
@@ -388,3 +390,91 @@ def test_a_changed_graph_has_no_index_and_equals_a_new_one(seed: int) -> None:
         )
         assert torch.equal(ours.counts, expected.counts)
         torch.testing.assert_close(ours.probed, expected.probed)
+
+
+@pytest.mark.parametrize("kind", ["compiled", "plain"])
+def test_the_index_is_used_while_few_facts_change(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hubs fall below, and others rise above the degree of the smallest hub."""
+    if kind == "plain":
+        monkeypatch.setattr(_push, "compiled_push", _push.plain_push)
+    elif compiled.library() is None:
+        pytest.skip("no kernels without a C compiler")
+    base = power_law(2000, 20_000, seed=3).graph
+    index = build_hub_index(base, 100)
+    assert index is not None
+    base.hub_index, base.hub_recall = index, 0.97
+    degree = base.neighbours.degree
+    rising = (degree == index.least_degree - 1).nonzero().squeeze(1)[:3].tolist()
+    falling = index.hubs[index.degree == index.least_degree][:2].tolist()
+    facts = {tuple(map(int, fact)) for fact in base.facts}
+    added = {(one, 0, other) for one in rising for other in range(1500, 1506)} - facts
+    removed = {fact for fact in facts if fact[0] in falling}
+    removed = set(sorted(removed)[:4])
+    live = LiveGraph(base)
+
+    def named(some: set[tuple[int, ...]]) -> list[tuple[str, str, str]]:
+        return [(base.entities[h], base.relations[r], base.entities[t]) for h, r, t in some]
+
+    live.add(named(added))
+    live.remove(named(removed))
+    graph = live.graph()
+    new = KnowledgeGraph.from_facts(
+        sorted((facts | added) - removed), base.entities, base.relations
+    )
+    assert graph.hub_index is not None
+    assert (graph.hub_recall, graph.hub_index.has_changed) == (0.97, True)
+    assert torch.equal(graph.hub_index.degree, new.neighbours.degree[index.hubs])
+    assert bool((graph.neighbours.degree[rising] >= graph.hub_index.least_degree).all())
+    fresh = build_hub_index(new, 100)
+    assert fresh is not None
+    entities = torch.tensor([*rising, *falling, 5, 900])
+    counts = torch.full((len(entities),), 200)
+    probes = torch.arange(2000).repeat(len(entities), 1)
+    ours, expected = (
+        ppr_push(one, entities, counts, 0.15, probes, hub_index=known)
+        for one, known in ((graph, graph.hub_index), (new, fresh))
+    )
+    exact = ppr(new, entities, tolerance=1e-9, max_steps=200)
+    for row in range(len(entities)):
+        found, wanted = (set(one.entities[row].tolist()) for one in (ours, expected))
+        best = set(exact[row].topk(200).indices.tolist())
+        assert len(found & best) >= len(wanted & best) - 4
+    # One hub has lost a tenth of its neighbours. Residue that is parked at other entities would be
+    # missing altogether.
+    assert float((ours.probed - exact).abs().sum(1).max()) < 0.02
+
+
+def test_the_index_ends_with_many_changes_and_with_other_components() -> None:
+    base = power_law(2000, 20_000, seed=3).graph
+    index = build_hub_index(base, 100)
+    assert index is not None
+    degree, parts = index.degree, base.components
+    many = int(degree.sum()) // 50
+    kept = index.on_changed_graph(degree, many, parts, parts)
+    assert kept is not None
+    assert kept.on_changed_graph(degree, 0, parts, parts) is not None
+    assert kept.on_changed_graph(degree, many, parts, parts) is None
+    fewer = degree.clone()
+    fewer[3] //= 3
+    assert index.on_changed_graph(fewer, 10, parts, parts) is None
+    other = Components(*(column.clone() for column in dataclasses.astuple(parts)))
+    other.component[index.hubs[5]] = 1 + other.component.max()
+    assert index.on_changed_graph(degree, 10, parts, other) is None
+    # Other numbers of the same components do not matter.
+    other.component[:] = parts.component + 7
+    assert index.on_changed_graph(degree, 10, parts, other) is not None
+
+
+def test_compaction_keeps_the_index() -> None:
+    base = power_law(2000, 20_000, seed=3).graph
+    base.hub_index, base.hub_recall = build_hub_index(base, 100), 0.97
+    removed = base.facts[:20].numpy().astype(np.int64)
+    new = compacted(base, np.zeros((0, 3), np.int64), removed, base.entities)
+    assert new.hub_index is not None
+    assert (new.hub_recall, new.hub_index.has_changed) == (0.97, True)
+    assert torch.equal(new.hub_index.degree, new.neighbours.degree[new.hub_index.hubs])
+    many = base.facts[:4000].numpy().astype(np.int64)
+    gone = compacted(base, np.zeros((0, 3), np.int64), many, base.entities)
+    assert (gone.hub_index, gone.hub_recall) == (None, None)

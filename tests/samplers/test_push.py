@@ -1,5 +1,7 @@
 """Tests of the local push with a degree tail, compiled and plain."""
 
+from pathlib import Path
+
 import networkx
 import numpy as np
 import pytest
@@ -7,11 +9,15 @@ import torch
 from tests.support.graphs import as_networkx, random_graph, random_queries
 
 from oneshot import compiled
+from oneshot.data.load import load
 from oneshot.data.synthetic.generators import family, power_law
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.storage import note_push_recall
 from oneshot.samplers import PPRSampler, _push
 from oneshot.samplers._pagerank import ppr
 from oneshot.samplers._push import PushLimits, ppr_push
+from oneshot.samplers.push_recall import choose_precision
 
 KINDS = ("compiled", "plain")
 TO_THE_END = PushLimits(precision=0.0, negligible=1e-8, max_edges=10**8)
@@ -206,3 +212,36 @@ def test_components_of_a_graph_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -
     again = type(expected).of(graph.neighbours.indptr, graph.neighbours.index)
     for name in ("component", "order", "first", "volume"):
         assert torch.equal(getattr(again, name), getattr(expected, name))
+
+
+def test_a_lower_precision_is_chosen_where_it_finds_almost_as_much(tmp_path: Path) -> None:
+    data = power_law(20_000, 80_000)
+    graph = data.graph
+    chosen = choose_precision(graph, max_entities=300)
+    assert chosen.precision in (0.2, 0.4)
+    assert chosen.recall >= 0.97
+    entities = torch.arange(5)
+    graph.push_precision = chosen.precision
+    early = ppr_push(graph, entities, torch.full((5,), 300), 0.15)
+    usual = ppr_push(graph, entities, torch.full((5,), 300), 0.15, limits=PushLimits())
+    assert int(early.edges.sum()) < 0.6 * int(usual.edges.sum())
+    # Subsets, saved and changed graphs have it as well.
+    assert graph.subset(torch.arange(graph.num_facts) > 5).push_precision == chosen.precision
+    data.save(tmp_path)
+    assert load(tmp_path).graph.push_precision is None
+    note_push_recall(tmp_path, 0.98, 0.4)
+    base = load(tmp_path).graph
+    assert (base.push_recall, base.push_precision) == (0.98, 0.4)
+    live = LiveGraph(base)
+    live.add([("e1", base.relations[0], "new")])
+    assert live.graph().push_precision == 0.4
+
+
+def test_the_default_precision_stays_where_a_lower_one_finds_too_little() -> None:
+    """A ring of rings: walks mix slowly, and the degree tail says little."""
+    facts = [[i, 0, (i + 1) % 4000] for i in range(4000)]
+    facts += [[i, 0, (i + 40) % 4000] for i in range(0, 4000, 40)]
+    graph = KnowledgeGraph.from_facts(facts)
+    assert choose_precision(graph, max_entities=300).precision is None
+    empty = KnowledgeGraph.from_facts([], 5, 1)
+    assert choose_precision(empty) == (1.0, None)

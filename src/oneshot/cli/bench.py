@@ -198,6 +198,12 @@ PlotOption = Annotated[
 OutOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Also write the result to FILE as JSON.")
 ]
+KeepOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--keep", help="Directory for the built graphs and finished steps, which are used again."
+    ),
+]
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Keep the rows that --out already contains.")
 ]
@@ -212,6 +218,7 @@ def scale(
     plot: PlotOption = None,
     out: OutOption = None,
     resume: ResumeOption = False,
+    keep: KeepOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
@@ -260,6 +267,7 @@ def scale(
             progress=progress,
             done=measured,
             before=before,
+            keep=keep,
         )
     if plot is not None:
         from oneshot.plots.scale import plot_scale

@@ -19,17 +19,20 @@
 
 #define EMPTY UINT32_MAX
 #define WAITING 0x80000000u /* of `degree`: the entity is in the next frontier */
+#define HUB 0x40000000u     /* of `degree`: the entity is one of the hubs */
 #define AHEAD 12            /* entries of a row that are fetched in advance */
+#define ROWS 6              /* rows that are fetched in advance */
 #define FIRST_SIZE (1 << 14)
 #define PAGE 4096
+#define HUGE_PAGE (1 << 21)
 
 /* `start` [V + 1] and `index`: neighbours of each entity, int64 if wide; the rows have gaps if
  * `counts` [V] gives their lengths. `heads`: entities by descending degree, those of a query from
- * `head_begin` to `head_end`. `most`: columns of `found` and `score`. Hubs are the entities with at
- * least `hub_degree` neighbours, if `num_hubs` is not 0. */
+ * `head_begin` to `head_end`. `most`: columns of `found` and `score`. Hubs have at least `hub_degree`
+ * neighbours, if `num_hubs` is not 0; others may have as many if `hubs_are_listed`. */
 typedef struct {
     int64_t num_queries, wide_starts, wide_ids, scattered, most, num_probes, max_edges;
-    int64_t num_hubs, hub_degree;
+    int64_t num_hubs, hub_degree, hubs_are_listed;
     double restart, first_threshold, precision, stable, negligible, park_threshold, least_parked;
     const void *start, *index;
     const int64_t *counts, *entity, *count, *head_begin, *head_end, *heads;
@@ -41,7 +44,7 @@ typedef struct {
     int64_t *num_found, *edges, *touched;
     double *threshold; /* [n]: the last one */
     int64_t *failed;   /* number of queries without memory */
-    const int64_t *hub;         /* [num_hubs]: ids */
+    const int64_t *hub;         /* [num_hubs]: ids, ascending */
     const float *between;       /* [num_hubs, num_hubs]: PPR of one hub from another */
     const float *arrival;       /* [m, num_hubs]: PPR of hubs from walks that are elsewhere */
     const int64_t *arrival_row; /* [n]: row of `arrival` */
@@ -113,13 +116,28 @@ static int make_room(void **memory, int64_t *room, int64_t needed, size_t size) 
     return 1;
 }
 
+/* Memory for a table. Large ones are accessed everywhere, and with small pages nearly each access
+ * would also miss the cache of addresses. */
+static Slot *new_slots(uint64_t size) {
+    const size_t bytes = size * sizeof(Slot);
+#ifdef __linux__
+    if (bytes >= 2 * HUGE_PAGE) {
+        void *memory = NULL;
+        if (posix_memalign(&memory, HUGE_PAGE, bytes)) return NULL;
+        madvise(memory, bytes, MADV_HUGEPAGE);
+        return memory;
+    }
+#endif
+    return malloc(bytes);
+}
+
 /* A table that stays at most half full with `more` further entities. */
 static int reserve(State *s, int64_t more) {
     const int64_t needed = 2 * (s->used + more);
     if (s->slots && needed <= (int64_t)s->mask) return 1;
     uint64_t size = s->slots ? s->mask + 1 : FIRST_SIZE;
     while ((int64_t)size <= needed) size *= 2;
-    Slot *old = s->slots, *slots = malloc(size * sizeof(Slot));
+    Slot *old = s->slots, *slots = new_slots(size);
     if (!slots) return 0;
     memset(slots, 0xff, size * sizeof(Slot)); /* EMPTY */
     const uint64_t last = old ? s->mask + 1 : 0;
@@ -138,14 +156,26 @@ static void clear(State *s) {
     s->hubs = PUSHED_AS_OTHERS;
 }
 
-static inline int is_hub(const Push *p, uint32_t degree) {
-    return p->num_hubs && (degree & ~WAITING) >= (uint32_t)p->hub_degree;
+static inline int is_hub(uint32_t degree) { return (degree & HUB) != 0; }
+
+/* The `degree` of a slot: marked if the entity is a hub. */
+static uint32_t marked_degree(const Push *p, uint32_t id) {
+    const uint32_t degree = (uint32_t)degree_of(p, id);
+    if (!p->num_hubs || degree < (uint32_t)p->hub_degree) return degree;
+    int64_t low = 0, high = p->hubs_are_listed ? p->num_hubs : 0;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (p->hub[middle] < id) low = middle + 1;
+        else high = middle;
+    }
+    const int is_listed = !p->hubs_are_listed || (low < p->num_hubs && p->hub[low] == id);
+    return is_listed ? degree | HUB : degree;
 }
 
 static inline Slot *touch(const Push *p, State *s, uint32_t id) {
     Slot *slot = s->slots + find(s, id);
     if (slot->id == EMPTY) {
-        *slot = (Slot){id, (uint32_t)degree_of(p, id), 0, 0};
+        *slot = (Slot){id, marked_degree(p, id), 0, 0};
         s->used++;
     }
     return slot;
@@ -153,8 +183,8 @@ static inline Slot *touch(const Push *p, State *s, uint32_t id) {
 
 static inline float score_of(const Push *p, const State *s, const Slot *slot, double tail) {
     /* The PPR of hubs is complete. */
-    if (s->hubs == CLOSED && is_hub(p, slot->degree)) tail = 0;
-    return (float)(slot->reserve + p->restart * slot->residue + tail * slot->degree);
+    if (s->hubs == CLOSED && is_hub(slot->degree)) tail = 0;
+    return (float)(slot->reserve + p->restart * slot->residue + tail * (slot->degree & ~HUB));
 }
 
 /* Fetch into the cache what `touch` reads. */
@@ -169,11 +199,12 @@ static int64_t gather(const Push *p, State *s, double threshold) {
     int64_t found = 0;
     for (uint64_t at = 0; at <= s->mask; at++) {
         const Slot *slot = s->slots + at;
-        if (slot->id == EMPTY || !(slot->residue >= (float)(threshold * slot->degree))) continue;
-        if (slot->residue <= 0 || (s->hubs == PARKED && is_hub(p, slot->degree))) continue;
+        const uint32_t degree = slot->degree & ~HUB;
+        if (slot->id == EMPTY || !(slot->residue >= (float)(threshold * degree))) continue;
+        if (slot->residue <= 0 || (s->hubs == PARKED && is_hub(slot->degree))) continue;
         if (!make_room((void **)&s->frontier, &s->frontier_room, found + 1, sizeof(Pushed)))
             return -1;
-        s->frontier[found++] = (Pushed){(uint32_t)at, slot->degree, slot->residue};
+        s->frontier[found++] = (Pushed){(uint32_t)at, degree, slot->residue};
     }
     return found;
 }
@@ -182,15 +213,15 @@ static int64_t gather(const Push *p, State *s, double threshold) {
  * each step from an entity to its neighbours' slots would wait for memory. */
 static inline void fetch_rows(const Push *p, const State *s, int64_t size, int64_t n) {
     const size_t width = p->wide_ids ? 8 : 4;
-    if (n + 8 < size)
+    if (n + 4 * ROWS < size)
         __builtin_prefetch((const char *)p->start +
-                           (size_t)s->frontier[n + 8].slot * (p->wide_starts ? 8 : 4));
-    if (n + 4 < size)
+                           (size_t)s->frontier[n + 4 * ROWS].slot * (p->wide_starts ? 8 : 4));
+    if (n + 2 * ROWS < size)
         __builtin_prefetch((const char *)p->index +
-                           (size_t)start_of(p, s->frontier[n + 4].slot) * width);
-    if (n + 2 < size) {
-        const int64_t begin = start_of(p, s->frontier[n + 2].slot);
-        const int64_t degree = s->frontier[n + 2].degree;
+                           (size_t)start_of(p, s->frontier[n + 2 * ROWS].slot) * width);
+    if (n + ROWS < size) {
+        const int64_t begin = start_of(p, s->frontier[n + ROWS].slot);
+        const int64_t degree = s->frontier[n + ROWS].degree;
         for (int64_t e = begin; e < begin + (degree < AHEAD ? degree : AHEAD); e++)
             fetch(p, s, neighbour(p, e));
     }
@@ -228,7 +259,7 @@ static int64_t push_round(const Push *p, State *s, int64_t size, double threshol
         for (int64_t e = begin; e < end; e++) {
             if (e + AHEAD < end) fetch(p, s, neighbour(p, e + AHEAD));
             Slot *slot = touch(p, s, neighbour(p, e));
-            const int at_hub = s->hubs != PUSHED_AS_OTHERS && is_hub(p, slot->degree);
+            const int at_hub = s->hubs != PUSHED_AS_OTHERS && is_hub(slot->degree);
             if (at_hub && s->hubs == CLOSED) continue;
             slot->residue += share;
             if (slot->degree & WAITING || at_hub ||
@@ -277,9 +308,30 @@ static float largest_but(float *values, int64_t size, int64_t count) {
     return values[wanted];
 }
 
+/* The score of any entity of the component. */
+static float score_at(const Push *p, const State *s, int64_t entity, double tail) {
+    const Slot *slot = s->slots + find(s, (uint32_t)entity);
+    return slot->id == EMPTY ? (float)(tail * (double)degree_of(p, entity))
+                             : score_of(p, s, slot, tail);
+}
+
+/* A score that the `count`-th highest one is not below: as many entities were selected before, and
+ * this is the lowest of their scores now. */
+static float lower_bound(const Push *p, const State *s, int64_t query, int64_t count, double tail) {
+    if (s->num_selected < count) return -INFINITY;
+    float bound = INFINITY;
+    for (int64_t n = 0; n < s->num_selected; n++) {
+        if (s->selected[n] == (uint32_t)p->entity[query]) continue;
+        const float score = score_at(p, s, s->selected[n], tail);
+        bound = score < bound ? score : bound;
+    }
+    return bound;
+}
+
 /* Scores of all entities that can be among the `count` highest: the touched ones, and the first
  * of the list by degree that are not touched. → their number */
 static int64_t candidates(const Push *p, State *s, int64_t query, int64_t count, double tail) {
+    const float bound = lower_bound(p, s, query, count, tail);
     if (s->room < s->used + count) {
         int64_t room = s->room, same = s->room, again = s->room;
         if (!make_room((void **)&s->scores, &room, s->used + count, sizeof(float)) ||
@@ -291,28 +343,25 @@ static int64_t candidates(const Push *p, State *s, int64_t query, int64_t count,
     int64_t size = 0;
     for (uint64_t at = 0; at <= s->mask; at++) {
         if (s->slots[at].id == EMPTY) continue;
-        s->ids[size] = s->slots[at].id;
         /* The entity of the query is always selected. */
-        s->scores[size++] = s->slots[at].id == (uint32_t)p->entity[query]
+        const float score = s->slots[at].id == (uint32_t)p->entity[query]
                                 ? INFINITY
                                 : score_of(p, s, s->slots + at, tail);
+        if (score < bound) continue;
+        s->ids[size] = s->slots[at].id;
+        s->scores[size++] = score;
     }
     int64_t more = 0;
     for (int64_t n = p->head_begin[query]; n < p->head_end[query] && more < count; n++) {
         const uint32_t id = (uint32_t)p->heads[n];
+        const float score = (float)(tail * (double)degree_of(p, id));
+        if (score < bound) break; /* those after it have no more neighbours */
         if (s->slots[find(s, id)].id != EMPTY) continue;
         s->ids[size] = id;
-        s->scores[size++] = (float)(tail * (double)degree_of(p, id));
+        s->scores[size++] = score;
         more++;
     }
     return size;
-}
-
-/* The score of any entity of the component. */
-static float score_at(const Push *p, const State *s, int64_t entity, double tail) {
-    const Slot *slot = s->slots + find(s, (uint32_t)entity);
-    return slot->id == EMPTY ? (float)(tail * (double)degree_of(p, entity))
-                             : score_of(p, s, slot, tail);
 }
 
 static int ascending(const void *one, const void *other) {
@@ -521,7 +570,7 @@ static int meet_hubs(const Meetings *m, State *s, int64_t number) {
     if (!reserve(s, 1)) return 0;
     if (!make_room((void **)&s->frontier, &s->frontier_room, 1, sizeof(Pushed))) return 0;
     const Slot *own = touch(p, s, (uint32_t)p->hub[number]);
-    s->frontier[0] = (Pushed){(uint32_t)(own - s->slots), own->degree, 1};
+    s->frontier[0] = (Pushed){(uint32_t)(own - s->slots), own->degree & ~HUB, 1};
     s->hubs = PARKED;
     int is_over = 0;
     if (push_round(p, s, 1, p->park_threshold) < 0) return 0;
@@ -531,7 +580,7 @@ static int meet_hubs(const Meetings *m, State *s, int64_t number) {
     int64_t size = 0;
     if (!make_room((void **)&s->frontier, &s->frontier_room, s->used, sizeof(Pushed))) return 0;
     for (uint64_t at = 0; at <= s->mask; at++)
-        if (s->slots[at].id != EMPTY && s->slots[at].residue > 0 && !is_hub(p, s->slots[at].degree))
+        if (s->slots[at].id != EMPTY && s->slots[at].residue > 0 && !is_hub(s->slots[at].degree))
             s->frontier[size++] = (Pushed){s->slots[at].id, 0, s->slots[at].residue};
     uint64_t state = (uint64_t)m->seed;
     state = random_bits(&state) ^ (uint64_t)p->hub[number];
@@ -545,7 +594,7 @@ static int meet_hubs(const Meetings *m, State *s, int64_t number) {
                 at = neighbour(p, start_of(p, at) + (int64_t)drawn);
                 degree = degree_of(p, at);
                 carried *= 1 - p->restart;
-                if (!is_hub(p, (uint32_t)degree)) continue;
+                if (degree < p->hub_degree) continue; /* an index is built with all of them */
                 if (!reserve(s, 1)) return 0;
                 touch(p, s, (uint32_t)at)->residue += (float)carried;
                 break;

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.components import ComponentIndex
+from oneshot.graph.core import Core
 from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.sparse import Matrix, SparseMatrix
 from oneshot.graph.vocabulary import Vocabulary
@@ -101,9 +102,16 @@ class AdjacencyGraph(Protocol):
     @property
     def push_recall(self) -> float | None: ...
     @property
+    def push_precision(self) -> float | None: ...
+    @property
     def hub_index(self) -> HubIndex | None: ...
     @property
     def hub_recall(self) -> float | None: ...
+    @property
+    def base(self) -> "AdjacencyGraph": ...
+
+    core: Core | None
+
     @property
     def edges(self) -> Edges: ...
     @property

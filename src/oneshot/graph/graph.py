@@ -28,6 +28,7 @@ from oneshot.graph.adjacency import (
     normalized_adjacency,
 )
 from oneshot.graph.components import ComponentIndex, Components
+from oneshot.graph.core import Core
 from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
 from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.relation_graph import RelationGraph, count_relations
@@ -48,18 +49,22 @@ class KnowledgeGraph:
     `packed`: whether the rows of the adjacency are contiguous, without gaps.
     `host`: the graph with the adjacency, if not on the graph's device (see `HostGraph`).
     `push_recall`: recall of the local push, measured when the graph was saved; otherwise None.
+    `push_precision`: the precision of the push that was chosen then; None for its default.
     `hub_index`: the PPR between its hubs, if the graph was saved with it, and `hub_recall`: recall
-        of the local push with it. A changed graph has neither.
+        of the local push with it. A changed graph keeps both unless too much has changed.
+    `core`: the edges between its hubs, once the extraction of a subgraph has needed them.
     Immutable; `subset` and `to` return new graphs.
     """
 
     packed = True
     host: "KnowledgeGraph | None" = None
     push_recall: float | None = None
+    push_precision: float | None = None
     weights: Tensor | None = None
     largest_weight: float = 1.0
     hub_index: HubIndex | None = None
     hub_recall: float | None = None
+    core: Core | None = None
 
     def __init__(self, facts: Tensor, entities: Vocabulary, relations: Vocabulary) -> None:
         self._facts = facts
@@ -123,6 +128,11 @@ class KnowledgeGraph:
             graph.weights = torch.from_numpy(np.ascontiguousarray(weights, np.float32))
             graph.largest_weight = float(np.max(weights, initial=0))
         return graph
+
+    @property
+    def base(self) -> "KnowledgeGraph":
+        """The graph without the changes of a `Snapshot`; otherwise this graph."""
+        return self
 
     @property
     def facts(self) -> Tensor:
@@ -317,7 +327,7 @@ class KnowledgeGraph:
             neighbours.index[keep_pair],
             new_pair[pair].to(pair.dtype),  # -1 picks the last entry, which is -1
         )
-        graph.push_recall = self.push_recall
+        graph.push_recall, graph.push_precision = self.push_recall, self.push_precision
         return self._share_weights(graph, None if self.weights is None else self.weights[mask])
 
     def _share_weights(self, graph: "KnowledgeGraph", weights: Tensor | None) -> "KnowledgeGraph":

@@ -142,9 +142,10 @@ def save_components(directory: Path, indptr: Tensor, index: Tensor) -> None:
         np.save(directory / f"components_{name}.npy", arrays[name])
 
 
-def note_push_recall(path: Path, recall: float) -> None:
-    """Record the measured recall of the local push in a saved graph."""
-    write_sealed_json(path / MARKER, read_sealed_json(path / MARKER) | {"push_recall": recall})
+def note_push_recall(path: Path, recall: float, precision: float | None = None) -> None:
+    """Record the measured recall of the local push, and its precision, in a saved graph."""
+    measured = {"push_recall": recall, "push_precision": precision}
+    write_sealed_json(path / MARKER, read_sealed_json(path / MARKER) | measured)
 
 
 def save_hub_index(path: Path, index: HubIndex, recall: float) -> None:
@@ -239,6 +240,8 @@ def open_graph(
             )
         recall = meta.get("push_recall")
         graph.push_recall = None if recall is None else float(recall)
+        precision = meta.get("push_precision")
+        graph.push_precision = None if precision is None else float(precision)
         if hub_index and "hub_index" in meta:
             graph.hub_index = _open_hub_index(path, graph, meta)
             graph.hub_recall = float(meta["hub_index"]["recall"])

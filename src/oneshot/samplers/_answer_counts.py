@@ -85,6 +85,22 @@ class AnswerCounts:
         is_answer[self.entity[alike[self.relation]]] = True
         return is_answer.nonzero().squeeze(1)
 
+    def chances(self, entity: int) -> Tensor:
+        """How likely an entity answers each relation, by the company it keeps: [2R].
+
+        1 for the relations that it answers; for others, the largest share of the answers of one of
+        those that also answer the other.
+        """
+        first = int(self._by_entity[entity])
+        end = int(torch.searchsorted(self.entity, entity, right=True))
+        chance = torch.zeros(self.num_relations, device=self.entity.device)
+        for relation in self.relation[first:end].tolist():
+            is_answer = torch.zeros(self.num_entities, device=self.entity.device)
+            is_answer[self._entities_of(relation)] = 1
+            both = torch.zeros_like(chance).index_add_(0, self.relation, is_answer[self.entity])
+            chance = torch.maximum(chance, both / self._answers[relation])
+        return chance
+
     def _entities_of(self, relation: int) -> Tensor:
         first, end = self._by_relation[relation : relation + 2].tolist()
         found: Tensor = self._entity_by_relation[first:end]

@@ -66,4 +66,5 @@ def limit_edges(
         degree=batch.degree[keep],
         edges=torch.stack([new[x[kept]], relation[kept], new[o[kept]]]),
         edge_query=batch.edge_query[kept],
+        weight=batch.weight[kept] if batch.is_weighted else batch.weight,
     )

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from oneshot import compiled
 from oneshot.graph.adjacency import AdjacencyGraph
+from oneshot.graph.core import Core, core_of_edges, largest_rows
 from oneshot.graph.fact_keys import place_of
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import kernels_work
 
 EdgeScore = Literal["product", "sum"]
 
-# Maximum number of entities for which a table over all of them is cheap.
-_TABLE_ENTITIES = 200_000
+# Candidate edges per query from which on the core of the graph is built, and used.
+_CORE_CANDIDATES = 200_000
 
 
 class Cut(NamedTuple):
@@ -91,13 +92,7 @@ def _cut_for(graph: AdjacencyGraph, num_queries: int, entities: Tensor) -> Calla
         if _extract_gpu.fits(graph, num_queries, num_chosen):
             return _extract_gpu.cut
     if graph.device.type == "cpu" and compiled.library() is not None:
-        # A table over all entities of the graph must not cost more than the subgraphs. With hubs
-        # among the entities, there are many more edges to look up than entities.
-        most = max(_TABLE_ENTITIES, 64 * num_chosen)
-        if graph.num_entities <= most or (
-            graph.num_entities <= 4 * int(graph.degree_of(entities).sum())
-        ):
-            return compiled_cut
+        return compiled_cut
     return plain_cut
 
 
@@ -106,11 +101,12 @@ class _CutCall(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
-            "num_queries", "num_entities", "num_relations", "wide",
+            "num_queries", "num_entities", "num_relations", "wide", "num_core",
         )),
         *((name, ctypes.c_void_p) for name in (
-            "end", "entities", "start", "degree", "source", "relation",
-            "count", "first", "from", "label", "to", "query",
+            "end", "entities", "start", "degree", "source", "relation", "core", "core_start",
+            "core_source", "core_relation", "count", "found", "first", "from", "label", "to",
+            "query",
         )),
     ]  # fmt: skip
 
@@ -122,32 +118,99 @@ def compiled_cut(
     entity_query: Tensor,
     edge_budget: Tensor,
 ) -> Cut:
-    """As `plain_cut`, with compiled kernels: each thread fills a table over all entities."""
-    edges = graph.edges
+    """As `plain_cut`, with compiled kernels; rows of hubs are searched, or replaced by the core."""
     degree = graph.degree_of(entities).contiguous()
+    core = None
+    if int(degree.sum()) >= _CORE_CANDIDATES * len(queries):
+        core = core_of(graph)
+    return _cut_with(core, graph, queries, entities, entity_query, degree, edge_budget)
+
+
+def core_of(graph: AdjacencyGraph) -> Core | None:
+    """The core of a graph, which is built if necessary; None for ids of 64 bits."""
+    base = graph.base
+    if base.edges.source.dtype != torch.int32:
+        return None
+    if base.core is None:
+        entities = largest_rows(base.edges.indptr)
+        degree = base.degree_of(entities)
+        query = torch.zeros(1, 2, dtype=torch.long)
+        query[:, 0] = entities[:1]
+        cut = _cut_with(
+            None, base, query, entities, torch.zeros_like(entities), degree, query[:, 0]
+        )
+        is_fact = cut.edges[1] < 2 * base.num_relations
+        base.core = core_of_edges(entities, degree, cut.edges[:, is_fact])
+    return graph.core
+
+
+def _cut_with(
+    core: Core | None,
+    graph: AdjacencyGraph,
+    queries: Tensor,
+    entities: Tensor,
+    entity_query: Tensor,
+    degree: Tensor,
+    edge_budget: Tensor,
+) -> Cut:
+    """See `compiled_cut`; `degree` [N]: that of the entities."""
+    edges = graph.edges
     start = edges.indptr[entities].long()
-    edges.expect(start, degree)
     end = torch.searchsorted(entity_query, torch.arange(len(queries) + 1))
     count = torch.empty(len(queries), dtype=torch.long)
+    found = torch.zeros(len(queries), dtype=torch.long)  # addresses
     source, relation = edges.source.contiguous(), edges.relation.contiguous()
-    shape = (len(queries), graph.num_entities, graph.num_relations, source.dtype == torch.int64)
-    tensors = (end, entities.contiguous(), start, degree, source, relation, count)
-    call = _CutCall(*shape, *map(compiled.pointer, tensors))
-    work = 4 * int(degree.sum())
-    compiled.run("count_edges", work, ctypes.byref(call))
-    ends = count.cumsum(0)
-    first = ends - count
-    total = int(ends[-1]) if len(queries) else 0
-    found = torch.empty(3, total, dtype=torch.long)
-    query = torch.empty(total, dtype=torch.long)
-    call.first, call.query = compiled.pointer(first), compiled.pointer(query)
-    for name, column in zip(("from", "label", "to"), found, strict=True):
-        setattr(call, name, compiled.pointer(column))
-    compiled.run("write_edges", work, ctypes.byref(call))
+    tensors = {
+        "end": end,
+        "entities": entities.contiguous(),
+        "start": start,
+        "degree": degree,
+        "source": source,
+        "relation": relation,
+        "count": count,
+        "found": found,
+    }
+    if core is None:
+        edges.expect(start, degree)
+    else:
+        row = core.rows_of(entities)
+        outside = (row < 0).nonzero().squeeze(1)
+        edges.expect(start[outside], degree[outside])
+        tensors |= {
+            "core": row,
+            "core_start": core.start,
+            "core_source": core.source,
+            "core_relation": core.relation,
+        }
+    call = _CutCall(
+        num_queries=len(queries),
+        num_entities=graph.num_entities,
+        num_relations=graph.num_relations,
+        wide=source.dtype == torch.int64,
+        num_core=0 if core is None else len(core.entities),
+        **{name: compiled.pointer(tensor) for name, tensor in tensors.items()},
+    )
+    work = 4 * int(degree.sum()) if len(queries) > 1 else 0
+    try:
+        compiled.run("find_edges", work, ctypes.byref(call))
+        total = int(count.sum())
+        if bool((count < 0).any()):
+            raise MemoryError("not enough memory for the subgraphs")
+        written = torch.empty(3, total, dtype=torch.long)
+        query = torch.empty(total, dtype=torch.long)
+        first = count.cumsum(0) - count
+        call.first, call.query = compiled.pointer(first), compiled.pointer(query)
+        for name, column in zip(("from", "label", "to"), written, strict=True):
+            setattr(call, name, compiled.pointer(column))
+        compiled.run("write_edges", work, ctypes.byref(call))
+    finally:
+        compiled.run("release_edges", 0, ctypes.byref(call))
+    if bool((count < 0).any()):
+        raise MemoryError("not enough memory for the subgraphs")
     keys = entity_query * graph.num_entities + entities
     asked = torch.arange(len(queries)) * graph.num_entities + queries[:, 0]
     return Cut(
-        edges=found,
+        edges=written,
         edge_query=query,
         degree=degree,
         source=place_of(keys, asked),

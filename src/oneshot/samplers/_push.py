@@ -36,7 +36,7 @@ from torch import Tensor
 
 from oneshot import compiled
 from oneshot.graph.adjacency import SMALL, AdjacencyGraph, Neighbours
-from oneshot.graph.components import Components, Heads
+from oneshot.graph.components import Heads
 from oneshot.graph.hub_index import HubIndex
 from oneshot.samplers._ball import expand
 from oneshot.samplers._pagerank import check_unweighted
@@ -74,6 +74,13 @@ class PushLimits:
 LIMITS = PushLimits()
 
 
+def limits_for(graph: AdjacencyGraph) -> PushLimits:
+    """The limits of a push on a graph: the default ones, with the precision chosen for it."""
+    if graph.push_precision is None:
+        return LIMITS
+    return dataclasses.replace(LIMITS, precision=graph.push_precision)
+
+
 class Pushed(NamedTuple):
     """The entities of highest score around each of n entities.
 
@@ -99,15 +106,18 @@ def ppr_push(
     counts: Tensor,
     restart: float,
     probes: Tensor | None = None,
-    limits: PushLimits = LIMITS,
+    limits: PushLimits | None = None,
     hub_index: HubIndex | None = None,
 ) -> Pushed:
     """The `counts` int64 [n] entities of highest PPR from each of `entities` int64 [n].
 
     The entity itself is always among them; there are fewer if its component is smaller. `probes`
-    int64 [n, c]: entities whose scores are also returned, -1 for none. `hub_index`: that of the
-    graph for this `restart`; the bound of the error by `threshold` does not hold with it.
+    int64 [n, c]: entities whose scores are also returned, -1 for none. `limits`: by default those
+    for the graph. `hub_index`: that of the graph for this `restart`; the bound of the error by
+    `threshold` does not hold with it.
     """
+    if limits is None:
+        limits = limits_for(graph)
     check_unweighted(graph, "push")
     if hub_index is not None and hub_index.restart != restart:
         raise ValueError(f"the hub index is for restart {hub_index.restart}, not {restart}")
@@ -131,7 +141,7 @@ class PushCall(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
             "num_queries", "wide_starts", "wide_ids", "scattered", "most", "num_probes",
-            "max_edges", "num_hubs", "hub_degree",
+            "max_edges", "num_hubs", "hub_degree", "hubs_are_listed",
         )),
         *((name, ctypes.c_double) for name in (
             "restart", "first_threshold", "precision", "stable", "negligible", "park_threshold",
@@ -192,7 +202,6 @@ def compiled_push(
     for name in ("num_found", "edges", "touched"):
         tensors[name] = torch.zeros(size, dtype=torch.long)
     if hub_index is not None:
-        assert isinstance(graph.components, Components)
         arrivals = hub_index.arrivals(graph.components, entities)
         tensors |= {
             "hub": hub_index.hubs.contiguous(),
@@ -201,7 +210,11 @@ def compiled_push(
             "arrival_row": arrivals.row.contiguous(),
             "rest_volume": arrivals.volume.contiguous(),
         }
-        fields |= {"num_hubs": len(hub_index.hubs), "hub_degree": hub_index.least_degree}
+        fields |= {
+            "num_hubs": len(hub_index.hubs),
+            "hub_degree": hub_index.least_degree,
+            "hubs_are_listed": hub_index.has_changed,
+        }
     options = dataclasses.asdict(limits)
     hub_precision = options.pop("hub_precision")
     if hub_index is not None:
@@ -244,7 +257,6 @@ def plain_push(
     """See `ppr_push`. The reference implementation, used if the kernel is not available."""
     hubs: list[_Hubs | None] = [None] * len(entities)
     if hub_index is not None:
-        assert isinstance(graph.components, Components)
         arrivals = hub_index.arrivals(graph.components, entities)
         hubs = [
             _Hubs(hub_index, arrivals.ppr[int(row)], float(volume))
@@ -310,8 +322,9 @@ class _One(NamedTuple):
 class _Residues:
     """The touched entities of one query, sorted, with reserve, residue and degree of each.
 
-    `least_hub`: degree from which entities are hubs; infinite if they are pushed as others. Residue
-    is parked at hubs until they are `closed`; then nothing arrives there any more.
+    `least_hub`: degree from which entities are hubs; infinite if they are pushed as others.
+    `listed`: the hubs, if other entities may have as many neighbours. Residue is parked at hubs
+    until they are `closed`; then nothing arrives there any more.
     """
 
     def __init__(self, neighbours: Neighbours, entity: Tensor, restart: float) -> None:
@@ -322,9 +335,11 @@ class _Residues:
         self.reserve = torch.zeros_like(self.residue)
         self.edges = 0
         self.least_hub, self.closed = torch.inf, False
+        self.listed: Tensor | None = None
 
     def is_hub(self) -> Tensor:
-        return self.degree >= self.least_hub
+        large = self.degree >= self.least_hub
+        return large if self.listed is None else large & torch.isin(self.touched, self.listed)
 
     def push(self, threshold: float, max_edges: int) -> bool:
         """Push all entities above the threshold until there are none; false at the limit."""
@@ -395,6 +410,8 @@ def _push_one(
     state = _Residues(neighbours, own, restart)
     if hubs is not None:
         state.least_hub = hubs.known.least_degree
+        if hubs.known.has_changed:
+            state.listed = hubs.known.hubs
         threshold = limits.first_threshold
         while state.push(max(threshold, limits.park_threshold), limits.max_edges):
             if threshold <= limits.park_threshold:

@@ -20,6 +20,7 @@ import numpy as np
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.experiments.bench.measure import hardware
 from oneshot.graph.adjacency import SMALL
+from oneshot.system.files import write_json
 
 GRAPHS = ("family", "power-law")
 LEAST, MOST = 10_000, 150_000_000
@@ -57,12 +58,14 @@ def bench_scale(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     done: Callable[[Row, dict[str, Any]], None] = lambda *_: None,
     before: dict[str, Any] | None = None,
+    keep: Path | None = None,
 ) -> dict[str, Any]:
     """Measure graphs of about so many facts; `place` is the directory of large temporary files.
 
     `progress` is called with the current step, the number of finished steps and their total; `done`
     with each measured row and the result so far. `before`: an earlier result, whose rows are not
-    measured again.
+    measured again. `keep`: a directory for the saved graphs, with the measurements of their steps
+    (`STEP.json`); both are used again, so that a graph need not be built for every measurement.
     """
     check(sizes, graphs, place)
     steps = ("write", "build", "predict", "sample", "recall")
@@ -73,7 +76,11 @@ def bench_scale(
     for place_in_line, (graph, facts) in enumerate(missing):
         row: Row = {"graph": graph, "size": facts}
         with tempfile.TemporaryDirectory(prefix="oneshot-scale-", dir=place) as directory:
-            source, saved = str(Path(directory, "source")), str(Path(directory, "saved"))
+            kept = None if keep is None else keep / f"{graph}-{facts}-{seed}"
+            if kept is not None:
+                kept.mkdir(parents=True, exist_ok=True)
+            source = str(Path(directory, "source"))
+            saved = str(Path(directory if kept is None else kept, "saved"))
             options: dict[str, dict[str, Any]] = {
                 "write": {"graph": graph, "facts": facts, "directory": source, "seed": seed},
                 "build": {"source": source, "saved": saved},
@@ -85,7 +92,14 @@ def bench_scale(
                 if step == "recall" and not _exact_fits(row):
                     row |= {"recall": None, "least_recall": None, "whole_graph_ms": None}
                     continue
-                row |= run_step(step, options.get(step, {"saved": saved, **asking}))
+                found = None if kept is None else kept / f"{step}.json"
+                if found is not None and found.exists():
+                    row |= json.loads(found.read_text(encoding="utf-8"))
+                    continue
+                measured = run_step(step, options.get(step, {"saved": saved, **asking}))
+                if found is not None:
+                    write_json(found, measured)
+                row |= measured
                 if step == "build":
                     shutil.rmtree(source)
         rows.append(row | {"load": round(os.getloadavg()[0], 1)})  # other load of the machine

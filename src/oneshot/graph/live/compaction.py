@@ -48,7 +48,8 @@ def compacted(
     Added facts must not be in the graph, removed ones must be. The sorted adjacency is filtered and
     merged in a few passes instead of being sorted again. The result has no origin.
     """
-    recall = graph.push_recall
+    recall, precision = graph.push_recall, graph.push_precision
+    base = graph
     if len(removed):
         keep = torch.ones(graph.num_facts, dtype=torch.bool)
         keep[graph.edges.fact[torch.from_numpy(find_facts(graph, removed))].long()] = False
@@ -58,7 +59,16 @@ def compacted(
     count, labels = len(entities), 2 * graph.num_relations
     if count * count * labels < 2**63 and changed.facts.dtype == graph.facts.dtype:
         changed.edges = _compacted_edges(graph, added, count, labels)
-    changed.push_recall = recall
+    changed.push_recall, changed.push_precision = recall, precision
+    if base.hub_index is not None:
+        hubs = base.hub_index.hubs
+        degree = changed.neighbours.degree_of(hubs)
+        ends = np.concatenate([added[:, [0, 2]], removed[:, [0, 2]]])
+        changes = int(np.isin(ends, hubs.numpy()).sum())
+        changed.hub_index = base.hub_index.on_changed_graph(
+            degree, changes, base.components, changed.components
+        )
+        changed.hub_recall = None if changed.hub_index is None else base.hub_recall
     return changed
 
 

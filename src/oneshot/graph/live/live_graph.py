@@ -60,11 +60,15 @@ def with_changes(run: Path, graph: KnowledgeGraph, fingerprint: str) -> Knowledg
 
 
 class _State(NamedTuple):
-    """The state of a changed fact; `version`: that of the graph since its latest change."""
+    """The state of a changed fact; `version`: that of the graph since its latest change.
+
+    `time`: of that change, in seconds since 1970; None if unknown.
+    """
 
     present: bool
     in_base: bool
-    version: int
+    version: int = 0
+    time: int | None = None
 
 
 class LiveGraph:
@@ -225,7 +229,11 @@ class LiveGraph:
             latest = reversed(self._state.items())
             found = list(itertools.islice(latest, offset, offset + limit))
             total, version = len(self._state), self.version
-        return [Change(*self.names(fact), *state) for fact, state in found], total, version
+        changes = [
+            Change(*self.names(fact), state.present, state.in_base, state.version, state.time)
+            for fact, state in found
+        ]
+        return changes, total, version
 
     def relation_counts(self) -> tuple[NDArray[np.int64], int]:
         """The number of facts of each relation [num_relations], and the version."""
@@ -295,7 +303,8 @@ class LiveGraph:
         if self._store is None:
             with self._lock:
                 changes = self._effective(named, present)
-                self._absorb([one._replace(version=self.version + 1) for one in changes])
+                version, now = self.version + 1, int(time.time())
+                self._absorb([one._replace(version=version, time=now) for one in changes])
                 self.version += bool(changes)
                 return len(changes), self.version
         with self._writing:
@@ -324,9 +333,9 @@ class LiveGraph:
         found[known] = find_facts(self._base, ids[known]) >= 0
         changes = []
         for fact, numbers, stands in zip(named, rows, found.tolist(), strict=True):
-            holds, in_base, _ = self._state.get(numbers, _State(stands, stands, 0))
-            if holds != present:
-                changes.append(Change(*fact, present, in_base))
+            state = self._state.get(numbers, _State(stands, stands))
+            if state.present != present:
+                changes.append(Change(*fact, present, state.in_base))
         return changes
 
     def _number(self, name: str) -> int:
@@ -343,7 +352,7 @@ class LiveGraph:
             fact: Fact = tuple(numbers)
             state = self._state.pop(fact, None)
             held = change.in_base if state is None else state.present
-            self._state[fact] = _State(change.present, change.in_base, change.version)
+            self._state[fact] = _State(change.present, change.in_base, change.version, change.time)
             if held == change.present:
                 continue
             more = 1 if change.present else -1

@@ -51,6 +51,7 @@ class Overlay:
         # Where pairs of neighbours differ from the base: x, y, and +1 or -1.
         self._differences = self.touched.new_empty(3, 0)
         self._components: LiveComponents | None = None
+        self._is_hub: Tensor | None = None  # by entity, for `changes_of`
 
     @property
     def needs_compaction(self) -> bool:
@@ -150,6 +151,14 @@ class Overlay:
     def _pairs(left: Tensor, right: Tensor) -> Tensor:
         """Pairs of neighbours given in both directions [m], each once: [k, 2]."""
         return torch.stack([left, right], dim=1)[left < right]
+
+    def changes_of(self, hubs: Tensor) -> int:
+        """How many neighbours of some entities [H] of the base have come or gone."""
+        if self._is_hub is None:
+            self._is_hub = torch.zeros(self.base.num_entities, dtype=torch.bool, device=hubs.device)
+            self._is_hub[hubs] = True
+        changed = self._differences[0]
+        return int(self._is_hub[changed[changed < len(self._is_hub)]].sum())
 
     @property
     def has_components(self) -> bool:

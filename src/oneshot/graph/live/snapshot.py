@@ -9,7 +9,9 @@ from torch import Tensor
 
 from oneshot.graph.adjacency import Neighbours
 from oneshot.graph.components import ComponentIndex
+from oneshot.graph.core import Core
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.relation_graph import RelationGraph, recount_relations
 from oneshot.graph.sparse import Matrix
 
@@ -41,11 +43,14 @@ class Snapshot(KnowledgeGraph):
         self.entities, self.relations = overlay.entities, overlay.base.relations
         self.origin = None
         self.push_recall = overlay.base.push_recall
+        self.push_precision = overlay.base.push_precision
         self.edges, self.degree = overlay.edges(), overlay.degree()
         self.neighbours = overlay.neighbours()
         self._overlay = overlay
         self._counts = overlay.num_entities, overlay.num_facts
         self._normalized: dict[torch.dtype, Matrix] = {}
+        self._touched = overlay.touched
+        self._core: Core | None = None
 
     @property
     def num_entities(self) -> int:
@@ -58,6 +63,38 @@ class Snapshot(KnowledgeGraph):
     @property
     def device(self) -> torch.device:
         return self._overlay.base.device
+
+    @property
+    def base(self) -> KnowledgeGraph:
+        return self._overlay.base
+
+    @property
+    def core(self) -> Core | None:
+        """That of the base, without the rows that have changed."""
+        if self._core is None and self.base.core is not None:
+            self._core = self.base.core.without(self._touched)
+        return self._core
+
+    @core.setter
+    def core(self, core: Core | None) -> None:
+        self.base.core, self._core = core, None
+
+    @cached_property
+    def hub_index(self) -> HubIndex | None:  # type: ignore[override]
+        """That of the base, unless too much has changed."""
+        index = self.base.hub_index
+        if index is None:
+            return None
+        degree = self.neighbours.degree_of(index.hubs)
+        changes = self._overlay.changes_of(index.hubs)
+        changed = index.on_changed_graph(degree, changes, self.base.components, self.components)
+        if changed is not None:
+            changed.share_arrivals(index)
+        return changed
+
+    @property
+    def hub_recall(self) -> float | None:  # type: ignore[override]
+        return None if self.hub_index is None else self.base.hub_recall
 
     @property
     def facts(self) -> Tensor:

@@ -3,13 +3,14 @@
 One SQLite file in the run, in WAL mode with full synchronization: after `write` has returned, its
 changes survive a killed process and a power failure. Rows are never deleted, so that every process
 that has the file open can catch up with the others by version. A checksum over all rows, updated
-with each change, detects modified rows.
+with each change, detects modified rows. The time of each version is kept beside it.
 """
 
 import contextlib
 import hashlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,12 +35,15 @@ _SCHEMA = (
     "version INTEGER NOT NULL, UNIQUE (head, relation, tail))",
     "CREATE INDEX by_version ON changes (version)",
 )
+_TIMES = "CREATE TABLE times (version INTEGER PRIMARY KEY, time INTEGER NOT NULL)"
 _OBJECTS = {
     *zip(("table", "table", "index"), ("about", "changes", "by_version"), _SCHEMA, strict=True),
     ("index", "sqlite_autoindex_about_1", None),
     ("index", "sqlite_autoindex_changes_1", None),
 }
+_LATER_OBJECTS = {("table", "times", _TIMES)}  # which older stores do not have
 _LAST_VERSION = 2**53  # larger integers are not exact in JSON
+_LAST_TIME = 253_402_300_799  # the end of the year 9999
 _COLUMNS = "head, relation, tail, present, in_base"
 _UPSERT = (
     "INSERT INTO changes (head, relation, tail, present, in_base, version) "
@@ -58,7 +62,8 @@ class StoreError(InputError):
 class Change(NamedTuple):
     """A fact by name, whether it is present, and whether it is in the run's base graph.
 
-    `version`: that of the graph since the change; 0 before it is stored.
+    `version`: that of the graph since the change; 0 before it is stored. `time`: when it was
+    stored, in seconds since 1970; None if unknown.
     """
 
     head: str
@@ -67,6 +72,7 @@ class Change(NamedTuple):
     present: bool
     in_base: bool
     version: int = 0
+    time: int | None = None
 
 
 class FactStore:
@@ -140,11 +146,12 @@ class FactStore:
                 rows = self._rows(
                     f"SELECT {_COLUMNS}, version FROM changes WHERE version > ? ORDER BY id", since
                 )
+                times = _times(self._reader, since)
                 if since == 0:
-                    self._check(version, [row[:-1] for row in rows])
+                    self._check(version, [*(row[:-1] for row in rows), *times.items()])
             finally:
                 self._reader.execute("COMMIT")
-            return version, [_change(row) for row in rows]
+            return version, [_change(row, times.get(row[-1])) for row in rows]
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise InputError(f"{self.path}: not a whole store of facts ({error})") from error
 
@@ -187,14 +194,20 @@ class FactStore:
         before = self._version(self._writer)
         checksum = self._checksum(before, self._writer)
         if checksum is None:  # nothing has been written yet
-            checksum = _sum_of(self._writer.execute(f"SELECT {_COLUMNS} FROM changes"))
+            rows = self._writer.execute(f"SELECT {_COLUMNS} FROM changes").fetchall()
+            checksum = _sum_of([*rows, *_times(self._writer).items()])
         find = f"SELECT {_COLUMNS} FROM changes WHERE head = ? AND relation = ? AND tail = ?"
-        for head, relation, tail, present, in_base, _ in changes:
+        for head, relation, tail, present, in_base, *_ in changes:
             fact = (head, relation, tail)
             old = self._writer.execute(find, fact).fetchall()
             new = (*fact, int(present), old[0][4] if old else int(in_base))
             checksum ^= _sum_of([*old, new])
             self._writer.execute(_UPSERT, (*fact, present, in_base, before + 1))
+        if not _has_times(self._writer):
+            self._writer.execute(_TIMES)
+        stamp = (before + 1, int(time.time()))
+        checksum ^= _sum_of([stamp])
+        self._writer.execute("INSERT INTO times VALUES (?, ?)", stamp)
         keep = "INSERT OR REPLACE INTO about VALUES (?, ?)"
         self._writer.execute(keep, ("version", str(before + 1)))
         self._writer.execute(keep, ("checksum", f"{before + 1}:{checksum:032x}"))
@@ -234,7 +247,23 @@ class FactStore:
         return self._reader.execute(statement, values).fetchall()
 
 
-def _change(row: tuple[Any, ...]) -> Change:
+def _has_times(connection: sqlite3.Connection) -> bool:
+    wanted = "SELECT 1 FROM sqlite_master WHERE name = 'times'"
+    return connection.execute(wanted).fetchone() is not None
+
+
+def _times(connection: sqlite3.Connection, since: int = 0) -> dict[int, int]:
+    """The times of the versions after another one; older stores have none."""
+    if not _has_times(connection):
+        return {}
+    wanted = "SELECT version, time FROM times WHERE version > ?"
+    found = dict(connection.execute(wanted, (since,)).fetchall())
+    if not all(isinstance(one, int) and 0 <= one <= _LAST_TIME for one in found.values()):
+        raise ValueError("the time of a change is not a time")
+    return found
+
+
+def _change(row: tuple[Any, ...], stored: int | None) -> Change:
     """A row as a change; SQLite stores values of any type in any column."""
     *names, present, in_base, version = row
     if not all(isinstance(name, str) and name for name in names):
@@ -244,7 +273,7 @@ def _change(row: tuple[Any, ...]) -> Change:
     if not isinstance(version, int) or not 0 <= version <= _LAST_VERSION:
         raise ValueError("the version of a change is not a version")
     head, relation, tail = names
-    return Change(head, relation, tail, bool(present), bool(in_base), version)
+    return Change(head, relation, tail, bool(present), bool(in_base), version, stored)
 
 
 def _check_schema(connection: sqlite3.Connection) -> None:
@@ -257,8 +286,8 @@ def _check_schema(connection: sqlite3.Connection) -> None:
     found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
     if ours not in (0, _APPLICATION) or (found and ours != _APPLICATION):
         raise ValueError("it is a database of another program")
-    unknown = set(found) - _OBJECTS
-    if unknown or (found and set(found) != _OBJECTS):
+    unknown = set(found) - _OBJECTS - _LATER_OBJECTS
+    if unknown or (found and not set(found) >= _OBJECTS):
         name = min((str(name) for _, name, _ in unknown), default="a missing table")
         raise ValueError(f"its schema is not that of a store: {name}")
 
@@ -269,7 +298,7 @@ def _prepare(connection: sqlite3.Connection, fingerprint: str) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN IMMEDIATE")
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone() is None:
-        for statement in _SCHEMA:
+        for statement in (*_SCHEMA, _TIMES):
             connection.execute(statement)
         about = {"format": _FORMAT, "fingerprint": fingerprint, "version": 0}
         connection.executemany(
