@@ -10,10 +10,15 @@ from tests.support.samples import chain_world, trained_run, write_world
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 RETRIEVER = "retriever.py"  # uses a service
+CLASSIFIERS = {
+    "entity_classes.py": ("--epochs", "3"),
+    "entity_sets.py": ("--sets", "80", "--epochs", "6"),
+}
 
 
 @pytest.mark.parametrize(
-    "script", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != RETRIEVER)
+    "script",
+    sorted({path.name for path in EXAMPLES.glob("*.py")} - {RETRIEVER, *CLASSIFIERS}),
 )
 def test_an_example_runs_and_learns(script):
     command = [sys.executable, EXAMPLES / script, "--people", "400", "--epochs", "5"]
@@ -22,6 +27,16 @@ def test_an_example_runs_and_learns(script):
     found = [float(value) for value in re.findall(r"MRR (0\.\d+)", done.stdout)]
     assert found
     assert min(found) > 0.1  # chance is about 0.02
+
+
+@pytest.mark.parametrize("script", CLASSIFIERS)
+def test_a_classifier_is_better_than_the_most_frequent_class(script):
+    command = [sys.executable, EXAMPLES / script, *CLASSIFIERS[script]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"accuracy (\d\.\d+), most frequent class (\d\.\d+)", done.stdout)
+    assert found
+    assert float(found[1]) > float(found[2]) + 0.2
 
 
 def test_the_retriever_finds_facts_and_predictions(tmp_path):

@@ -31,6 +31,9 @@ class SubgraphBatch:
     `edge_query` [E]: the query of each edge.
     `weight` [E] float32: the factor of the message along each edge, 1 for identity edges; [0] if
         the facts of the graph have no weights.
+    `sources` [n, s]: for sets of entities (`Sampler.sample_sets`), the indices in `entities` of all
+        sources of each query, -1 for none; `source` is the first of them. [0, 0] if each query has
+        only one.
     """
 
     queries: Tensor
@@ -42,11 +45,25 @@ class SubgraphBatch:
     edges: Tensor
     edge_query: Tensor
     weight: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0))
+    sources: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))
 
     @property
     def is_weighted(self) -> bool:
         """Whether the messages have weights."""
         return len(self.weight) > 0
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether a query may have several sources."""
+        return self.sources.numel() > 0
+
+    @functools.cached_property
+    def all_sources(self) -> tuple[Tensor, Tensor]:
+        """The sources of all queries: indices in `entities` and their queries, both [S]."""
+        if not self.has_sets:
+            return self.source, torch.arange(self.num_queries, device=self.device)
+        query, column = (self.sources >= 0).nonzero().unbind(1)
+        return self.sources[query, column], query
 
     @property
     def num_queries(self) -> int:
@@ -121,6 +138,7 @@ class SubgraphBatch:
                     edges=moved,
                     edge_query=self.edge_query[there] - start,
                     weight=self.weight[there],
+                    sources=_moved(self.sources[queries], -entities[0]),
                 )
             )
         return parts
@@ -135,7 +153,9 @@ class SubgraphBatch:
                 [getattr(batch, field.name) for batch in batches], dim=int(field.name == "edges")
             )
             for field in dataclasses.fields(SubgraphBatch)
+            if field.name != "sources"
         }
+        columns["sources"] = _joined_sources(batches)
         queries = entities = edges = 0
         for batch in batches:
             here, there = (
@@ -165,3 +185,22 @@ class SubgraphBatch:
     def _keys(self) -> Tensor:
         """One key per entity, in the order of (query, id). [N]"""
         return self.entity_query * self._span + self.entities
+
+
+def _moved(sources: Tensor, by: int) -> Tensor:
+    """Indices of sources [n, s] after entities were put before them, or taken away."""
+    return torch.where(sources >= 0, sources + by, -1)
+
+
+def _joined_sources(batches: Sequence[SubgraphBatch]) -> Tensor:
+    """The sources of several batches, one after the other, in the widest shape."""
+    if not any(batch.has_sets for batch in batches):
+        return batches[0].sources
+    parts, entities = [], 0
+    widest = max(batch.sources.shape[1] for batch in batches)
+    for batch in batches:
+        some = batch.sources if batch.has_sets else batch.source[:, None]
+        missing = max(widest, 1) - some.shape[1]
+        parts.append(_moved(torch.nn.functional.pad(some, (0, missing), value=-1), entities))
+        entities += batch.num_entities
+    return torch.cat(parts)

@@ -73,7 +73,7 @@ class Ensemble(Predictor):
     ) -> Tensor:
         """Scores of the sampled entities, [N]; in training mode those of each member,
         [members, N]."""
-        takes_kernels = self._takes_kernels(batch.device, batch.is_weighted)
+        takes_kernels = self._takes_kernels(batch)
         if plan is None and edge_weights is None and takes_kernels:
             plan = fused_plan(self, batch, torch.is_grad_enabled())  # the same for all members
         scores = [member(batch, edge_weights, plan) for member in self.parts()]

@@ -104,21 +104,33 @@ class Predictor(nn.Module):
         weights of the batch; their gradients show which edges support an answer. `plan`: the
         result of `fused_plan` for this batch, if already computed.
         """
-        if edge_weights is None and (
-            plan is not None or self._takes_kernels(batch.device, batch.is_weighted)
-        ):
+        if edge_weights is None and (plan is not None or self._takes_kernels(batch)):
             plan = plan or fused_plan(self, batch, torch.is_grad_enabled())
             return fused_scores(self, batch, plan)
         return self._plain(batch, edge_weights)
 
     def _plain(self, batch: SubgraphBatch, edge_weights: Sequence[Tensor] | None) -> Tensor:
-        plan = EdgePlan(batch, self.num_relations, self.config.aggregate_over == "graph")
         query = self.query(batch.queries[:, 1])
+        return self.read(self._final_states(batch, query, edge_weights), batch, query)
+
+    def states(self, batch: SubgraphBatch) -> Tensor:
+        """The states that the scores are computed from: [N, dim], of all layers with `concat`.
+
+        For tasks with a readout of their own; by PyTorch operations, with any number of sources.
+        """
+        return self._final_states(batch, self.query(batch.queries[:, 1]), None)
+
+    def _final_states(
+        self, batch: SubgraphBatch, query: Query, edge_weights: Sequence[Tensor] | None
+    ) -> Tensor:
+        plan = EdgePlan(batch, self.num_relations, self.config.aggregate_over == "graph")
+        places, which = batch.all_sources
         start = self.start(query)
+        start = start[which] if batch.has_sets else start
         state = self._initial(batch, start)
         states = [state]
         reached = torch.zeros(batch.num_entities, dtype=torch.bool, device=batch.device)
-        reached[batch.source] = True
+        reached[places] = True
         gated = torch.zeros_like(state)
         for number, layer in enumerate(self.layers):
             weight = message_weight(batch, edge_weights, number, state.dtype)
@@ -132,9 +144,12 @@ class Predictor(nn.Module):
                 else:
                     state = gated = self.gate(state, gated, None)
             if self.config.reinject:
-                state = state.index_add(0, batch.source, start)
+                state = state.index_add(0, places, start)
             states.append(state)
-        final = torch.cat(states, dim=-1) if self.config.concat else state
+        return torch.cat(states, dim=-1) if self.config.concat else state
+
+    def read(self, final: Tensor, batch: SubgraphBatch, query: Query) -> Tensor:
+        """The scores [N] from the final states [N, …] of a batch."""
         rows = Rows(batch.entity_query, batch.num_queries, is_sorted=True)
         scores = self._read(final, batch, query, rows)
         if self.priors is not None:
@@ -196,19 +211,21 @@ class Predictor(nn.Module):
         assert self.priors is not None
         return look_up(self.priors.weight, query.relation)
 
-    def _takes_kernels(self, device: torch.device, is_weighted: bool = False) -> bool:
+    def _takes_kernels(self, batch: SubgraphBatch) -> bool:
         if self.engine == "plain":
             return False
         kind = next(self.parameters()).dtype
-        reason = why_not_fused(self.config, device, kind, is_weighted)
+        reason = why_not_fused(self.config, batch.device, kind, batch.is_weighted)
+        if batch.has_sets:
+            reason = "the kernels start from one entity per query, not from a set"
         if reason is not None and self.engine == "fused":
             raise InputError(f'the engine "fused" cannot be used: {reason}')
         return reason is None
 
     def _initial(self, batch: SubgraphBatch, start: Tensor) -> Tensor:
-        """`h⁰` [N, d]: zero except on each query entity, `start` [n, d]."""
+        """`h⁰` [N, d]: zero except on the sources, `start` [S, d]."""
         state = start.new_zeros(batch.num_entities, self.config.dim)
-        return state.index_copy(0, batch.source, start)
+        return state.index_copy(0, batch.all_sources[0], start)
 
     def _read(self, final: Tensor, batch: SubgraphBatch, query: Query, rows: Rows) -> Tensor:
         if isinstance(self.readout, QueryReadout):
@@ -221,7 +238,17 @@ class Predictor(nn.Module):
                 scores: Tensor = self.readout(final.to(self.readout.weight.dtype)).squeeze(-1)
             return scores
         asked = final.index_select(0, batch.source)
+        if batch.has_sets:
+            asked = mean_over_sources(final, batch)
         return (final * asked.index_select(0, batch.entity_query)).sum(dim=-1)
+
+
+def mean_over_sources(states: Tensor, batch: SubgraphBatch) -> Tensor:
+    """The mean of the states [N, d] of each query's sources, [n, d]."""
+    places, which = batch.all_sources
+    total = states.new_zeros(batch.num_queries, states.shape[1])
+    total = total.index_add(0, which, states[places])
+    return total / which.bincount(minlength=batch.num_queries)[:, None]
 
 
 def message_weight(

@@ -117,6 +117,8 @@ class UltraPredictor(Predictor):
         """See `Predictor.forward`."""
         if self.relation_graph is None or self.relation_network is None:
             raise InputError("the predictor has relative relations: call `relate` first")
+        if batch.has_sets:
+            raise InputError("the network of ULTRA starts from one entity per query, not from sets")
         relation = batch.queries[:, 1]
         distinct, which = relation.unique(return_inverse=True)
         states = self.relation_network(self.relation_graph, distinct)[which]

@@ -149,6 +149,58 @@ class Sampler(ABC):
             return batch
         return limit_edges(batch, limits, graph.num_relations, include)
 
+    def sample_sets(
+        self, graph: AdjacencyGraph, sources: Tensor, relations: Tensor | None = None
+    ) -> SubgraphBatch:
+        """One subgraph per set of entities, `sources` int64 [n, s], -1 for none; see `sources` of
+        the batch.
+
+        The score of an entity is the mean of its scores relative to the sources: of PPR, that of a
+        walk which restarts at a random one of them. All sources are among the entities; the budget
+        grows if necessary. `relations` int64 [n]: those of the queries, if there are any; they
+        select ratios by relation, and enter the predictor.
+        """
+        if graph.host is not None:
+            return self.sample_sets(graph.host, sources, relations).to(graph.device)
+        if self.scores_answers:
+            raise InputError(
+                f"the sampler {self.name!r} scores the answers of a query; sets of entities need "
+                "another one, such as ppr"
+            )
+        sources = check_sets(graph, sources)
+        if relations is None:
+            relations = torch.zeros_like(sources[:, 0])
+        relations = torch.as_tensor(relations, device=graph.device)
+        queries = check_queries(graph, torch.stack([sources[:, 0], relations], dim=1))
+        batch = self._extracted(graph, queries, self._select_sets(graph, queries, sources))
+        limits = self._edge_limits(graph, queries)
+        if limits is not None and batch.num_edges > (self.edge_limit or EDGE_LIMIT):
+            batch = limit_edges(batch, limits, graph.num_relations, sources)
+        which = torch.arange(len(queries), device=graph.device)[:, None].expand_as(sources)
+        places = batch.find_pairs(which.flatten(), sources.flatten()).view_as(sources)
+        return dataclasses.replace(batch, sources=places)
+
+    def _select_sets(self, graph: AdjacencyGraph, queries: Tensor, sources: Tensor) -> Selection:
+        """The entities of each set's subgraph."""
+        counts = self.budget.entity_counts(graph, queries[:, 1])
+        masses = self.budget.masses(graph, queries[:, 1])
+        parts = []
+        rows = torch.arange(len(sources), device=graph.device)
+        for some in rows.split(max(block_size(graph) // sources.shape[1], 1)):
+            row, column = (sources[some] >= 0).nonzero().unbind(1)
+            distinct, which = sources[some][row, column].unique(return_inverse=True)
+            each = self.scores(graph, distinct)[which]
+            scores = each.new_zeros(len(some), graph.num_entities).index_add(0, row, each)
+            scores /= row.bincount(minlength=len(some))[:, None]
+            limits = counts[some]
+            if masses is not None:
+                limits = counts_of_mass(scores, queries[some, 0], limits, masses[some])
+            entities, query, score = choose_highest(
+                scores, limits, sources[some], self.keep_unreachable
+            )
+            parts.append((entities, some[query], score))
+        return joined(parts, queries)
+
     def _edge_limits(self, graph: AdjacencyGraph, queries: Tensor) -> Tensor | None:
         """The edge limit of each query, int64 [n]; None if there is none."""
         budget = self.budget
@@ -308,6 +360,21 @@ def check_queries(graph: AdjacencyGraph, queries: Tensor) -> Tensor:
             f"{2 * graph.num_relations - 1}, including inverses"
         )
     return queries
+
+
+def check_sets(graph: AdjacencyGraph, sources: Tensor) -> Tensor:
+    """Sets of entities as int64 [n, s] on the graph's device, each entity once, otherwise -1."""
+    sources = torch.as_tensor(sources, device=graph.device)
+    if sources.dim() != 2 or not sources.shape[1] or sources.is_floating_point():
+        raise InputError(
+            f"sources must be integers of shape [n, s], not {sources.dtype} {list(sources.shape)}"
+        )
+    sources = sources.long()
+    if bool((sources[:, 0] == -1).any()):
+        raise InputError("a set needs at least one entity; fill up with -1 after the last")
+    check_entities(graph, sources[sources != -1])
+    again = (sources[:, :, None] == sources[:, None, :]).tril(-1).any(2)
+    return sources.masked_fill(again, -1)
 
 
 def check_include(graph: AdjacencyGraph, queries: Tensor, include: Tensor) -> Tensor:
