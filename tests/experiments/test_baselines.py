@@ -28,6 +28,7 @@ from oneshot.experiments.baselines.embedding import (
     scorer_of,
     triples_factory,
 )
+from oneshot.experiments.baselines.interactions import is_fast, rotate_pairs
 from oneshot.experiments.baselines.pykeen_import import guest
 from oneshot.experiments.baselines.pykeen_models import RECIPES
 from oneshot.graph.graph import KnowledgeGraph
@@ -196,9 +197,47 @@ def test_nodepieces_tokens_are_the_nearest_anchors(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pykeen_models, "_ENTITIES_AT_ONCE", 3)
     chain = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])  # and entity 6 without facts
     found = pykeen_models.nearest_anchors()(chain, np.array([5, 0, 2]), 2, num_entities=7)
-    assert found.tolist() == [[1, 2], [1, 2], [2, 1], [2, 0], [0, 2], [0, 2], [-1, -1]]
+    # Anchors by their number, not their entity, and the steps to them.
+    nearest = [[1, 2], [1, 2], [2, 1], [2, 0], [0, 2], [0, 2]]
+    steps = [[0, 2], [1, 1], [0, 2], [1, 2], [1, 2], [0, 3]]
+    expected = pykeen_models.STEPS * np.array(nearest) + np.array(steps)
+    assert found.tolist() == [*expected.tolist(), [-1, -1]]
     few = pykeen_models.nearest_anchors()(chain, np.array([5]), 2, num_entities=7)
-    assert few.tolist() == [[0, -1]] * 6 + [[-1, -1]]
+    assert few.tolist() == [[away, -1] for away in (5, 4, 3, 2, 1, 0)] + [[-1, -1]]
+    monkeypatch.setattr(pykeen_models, "STEPS", 3)
+    few = pykeen_models.nearest_anchors()(chain, np.array([5]), 1, num_entities=6)
+    assert few.tolist() == [[2], [2], [2], [2], [1], [0]]  # far ones share the last
+
+
+@needs_pykeen
+def test_nodepiece_tells_entities_apart_by_their_distances(data: Dataset) -> None:
+    factory = triples_factory(data, True)
+    with guest(0, CPU):
+        model = build_model(RECIPES["nodepiece"], factory, 8)
+    anchors = model.entity_representations[0].base[0]
+    tokens, steps = anchors.assignment, pykeen_models.STEPS
+    vectors = anchors.vocabulary(tokens[:1])
+    table = anchors.vocabulary
+    expected = table.anchors(tokens[:1] // steps) + table.steps(tokens[:1] % steps)
+    torch.testing.assert_close(vectors, expected)
+    assert len(tokens.unique(dim=0)) > len((tokens // steps).unique(dim=0))
+    assert is_fast(model)
+
+
+@needs_pykeen
+def test_rotated_pairs_are_scored_by_a_matrix_product() -> None:
+    generator = torch.Generator().manual_seed(0)
+    heads, relations, tails = (
+        torch.randn(shape, generator=generator) for shape in ((3, 1, 8), (3, 1, 8), (1, 5, 8))
+    )
+    relations = relations.unflatten(-1, (-1, 2))
+    relations = (relations / relations.norm(dim=-1, keepdim=True)).flatten(-2)
+    rotate = rotate_pairs()
+    found = rotate(heads, relations, tails)
+    one = rotate(*(part.expand(3, 5, 8) for part in (heads, relations, tails)))
+    torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-5)
+    back = rotate(tails.transpose(0, 1)[:3], relations, heads.transpose(0, 1))
+    assert back.shape == (3, 3)
 
 
 @needs_pykeen

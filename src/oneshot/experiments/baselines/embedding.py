@@ -80,7 +80,8 @@ def build_model(recipe: Recipe, factory: Any, dim: int = DIM, seed: int = 0) -> 
     pykeen = load_pykeen()
     loss = getattr(pykeen.losses, recipe.loss)(**recipe.loss_options)
     options = recipe.arguments(dim, factory.num_entities)
-    kind = getattr(pykeen.models, recipe.model)
+    name = recipe.model
+    kind = getattr(pykeen.models, name) if isinstance(name, str) else name()
     model = kind(triples_factory=factory, loss=loss, random_seed=seed % 2**32, **options)
     speed_up(model)
     return model

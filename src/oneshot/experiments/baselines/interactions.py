@@ -21,8 +21,24 @@ def speed_up(model: Any) -> None:
 
 
 def is_fast(model: Any) -> bool:
-    """Whether `speed_up` has changed this model."""
-    return type(getattr(model, "interaction", None)) in _fast_kinds().values()
+    """Whether this model computes the scores of all entities by a matrix product."""
+    return isinstance(getattr(model, "interaction", None), tuple(_fast_kinds().values()))
+
+
+def rotate_pairs() -> Any:
+    """RotatE for real embeddings: neighbours in a row are the two parts of a complex number.
+
+    PyKEEN's own does so, too, but writes out a warning with the numbers at each step, and builds
+    the tensor of queries × entities × dimension.
+    """
+
+    class RotatePairs(_fast_kinds()[load_pykeen().nn.modules.RotatEInteraction]):  # type: ignore[misc]
+        def forward(self, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+            pairs = (part.unflatten(-1, (-1, 2)).contiguous() for part in (h, r, t))
+            scores: Tensor = super().forward(*map(torch.view_as_complex, pairs))
+            return scores
+
+    return RotatePairs()
 
 
 def _is_against_all(one: Tensor, many: Tensor) -> bool:

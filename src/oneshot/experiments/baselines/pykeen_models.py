@@ -19,6 +19,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 from torch import Tensor
 
+from oneshot.experiments.baselines.interactions import rotate_pairs
 from oneshot.experiments.baselines.pykeen_import import load_pykeen
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers._pagerank import pagerank
@@ -41,17 +42,17 @@ def _plain(dim: int, entities: int) -> dict[str, Any]:
 class Recipe:
     """How one of PyKEEN's models is built and trained.
 
-    `model`: the class in `pykeen.models`. `parts`: real numbers per number of the model (complex,
-    quaternion) or block. `inverse`: whether inverse relations have their own parameters, if the
-    model supports it. `negatives`: random negatives per fact on large graphs; None for all
-    entities. `steps`: approximate number of steps per epoch. `every`: epochs between validations.
-    `is_image`: the numbers of an entity form a rectangle. `small`: options for training against all
-    entities, if different. `is_product`: the scores of all entities are a matrix product
-    (`oneshot.experiments.baselines.interactions`).
+    `model`: the class in `pykeen.models`, or a function that makes it. `parts`: real numbers per
+    number of the model (complex, quaternion) or block. `inverse`: whether inverse relations have
+    their own parameters, if the model supports it. `negatives`: random negatives per fact on large
+    graphs; None for all entities. `steps`: approximate number of steps per epoch. `every`: epochs
+    between validations. `is_image`: the numbers of an entity form a rectangle. `small`: options for
+    training against all entities, if different. `is_product`: the scores of all entities are a
+    matrix product (`oneshot.experiments.baselines.interactions`).
     """
 
     title: str
-    model: str
+    model: str | Callable[[], Any]
     options: Options = _plain
     parts: int = 1
     inverse: bool = True
@@ -167,21 +168,6 @@ def _rgcn(dim: int, entities: int) -> dict[str, Any]:
     return {"embedding_dim": dim, "decomposition": "bases", "decomposition_kwargs": bases}
 
 
-def rotate_pairs() -> Any:
-    """RotatE for real embeddings: neighbours in a row are the two parts of a complex number.
-
-    PyKEEN's own does so, too, but writes out a warning with the numbers at each step.
-    """
-
-    class RotatePairs(load_pykeen().nn.modules.RotatEInteraction):  # type: ignore[misc]
-        def forward(self, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
-            pairs = (part.unflatten(-1, (-1, 2)).contiguous() for part in (h, r, t))
-            scores: Tensor = super().forward(*map(torch.view_as_complex, pairs))
-            return scores
-
-    return RotatePairs()
-
-
 def pagerank_anchors() -> Any:
     """The choice of anchors by PageRank, with ours: PyKEEN's refuses isolated entities and hubs."""
 
@@ -199,10 +185,14 @@ def pagerank_anchors() -> Any:
 _ENTITIES_AT_ONCE = 2**16
 """Whose distances are sorted at a time."""
 
+STEPS = 16
+"""Distances to an anchor that have a vector of their own; larger ones share the last."""
+
 
 def nearest_anchors() -> Any:
     """The anchors that are the tokens of an entity: those in the fewest steps, nearest first.
 
+    A token is `anchor · STEPS + steps`, or -1 where there is no further anchor within reach.
     PyKEEN's search for entities without facts draws among all anchors within reach, so that
     neighbours have little in common; its exact one refuses such entities.
     """
@@ -223,39 +213,91 @@ def nearest_anchors() -> Any:
             for first in range(0, count, _ENTITIES_AT_ONCE):
                 some = steps[first : first + _ENTITIES_AT_ONCE]
                 nearest = some.argsort(axis=1, kind="stable")[:, :k]
-                is_near = np.isfinite(np.take_along_axis(some, nearest, axis=1))
-                tokens[first : first + len(some), : len(anchors)] = np.where(is_near, nearest, -1)
+                away = np.take_along_axis(some, nearest, axis=1)
+                token = nearest * STEPS + np.minimum(away, STEPS - 1).astype(np.int64)
+                tokens[first : first + len(some), : len(anchors)] = np.where(
+                    np.isfinite(away), token, -1
+                )
             return tokens
 
     return NearestAnchors()
 
 
+def node_piece() -> Any:
+    """PyKEEN's NodePiece, with the distances to anchors, as in the paper of its authors.
+
+    PyKEEN's own class leaves them out, so that all entities with the same nearest anchors look the
+    same: a quarter of those of WN18RR.
+    """
+    pykeen = load_pykeen()
+
+    class TokenVectors(load_pykeen().nn.Representation):  # type: ignore[misc]
+        """The vector of an anchor plus that of the number of steps to it; last, the padding."""
+
+        def __init__(self, anchors: int, shape: int, initializer: Any) -> None:
+            super().__init__(max_id=anchors * STEPS + 1, shape=shape)
+            options = {"shape": shape, "initializer": initializer}
+            self.anchors = pykeen.nn.Embedding(max_id=anchors + 1, **options)
+            self.steps = pykeen.nn.Embedding(max_id=STEPS, **options)
+
+        def reset_parameters(self) -> None:
+            self.anchors.reset_parameters()
+            self.steps.reset_parameters()
+
+        def _plain_forward(self, indices: Tensor | None = None) -> Tensor:
+            if indices is None:
+                indices = torch.arange(self.max_id, device=self.device)
+            vectors: Tensor = self.anchors(indices // STEPS) + self.steps(indices % STEPS)
+            return vectors
+
+    class NodePiece(load_pykeen().models.ERModel):  # type: ignore[misc]
+        def __init__(
+            self, *, triples_factory: Any, dim: int, anchors: int, tokens: int, **options: Any
+        ) -> None:
+            relations = pykeen.nn.Embedding(
+                max_id=2 * triples_factory.real_num_relations + 1,  # inverses and padding
+                shape=dim,
+                initializer="init_phases",
+                constrainer="complex_normalize",
+            )
+            choice = {
+                "selections": ["degree", pagerank_anchors(), "random"],
+                "ratios": [0.4, 0.4, 0.2],
+                "num_anchors": anchors,
+            }
+            nearest = {
+                "selection": "MixtureAnchorSelection",
+                "selection_kwargs": choice,
+                "searcher": nearest_anchors(),
+            }
+            super().__init__(
+                triples_factory=triples_factory,
+                interaction=rotate_pairs(),
+                entity_representations=pykeen.nn.NodePieceRepresentation,
+                entity_representations_kwargs={
+                    "triples_factory": triples_factory,
+                    "token_representations": [
+                        TokenVectors(anchors, dim, "xavier_uniform_"),
+                        relations,
+                    ],
+                    "tokenizers": ["AnchorTokenizer", "RelationTokenizer"],
+                    "tokenizers_kwargs": [nearest, {}],
+                    "num_tokens": [tokens, 4],
+                    "aggregation": "mlp",
+                },
+                relation_representations=pykeen.nn.SubsetRepresentation,
+                relation_representations_kwargs={"base": relations},
+                **options,
+            )
+
+    return NodePiece
+
+
 def _nodepiece(dim: int, entities: int) -> dict[str, Any]:
     """Tokens are the nearest of some anchors, and relations; RotatE scores what an MLP makes."""
     count = max(min(500, entities // 10), 3)
-    anchors = {
-        "selections": ["degree", pagerank_anchors(), "random"],
-        "ratios": [0.4, 0.4, 0.2],
-        "num_anchors": count,
-    }
-    return {
-        "embedding_dim": 2 * dim,  # pairs of them are complex numbers
-        "interaction": rotate_pairs(),
-        "aggregation": "mlp",
-        "entity_initializer": "xavier_uniform_",
-        "relation_initializer": "init_phases",
-        "relation_constrainer": "complex_normalize",
-        "tokenizers": ["AnchorTokenizer", "RelationTokenizer"],
-        "num_tokens": [min(20, count), 4],
-        "tokenizers_kwargs": [
-            {
-                "selection": "MixtureAnchorSelection",
-                "selection_kwargs": anchors,
-                "searcher": nearest_anchors(),
-            },
-            {},
-        ],
-    }
+    # Pairs of numbers are complex.
+    return {"dim": 2 * dim, "anchors": count, "tokens": min(20, count)}
 
 
 def _distance(title: str, model: str, options: Options = _plain, **others: Any) -> Recipe:
@@ -303,12 +345,14 @@ RECIPES: dict[str, Recipe] = {
     "autosf": _product("AutoSF", _autosf, parts=4),
     "compgcn": _encoder("CompGCN", "CompGCN", _compgcn),
     "rgcn": _encoder("R-GCN", "RGCN", _rgcn, inverse=False, can_invert=False),
-    "nodepiece": _distance(
+    # Against all entities: a network encodes them in each step, so that further ones as negatives
+    # cost little, and with a margin against random ones it hardly learns in the first 10,000 steps.
+    "nodepiece": Recipe(
         "RotatE + NodePiece",
-        "NodePiece",
+        node_piece,
         _nodepiece,
         parts=2,
-        inverse=True,
-        learning_rate=0.002,  # a network encodes entities; it is unstable with larger steps
+        learning_rate=0.002,
+        steps=100,
     ),
 }

@@ -17,7 +17,9 @@ from oneshot.experiments.paper.extrapolation import EXTRAPOLATION
 from oneshot.experiments.paper.graphs import COVERAGE, DATASETS, HOPS
 from oneshot.experiments.paper.main import MAIN
 from oneshot.experiments.paper.ogb import OGB
+from oneshot.experiments.paper.rivals import CANDIDATES, RIVALS
 from oneshot.experiments.paper.search import SEARCH
+from oneshot.experiments.paper.theorem import THEOREM
 from oneshot.experiments.tables.report import make_report
 from oneshot.experiments.tables.table import Table
 from oneshot.experiments.tables.workbench import Workbench
@@ -37,6 +39,7 @@ TABLES: dict[str, Table] = {
         LAYERS,
         HEURISTICS,
         EXTRAPOLATION,
+        THEOREM,
         EFFICIENCY,
         MESSAGES,
         SPLIT,
@@ -44,6 +47,8 @@ TABLES: dict[str, Table] = {
         DELETION,
         PARAMETERS,
         NODEPIECE,
+        RIVALS,
+        CANDIDATES,
         CASES,
         SEARCH,
         CLAIMS,

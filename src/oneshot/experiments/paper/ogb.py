@@ -10,16 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from oneshot.config import Config
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.data.public.archives import unpack_ogb
 from oneshot.data.public.ogb_negatives import read_candidates
 from oneshot.evaluation.evaluate import candidate_metrics, evaluate_candidates
 from oneshot.experiments.paper import literature
+from oneshot.experiments.paper.main import config_digest, full_config, has_full_config
 from oneshot.experiments.tables.table import Column, Figures, Row, Table
 from oneshot.experiments.tables.workbench import QUICK_DATA, Workbench
+from oneshot.graph.known_facts import KnownFacts
 
 NAMES = ("ogbl-biokg", "ogbl-wikikg2")
 
@@ -29,13 +33,15 @@ def _plan(bench: Workbench) -> Iterator[Row]:
         for split in ("valid", "test"):
             known = literature.OGB.get(name, {}).get(literature.PAPER_SYSTEM)
             paper = {"mrr": known[split], "parameters": known["parameters"]} if known else {}
-            yield Row({"data": name, "split": split}, partial(_ranked, bench, name, split), paper)
+            digest = config_digest(_config(bench, name))
+            key = {"data": name, "split": split}
+            yield Row(key, partial(_ranked, bench, name, split), paper, config=digest)
 
 
 def _ranked(bench: Workbench, name: str, split: str) -> Figures:
     data = _small(bench) if bench.quick else bench.dataset(name)
     asked = read_candidates(data, split)  # before the long work, because there may be none
-    reasoner = bench.reasoner(data, bench.config(name))
+    reasoner = bench.reasoner(data, _config(bench, name))
     positive, negative = evaluate_candidates(
         reasoner, asked.queries, asked.answers, asked.negatives
     )
@@ -46,6 +52,11 @@ def _ranked(bench: Workbench, name: str, split: str) -> Figures:
         "queries": len(asked.queries),
         "parameters": reasoner.predictor.num_parameters,
     }
+
+
+def _config(bench: Workbench, name: str) -> Config:
+    """The configuration in `configs/`, if there is one for this data."""
+    return full_config(bench, name) if has_full_config(name) else bench.config(name)
 
 
 def judged(positive: Tensor, negative: Tensor, name: str) -> Figures:
@@ -87,23 +98,83 @@ def _small(bench: Workbench) -> Dataset:
     return load(place)
 
 
-def write_ogb(data: Dataset, path: Path, seed: int, negatives: int = 20) -> None:
-    """A data set in the format of OGB's knowledge graphs: a zip file with arrays of each split."""
+def write_ogb(
+    data: Dataset, path: Path, seed: int, negatives: int = 20, kinds: Sequence[str] | None = None
+) -> None:
+    """A data set in the format of OGB's knowledge graphs: a zip file with arrays of each split.
+
+    `negatives`: entities per query that are not among its known answers, drawn at random. `kinds`:
+    the type of each entity; then ids count within a type and negatives have the type of the answer,
+    as in ogbl-biokg. Without types, the file is like that of ogbl-wikikg2.
+    """
     import io
     import zipfile
 
+    ids, members = _ids_by_type(kinds, len(data.entities))
     generator = np.random.default_rng(seed)
+    known = KnownFacts(data.known, len(data.entities), data.graph.num_relations)
     with zipfile.ZipFile(path, "w") as archive:
         for split in ("train", "valid", "test"):
             facts = data.facts(split).numpy()
-            value = dict(zip(("head", "relation", "tail"), facts.T.copy(), strict=True))
-            if split != "train":
-                for side in ("head_neg", "tail_neg"):
-                    size = (len(facts), negatives)
-                    value[side] = generator.integers(len(data.entities), size=size)
+            value: Figures = {"relation": facts[:, 1].copy()}
+            for side, column in (("head", 0), ("tail", 2)):
+                answers = facts[:, column]
+                value[side] = ids[answers]
+                if kinds is not None:
+                    value[f"{side}_type"] = [kinds[answer] for answer in answers.tolist()]
+                if split != "train":
+                    other = facts[:, 2 - column]
+                    relation = facts[:, 1] + (data.graph.num_relations if side == "head" else 0)
+                    queries = torch.from_numpy(np.stack([other, relation], axis=1))
+                    groups = None if kinds is None else value[f"{side}_type"]
+                    drawn = _drawn_negatives(queries, groups, members, known, negatives, generator)
+                    value[f"{side}_neg"] = ids[drawn]
             target = io.BytesIO()
             torch.save(value, target, pickle_protocol=4)
-            archive.writestr(f"kg/split/time/{split}.pt", target.getvalue())
+            archive.writestr(f"kg/split/random/{split}.pt", target.getvalue())
+
+
+def _ids_by_type(
+    kinds: Sequence[str] | None, count: int
+) -> tuple[NDArray[np.int64], dict[str, NDArray[np.int64]]]:
+    """The id of each entity within its type, and the entities of each type."""
+    if kinds is None:
+        return np.arange(count), {"": np.arange(count)}
+    names = np.asarray(kinds)
+    members = {str(kind): np.flatnonzero(names == kind) for kind in np.unique(names)}
+    ids = np.empty(count, np.int64)
+    for some in members.values():
+        ids[some] = np.arange(len(some))
+    return ids, members
+
+
+def _drawn_negatives(
+    queries: Tensor,
+    groups: Sequence[str] | None,
+    members: dict[str, NDArray[np.int64]],
+    known: KnownFacts,
+    count: int,
+    generator: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Entities [n, count] of the type of each query's answer that are not known answers.
+
+    If almost all entities of a type are answers, some may be left after a few rounds.
+    """
+    found = np.empty((len(queries), count), np.int64)
+    rows_of = {"": np.arange(len(queries))}
+    if groups is not None:
+        names = np.asarray(groups)
+        rows_of = {str(kind): np.flatnonzero(names == kind) for kind in np.unique(names)}
+    for kind, rows in rows_of.items():
+        found[rows] = generator.choice(members[kind], (len(rows), count))
+        for _ in range(10):
+            is_known = known.holds(queries[rows], torch.from_numpy(found[rows])).numpy()
+            if not is_known.any():
+                break
+            again = found[rows]
+            again[is_known] = generator.choice(members[kind], int(is_known.sum()))
+            found[rows] = again
+    return found
 
 
 def _finding(rows: Sequence[Figures]) -> str:

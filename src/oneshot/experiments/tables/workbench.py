@@ -76,6 +76,15 @@ _SHORT: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "valid_limit": 4000,
         },
     },
+    "UMLS": {
+        "sampler": {"entity_ratio": 1.0},
+        "predictor": {"num_layers": 4, "dim": 32},
+        "training": {"epochs": 12, "learning_rate": 0.004, "fact_ratio": 0.7, "mask_known": True},
+    },
+    "Family": {
+        "predictor": {"num_layers": 5, "dim": 32},
+        "training": {"epochs": 10, "learning_rate": 0.004, "mask_known": True},
+    },
 }
 _QUICK: Mapping[str, Mapping[str, Any]] = {
     "sampler": {"entity_ratio": 0.5},
