@@ -6,6 +6,11 @@ import pytest
 from tests.support.commands import Command, listing
 from tests.support.services import saved_run
 
+from oneshot.config import Config, PredictorConfig, SamplerConfig
+from oneshot.data.formats import read_facts
+from oneshot.data.load import load
+from oneshot.reasoner.build import build_reasoner
+
 KEYS = {"head", "relation", "tail", "score", "probability", "rank", "conflicts"}
 
 
@@ -48,9 +53,29 @@ def test_facts_as_json_as_a_table_and_as_a_file(
     assert shown.code == 0
     assert value["facts"][0]["head"] in shown.out
     lines = (tmp_path / "facts.csv").read_text().splitlines()
-    columns = ("head", "relation", "tail", "score", "probability", "rank", "conflicts")
-    assert lines[0] == ",".join(f'"{name}"' for name in columns)
+    columns = ["head", "relation", "tail", "score", "probability"]
+    columns += ["rank", "conflicts"] if command == "audit" else []
+    assert lines[0] == ",".join(columns)
     assert len(lines) == 5
+
+
+@pytest.mark.parametrize("command", ["discover", "audit"])
+@pytest.mark.parametrize("suffix", ["tsv", "parquet", "nt", "ttl"])
+def test_files_of_facts_can_be_read(
+    run: Command, path: Path, tmp_path: Path, command: str, suffix: str
+) -> None:
+    file = tmp_path / f"facts.{suffix}"
+    value = run(command, path, "--top", 3, "--out", file, "--json").json
+    expected = [[fact[name] for name in ("head", "relation", "tail")] for fact in value["facts"]]
+    if suffix == "tsv":
+        rows = [line.split("\t") for line in file.read_text().splitlines()[1:]]
+        assert [float(row[3]) for row in rows] == [fact["score"] for fact in value["facts"]]
+        assert [row[:3] for row in rows] == expected
+        return
+    if suffix in ("nt", "ttl"):
+        pytest.importorskip("pyoxigraph", reason="the extra `rdf` is not installed")
+    columns = read_facts(file).columns
+    assert [list(row) for row in zip(*(c.to_pylist() for c in columns), strict=True)] == expected
 
 
 @pytest.mark.parametrize("command", ["discover", "audit"])
@@ -72,3 +97,44 @@ def test_wrong_use_is_told_and_nothing_is_written(
         assert (result.code, "unknown entity" in result.err) == (2, True)
     missing = run(command, tmp_path / "no-run")
     assert missing.code == 2
+
+
+def test_missing_facts_of_a_type(run: Command, path: Path) -> None:
+    facts = run("facts", path, "export", "--json").json["facts"]
+    _, relation, tail = facts[0]
+    having = {h for h, r, t in facts if (r, t) == (relation, tail)}
+    options = ("--type", f"{relation}={tail}", "--top", 20, "--json")
+    value = run("discover", path, *options).json
+    found = [fact["head"] for fact in value["facts"]]
+    assert found
+    # A fact of a symmetric relation may be turned.
+    assert all({fact["head"], fact["tail"]} & having for fact in value["facts"])
+    for wrong, word in (("no=such", "unknown relation"), ("nothing", "RELATION=ENTITY")):
+        result = run("discover", path, "--type", wrong)
+        assert (result.code, result.err.count("\n"), word in result.err) == (2, 1, True)
+
+
+def test_a_run_is_calibrated_anew(run: Command, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shape = PredictorConfig(dim=8, num_layers=2, attention_dim=2)
+    graph = load("family:100").graph
+    build_reasoner(graph, Config(SamplerConfig(entity_ratio=0.2), shape)).save(path)
+    assert (
+        run("predict", path, "--json", *_query(path, run)).json["answers"][0]["probability"] is None
+    )
+    value = run("calibrate", path, "--limit", 50, "--json").json
+    assert value["queries"] == 50
+    assert value["error"] is not None
+    assert sum(count for _, _, count in value["curve"]) > 0
+    shown = run("calibrate", path, "--limit", 50)
+    assert (shown.code, "expected calibration error" in shown.err) == (0, True)
+    again = run("predict", path, "--json", *_query(path, run)).json["answers"][0]
+    assert 0 <= again["probability"] <= 1
+    # A run without a data set has nothing to calibrate with.
+    other = run("calibrate", saved_run(tmp_path / "other"))
+    assert (other.code, other.err.count("\n"), "data set" in other.err) == (2, 1, True)
+
+
+def _query(path: Path, run: Command) -> tuple[str, str]:
+    head, relation, _ = run("facts", path, "export", "--json").json["facts"][0]
+    return head, relation

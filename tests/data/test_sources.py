@@ -10,9 +10,11 @@ installed.
 import base64
 import importlib.util
 import json
+import os
 import socket
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +155,8 @@ def test_a_run_of_a_table(run: Command, tmp_path: Path, facts: list[Fact], schem
     report = run("evaluate", tmp_path / "run", "--json").json
     assert report["data"] == f"{scheme}:{file}"
     copy = Path(reference["origin"]["source"])
-    assert listing(copy) == ["facts.parquet", "source.json"]
+    assert listing(copy) == ["facts.parquet", "source.json", "used-by"]
+    assert (copy / "used-by").read_text() == f"{tmp_path / 'run' / 'graph.json'}\n"
     assert copy.is_relative_to(tmp_path / "cache")
 
 
@@ -738,6 +741,32 @@ def test_a_missing_copy_is_reported_with_its_address(
     assert done.code == 2
     assert f"(a copy of sqlite:{file}) was not found" in done.err
     assert run("evaluate", tmp_path / "run", "--data", f"sqlite:{file}").code == 0
+
+
+def test_copies_do_not_pile_up(tmp_path: Path, facts: list[Fact]) -> None:
+    files = [sqlite_file(tmp_path / f"{n}.db", TABLE, rows=facts[n:]) for n in range(5)]
+    found = [copies.fetch(parse_address(f"sqlite:{file}")) for file in files[:4]]
+    unused, used, opened, earlier = found
+    run = tmp_path / "run" / "graph.json"
+    run.parent.mkdir()
+    run.write_text(str(used))
+    copies.keep_copy(used, run)
+    copies.keep_copy(used, run)
+    assert (used / "used-by").read_text().count("\n") == 1
+    (earlier / "used-by").unlink()  # an earlier version did not know who used it
+    long_ago = time.time() - 31 * 24 * 3600
+    for copy in found:
+        os.utime(copy / "source.json", (long_ago, long_ago))
+    assert copies.copy_at(opened) is not None  # as `load` does
+    newest = copies.fetch(parse_address(f"sqlite:{files[4]}"))
+    left = {path.name for path in newest.parent.iterdir()}
+    assert left == {path.name for path in (used, opened, earlier, newest)}
+    assert unused.name not in left
+    # Once the run is gone, or trained on something else, its copy may go, too.
+    run.write_text("something else")
+    os.utime(used / "source.json", (long_ago, long_ago))
+    copies.fetch(parse_address(f"sqlite:{files[4]}"))
+    assert not used.exists()
 
 
 def test_a_run_of_others_opens_no_address(

@@ -61,6 +61,20 @@ def test_the_fourth_column_of_a_text_file(tmp_path: Path, name: str, content: st
         load(tmp_path / name)
 
 
+@pytest.mark.parametrize("separator", ["\t", ","])
+def test_a_column_that_is_not_there_is_named(tmp_path: Path, run: Command, separator: str) -> None:
+    file = tmp_path / ("f.tsv" if separator == "\t" else "f.csv")
+    file.write_text(text(separator, separator.join(["head", "relation", "tail", "confidence"])))
+    result = run("train", file, "--weights", "score", "--out", tmp_path / "run")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    expected = "there is no column 'score' of weights, only head, relation, tail, confidence"
+    assert expected in result.err
+    file.write_text(text(separator, "", list(FACTS)))
+    result = run("train", file, "--weights", "score", "--out", tmp_path / "run")
+    assert (result.code, "there is no column of weights" in result.err) == (2, True)
+    assert listing(tmp_path) == [file.name]
+
+
 def test_columns_of_tables_and_arrays(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.Table.from_pandas(FRAME), tmp_path / "f.parquet")
     assert found(load(tmp_path / "f.parquet", weights="confidence", **WHOLE)) == EXPECTED
@@ -130,7 +144,7 @@ def test_splits_keep_the_weights_of_their_training_facts(tmp_path: Path) -> None
     assert found(data) == pytest.approx({fact: weight_of[fact] for fact in found(data)})
 
 
-@pytest.mark.parametrize("value", ["nan", "-0.5", "0", "often", "", "inf", "1e-99"])
+@pytest.mark.parametrize("value", ["nan", "-0.5", "0", "often", "", "inf", "1e-99", "1_0"])
 @pytest.mark.parametrize("suffix", ["tsv", "csv"])
 def test_a_wrong_weight_is_one_line_with_file_and_line(
     tmp_path: Path, run: Command, value: str, suffix: str

@@ -140,7 +140,7 @@ def test_names_of_entities_do_not_overlap_and_stay_on_the_sheet():
                 assert left >= 0
                 assert left + wide <= drawing.width
                 assert 0 < y <= drawing.height
-                if shape.title and "degree" in shape.title:
+                if shape.entity:
                     boxes.append(((left, y - shape.size * 0.8), (left + wide, y)))
         assert len(boxes) == len(lay_out(explanation).column)
         for number, box in enumerate(boxes):

@@ -8,8 +8,9 @@ import torch
 from tests.support.samples import chain_world
 
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
-from oneshot.data.dataset import both_directions
+from oneshot.data.dataset import Dataset, both_directions
 from oneshot.data.load import family
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.answers import Calibration, evidence
@@ -18,12 +19,16 @@ from oneshot.reasoner.calibration import (
     JudgedAnswers,
     _fit_logistic,
     _fitted,
+    _fitted_line,
+    _other_queries,
     calibrate,
     calibrate_on_graphs,
     calibration_error,
     judge_answers,
+    labelled_shares,
     reliability,
 )
+from oneshot.reasoner.discovery import Search, _candidates
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.training.trainer import fit
@@ -162,7 +167,8 @@ def test_relations_have_their_own_offsets_if_there_are_enough_answers() -> None:
         torch.tensor([3]),
         torch.tensor([6000]),
     )
-    judged = JudgedAnswers(*(torch.cat(pair) for pair in zip(columns, last, strict=True)))
+    both = [torch.cat(pair) for pair in zip(columns, last, strict=True)]
+    judged = JudgedAnswers(*both, *[torch.zeros(6001)] * 4)  # the rest is not used
     slope, offset, offsets = _fitted(judged)
     assert offsets[0] - offsets[1] == pytest.approx(3.0, abs=0.4)
     assert 0 < offsets[3] < 1
@@ -177,6 +183,62 @@ def test_relations_have_their_own_offsets_if_there_are_enough_answers() -> None:
         mine = judged.relation == number
         error = calibration_error(shared[mine], judged.holds[mine])
         assert calibration_error(probabilities[mine], judged.holds[mine]) <= error
+
+
+@pytest.mark.parametrize("labelled", [1.0, 0.5])
+def test_a_line_counts_the_true_facts_without_a_label(labelled: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(8000, 2, generator=generator, dtype=torch.float64)
+    relation = torch.randint(2, (8000,), generator=generator)
+    own = torch.tensor([1.0, -1.0], dtype=torch.float64)[relation]
+    chances = torch.sigmoid(2 * features[:, 0] + features[:, 1] - 1.5 + own)
+    uniform = torch.rand(2, 8000, generator=generator, dtype=torch.float64)
+    true = uniform[0] < chances
+    holds = true & (uniform[1] < labelled)
+    weights = torch.ones(8000, dtype=torch.float64)
+    line = _fitted_line(features, holds, relation, weights, labelled, ["a", "b"])
+    assert line is not None
+    assert line.weights == pytest.approx((2, 1), rel=0.15)
+    assert line.offsets["a"] - line.offsets["b"] == pytest.approx(2, abs=0.3)
+    found = torch.sigmoid(line.logits(features, ["ab"[r] for r in relation.tolist()]))
+    assert float(found.sum()) == pytest.approx(float(true.sum()), rel=0.1)
+    assert calibration_error(found, true) < 0.02
+    # Scores that mislead give no line.
+    assert _fitted_line(-features, holds, relation, weights, labelled, ["a", "b"]) is None
+
+
+def test_weights_of_answers_count_as_so_many_answers() -> None:
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(4000, 1, generator=generator, dtype=torch.float64)
+    chances = torch.sigmoid(features[:, 0] - 1)
+    holds = torch.rand(4000, generator=generator, dtype=torch.float64) < chances
+    relation = torch.zeros(4000, dtype=torch.long)
+    kept = holds | (torch.arange(4000) % 4 == 0)
+    weights = torch.where(holds, 1.0, 4.0).double()[kept]
+    some = _fitted_line(features[kept], holds[kept], relation[kept], weights, 1.0, ["a"])
+    whole = _fitted_line(features, holds, relation, torch.ones(4000).double(), 1.0, ["a"])
+    assert some is not None
+    assert whole is not None
+    shift = (some.offset + some.offsets["a"]) - (whole.offset + whole.offsets["a"])
+    assert shift == pytest.approx(0, abs=0.2)
+
+
+def test_other_queries_are_those_that_a_discovery_asks() -> None:
+    data = chain_world(30)
+    graph = data.graph
+    valid = data.valid[:, :2].unique(dim=0)
+    found, total = _other_queries(graph, valid, 10_000, 0)
+    asked = [
+        (int(head), relation)
+        for relation, heads in _candidates(graph, Search())
+        for head in heads.tolist()
+    ]
+    expected = set(asked) - {(h, r) for h, r in valid.tolist()}
+    assert {(h, r) for h, r in found.tolist()} == expected
+    assert total == len(expected) == len(found)
+    few, same = _other_queries(graph, valid, 5, 0)
+    assert (len(few), same) == (5, total)
+    assert {(h, r) for h, r in few.tolist()} < expected
 
 
 def test_the_reliability_curve_counts_and_averages() -> None:
@@ -227,3 +289,29 @@ def test_the_fit_stays_finite_for_nearly_separable_labels() -> None:
         chances = torch.sigmoid(slope * torch.cat([low, high]) + offset)
         assert float(chances[288:].mean()) > 0.8
         assert float(chances[:288].mean()) < 0.1
+
+
+def test_answers_in_the_test_split_are_counted_but_not_looked_at() -> None:
+    # Relation 0: each query has one answer. Relation 1: half of the answers are in the test split.
+    valid = [[h, 0, 50 + h] for h in range(10)] + [
+        [h, 1, 70 + t] for h in range(10) for t in range(4)
+    ]
+    test = [[h, 2, 0] for h in range(50)]
+    graph = KnowledgeGraph.from_facts([[0, 2, 1]], 100, 3)
+    data = Dataset("x", graph, torch.tensor(valid), torch.tensor(test))
+    shares = labelled_shares(data)
+    assert float(shares[0]) > 0.85  # 1, pulled towards the mean
+    # Three answers besides the first one, and as many again in the test split: 4 of 7.
+    assert float(shares[1]) == pytest.approx(4 / 7, abs=0.05)
+    whole = labelled_shares(Dataset("x", graph, torch.tensor(valid), torch.zeros(0, 3).long()))
+    assert whole.tolist() == [1] * 6
+    # True answers whose label is missing: the fit finds the rate of all true ones.
+    generator = torch.Generator().manual_seed(0)
+    values = -4 * torch.rand(20_000, generator=generator, dtype=torch.float64)
+    true = torch.rand(20_000, generator=generator) < torch.sigmoid(2 * values + 2)
+    holds = true & (torch.rand(20_000, generator=generator) < 0.6)
+    ids = torch.zeros(20_000, dtype=torch.long)
+    judged = JudgedAnswers(values, holds, ids, torch.arange(20_000), ids, ids, values, values)
+    slope, offset, offsets = _fitted(judged, torch.tensor([0.6, 0.6], dtype=torch.float64))
+    assert slope == pytest.approx(2, rel=0.15)
+    assert offset + offsets[0] == pytest.approx(2, abs=0.25)

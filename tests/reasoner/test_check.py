@@ -1,9 +1,11 @@
 """Tests of the check of one fact: judged without itself, also by predictors without relations."""
 
+import pytest
 import torch
 from tests.support.samples import chain_world
 
 from oneshot.config import PredictorConfig
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.reasoner.check import check_fact
 from oneshot.reasoner.reasoner import Reasoner
@@ -33,8 +35,34 @@ def test_a_fact_is_judged_without_itself() -> None:
     without = Reasoner(reasoner.graph.subset(mask), reasoner.sampler, reasoner.predictor)
     unknown = check_fact(without, head, label, tail)
     assert not unknown.known
-    assert unknown.fact.score == found.fact.score
     assert unknown.fact.rank == found.fact.rank
+    (audited,) = (one for one in reasoner.audit() if (one.head, one.relation, one.tail) == fact)
+    assert found.fact.rank == audited.rank
+    assert found.fact.score == pytest.approx(audited.score, abs=1e-4)
+
+
+def test_an_entity_with_itself_is_unlikely_unless_another_fact_relates_it_to_itself() -> None:
+    reasoner = relative_reasoner()
+    size = reasoner.graph.num_entities
+    found = check_fact(reasoner, 3, 0, 3)
+    assert not found.is_candidate
+    assert (found.known, found.fact.rank) == (False, size)
+    assert found.fact.score < -40
+    assert found.message == "no other fact relates 'link 3' to itself, so it is no candidate"
+    # The fact itself is hidden, and says nothing.
+    own = torch.tensor([[3, 0, 3]])
+    names = reasoner.graph.entities, reasoner.graph.relations
+    parts = reasoner.sampler, reasoner.predictor
+    facts = torch.cat([reasoner.graph.facts, own])
+    alone = Reasoner(KnowledgeGraph.from_facts(facts, *names), *parts)
+    found = check_fact(alone, 3, 0, 3)
+    assert (found.known, found.is_candidate, found.fact.rank) == (True, False, size)
+    facts = torch.cat([facts, torch.tensor([[3, 1, 3]])])
+    two = Reasoner(KnowledgeGraph.from_facts(facts, *names), *parts)
+    found = check_fact(two, 3, 0, 3)
+    assert found.is_candidate
+    assert found.fact.score > -40
+    assert found.message == found.explanation.message
 
 
 def test_the_predictor_keeps_its_relation_graph() -> None:

@@ -89,6 +89,7 @@ CONE_VARIANTS = [
     {"aggregate": "pna", "aggregate_over": "graph", "gate": False, "readout": "mlp"},
     {"aggregate": "max", "aggregate_over": "graph", "reinject": True, "concat": True},
     {"aggregate": "mean", "aggregate_over": "graph", "reinject": True, "readout": "mlp"},
+    {"message": "nbfnet", "aggregate": "pna", "gate": False, "members": 3},
 ]
 
 
@@ -108,7 +109,7 @@ def test_a_cone_gives_the_results_of_the_whole_subgraph(options, num_layers, mon
             facts = (batch.edges[1] < 2 * count).nonzero().squeeze(1)[:12].tolist()
             groups = [facts[:1], facts[1:4], facts, []]
             removed = [without_facts(batch, edges, count) for edges in groups]
-            scores = cone.Cone(predictor, batch, row).scores_without(
+            scores = cone.cone_of(predictor, batch, row).scores_without(
                 [gone for gone, _ in removed], [degree for _, degree in removed]
             )
             with torch.no_grad():

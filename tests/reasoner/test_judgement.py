@@ -14,12 +14,23 @@ from oneshot.data.load import family
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
+from oneshot.reasoner import discovery as discovery_module
+from oneshot.reasoner import relations as relations_module
 from oneshot.reasoner.answers import Calibration, evidence
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.calibration import calibrate
+from oneshot.reasoner.check import check_fact
 from oneshot.reasoner.discovery import Search, num_queries
-from oneshot.reasoner.judgement import functional_conflicts, judge, probability_of
+from oneshot.reasoner.judgement import (
+    Judged,
+    fact_features,
+    functional_conflicts,
+    judge,
+    probability_of,
+    several_answers,
+    support,
+)
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.samplers._answer_counts import AnswerCounts
@@ -83,23 +94,92 @@ def test_relations_between_two_entities(reasoner: Reasoner, data: Dataset) -> No
     found = reasoner.relations(head, tail)
     assert len(found) == 2 * graph.num_relations
     assert len({(answer.relation, answer.inverse) for answer in found}) == len(found)
-    chances = [answer.probability for answer in found]
-    assert chances == sorted(chances, reverse=True)
+    for group in (True, False):  # facts of the graph come first
+        scores = [answer.score for answer in found if answer.known == group]
+        assert scores == sorted(scores, reverse=True)
+    assert [answer.known for answer in found] == sorted((a.known for a in found), reverse=True)
     facts = {tuple(fact) for fact in graph.facts.tolist()}
     for answer in found:
         relation = graph.relations.index(answer.relation)
         fact = (tail, relation, head) if answer.inverse else (head, relation, tail)
         assert answer.known == (fact in facts)
-        asked = reasoner.relation_id(relation, answer.inverse)
-        batch, scores = reasoner.reason(torch.tensor([[head, asked]]), torch.tensor([[tail]]))
-        known = torch.isin(batch.entities, reasoner.known_answers(head, asked))
-        place = batch.entities == tail
-        assert answer.score == pytest.approx(float(evidence(scores, known)[place]), abs=1e-3)
+        if not answer.known:
+            checked = check_fact(reasoner, *fact).fact
+            assert answer.score <= checked.score + 1e-3
+            asked = reasoner.relation_id(relation, answer.inverse)
+            back = reasoner.relation_id(relation, not answer.inverse)
+            ends = (reasoner.known_answers(head, asked), reasoner.known_answers(tail, back))
+            if all(map(len, ends)):  # both have facts of the relation
+                assert answer.score == pytest.approx(checked.score, abs=1e-3)
+            assert answer.probability == pytest.approx(checked.probability, abs=1e-3)
     assert [a.relation for a in reasoner.relations(head, tail, top=3)] == [
         a.relation for a in found[:3]
     ]
     with pytest.raises(UnknownNameError):
         reasoner.relations("nobody", tail)
+
+
+def test_only_likely_relations_are_asked_if_there_are_many(
+    reasoner: Reasoner, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relations_module, "_MOST_ASKED", 6)
+    listed = []
+    for head, relation, tail in data.test[:30].tolist():
+        found = reasoner.relations(head, tail)
+        assert 6 <= len(found) < 2 * data.graph.num_relations
+        names = [(answer.relation, answer.inverse) for answer in found]
+        assert len(set(names)) == len(names)
+        listed.append((data.graph.relations[relation], False) in names)
+    assert sum(listed) >= 24  # by chance, less than half
+    # Facts of the graph are always among them.
+    head, relation, tail = data.train[0].tolist()
+    found = reasoner.relations(head, tail)
+    assert (data.graph.relations[relation], False, True) in [
+        (answer.relation, answer.inverse, answer.known) for answer in found
+    ]
+
+
+def test_support_is_that_of_the_weaker_direction_and_against_second_answers() -> None:
+    facts = torch.tensor([[h, 0, 20 + h] for h in range(20)] + [[h, 1, 40] for h in range(20)])
+    several = several_answers(facts, 2)
+    # Queries of relation 0 have one answer; (?, 1, 40) has twenty.
+    assert several.tolist() == pytest.approx([0.5 / 21, 0.5 / 21, 0.5 / 21, 1.5 / 2])
+    zero = torch.zeros(2).double()
+    ahead = Judged(zero, torch.tensor([-1.0, -1.0]).double(), zero, zero, zero)
+    back = Judged(zero, torch.tensor([-5.0, -5.0]).double(), zero, torch.tensor([0.0, 1.0]), zero)
+    found = support(ahead, back, torch.tensor([0, 0]), several)
+    assert found.tolist() == pytest.approx([-4.0, -4.0 + math.log(0.5 / 21)])
+    features = fact_features(ahead, back, torch.tensor([0, 0]), several)
+    assert features[:, 0].tolist() == [-3, -3]
+    assert features[:, 2].tolist() == pytest.approx([0, math.log(0.5 / 21)])
+    assert features[:, 3].tolist() == pytest.approx([0, math.log(2) / 2])
+
+
+def test_probabilities_of_missing_facts_add_up(reasoner: Reasoner, data: Dataset) -> None:
+    found = reasoner.discover(top=120)
+    ids = as_ids(data, [(fact.head, fact.relation, fact.tail) for fact in found])
+    hidden = {tuple(fact) for fact in torch.cat([data.valid, data.test]).tolist()}
+    chances = [fact.probability for fact in found]
+    total = sum(chance for chance in chances if chance is not None)
+    assert 0.5 * len(ids & hidden) <= total <= 2 * len(ids & hidden)
+
+
+def test_a_symmetric_fact_is_listed_in_the_direction_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery_module, "_ANSWERS", 30)
+    pairs = [(2 * i, 0, 2 * i + 1) for i in range(12)]
+    facts = [
+        *pairs,
+        *((t, r, h) for h, r, t in pairs[1:]),
+        *((h, 1, (h + 2) % 24) for h in range(24)),
+    ]
+    graph = KnowledgeGraph.from_facts(torch.tensor(facts), 24, 2)
+    reasoner = Reasoner(graph, PPRSampler(1.0), tiny_predictor(num_relations=2).float())
+    known = {(graph.entities[h], graph.relations[r], graph.entities[t]) for h, r, t in facts}
+    found = [(f.head, f.relation, f.tail) for f in reasoner.discover(relations=[0], top=500)]
+    assert not known & set(found)
+    assert ("1", "0", "0") in found
 
 
 def test_the_true_relation_is_among_the_first(reasoner: Reasoner, data: Dataset) -> None:

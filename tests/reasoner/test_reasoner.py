@@ -170,9 +170,11 @@ def test_a_score_is_that_of_the_answer(reasoner: Reasoner) -> None:
 
 def test_probabilities_follow_the_scores(reasoner: Reasoner) -> None:
     found = reasoner.predict("link 0", "after", top=100)
-    chances = [answer.probability for answer in found]
+    chances = [answer.probability for answer in found if not answer.known]
     assert all(chance is not None and 0 <= chance <= 1 for chance in chances)
     assert chances == sorted(chances, reverse=True, key=lambda c: c or 0)
+    # Facts of the graph are given.
+    assert {answer.probability for answer in found if answer.known} == {1.0}
     assert len(set(chances)) > 3
     reasoner.calibration = None
     assert {a.probability for a in reasoner.predict("link 0", "after")} == {None}

@@ -8,6 +8,7 @@ import typer
 from oneshot._version import __version__
 from oneshot.cli import bench
 from oneshot.cli.audit import audit
+from oneshot.cli.calibrate import calibrate
 from oneshot.cli.compare import compare
 from oneshot.cli.coverage import coverage
 from oneshot.cli.data import data
@@ -59,6 +60,7 @@ COMMANDS = (
     relations,
     discover,
     audit,
+    calibrate,
     neighbourhood,
     import_official,
     import_ultra,

@@ -17,9 +17,12 @@ from oneshot.cli.options import (
     SeedOption,
     SetOption,
     check_facts_output,
+    interruptible,
     open_reasoner,
     output,
     print_facts,
+    resumed,
+    run_identity,
 )
 from oneshot.errors import InputError
 from oneshot.system import console
@@ -43,21 +46,37 @@ def audit(
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Find the facts of the graph that look most doubtful, each judged while it is hidden."""
+    """Find the facts of the graph that look most doubtful, each judged while it is hidden.
+
+    With --out FILE, an interrupted audit is resumed by the same command.
+    """
+    from oneshot.batch.job_progress import AuditFile
+    from oneshot.reasoner.audit import AuditOptions
+    from oneshot.reasoner.audit import audit as audited
+
     target = None if out is None else output(out)
     if target is not None and not isinstance(target, Path):
         raise InputError(f"{target}: audit writes only files; choose a .tsv, .csv or .parquet file")
     check_facts_output(target, run, data)
     reasoner = open_reasoner(run, data, settings, seed, device)
     started = time.perf_counter()
-    with console.progress_bar() as progress:
+    options = AuditOptions.named(reasoner, relation, limit, seed)
+    file = None
+    if target is not None:
+        identity = run_identity(run, settings, None if data is None else reasoner)
+        file = AuditFile.beside(target, identity, options)
+    begun = resumed(file)
+    with interruptible(file), console.progress_bar() as progress:
         total = 2 * min(limit or reasoner.graph.num_facts, reasoner.graph.num_facts)
         task = progress.add_task("judging", total=None if relation else total)
-        found = reasoner.audit(
-            relations=relation,
-            limit=limit,
-            seed=seed,
-            batch_size=batch_size,
-            progress=lambda done: progress.advance(task, done),
+        found = audited(
+            reasoner,
+            options,
+            batch_size,
+            lambda done: progress.advance(task, done),
+            begun,
+            (lambda _: None) if file is None else file.keep,
         )
     print_facts("most doubtful facts", found[:top], target, json, time.perf_counter() - started)
+    if file is not None:
+        file.remove()

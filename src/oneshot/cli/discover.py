@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from oneshot.cli.options import (
     BatchSizeOption,
     DeviceOption,
     GraphOption,
+    HeadTypeOption,
     JsonOption,
     LinksOutOption,
     RelationsOption,
@@ -17,17 +18,14 @@ from oneshot.cli.options import (
     SeedOption,
     SetOption,
     check_facts_output,
+    interruptible,
     open_reasoner,
     output,
     print_facts,
+    resumed,
+    run_identity,
 )
 from oneshot.system import console
-
-if TYPE_CHECKING:
-    from oneshot.batch.discovery import DiscoveryFile
-    from oneshot.data.sources import Address
-    from oneshot.reasoner.discovery import Search
-    from oneshot.reasoner.reasoner import Reasoner
 
 
 def discover(
@@ -39,6 +37,7 @@ def discover(
             "--entity", metavar="ENTITY", help="Only facts with this head; may be repeated."
         ),
     ] = None,
+    types: HeadTypeOption = None,
     top: Annotated[int, typer.Option(min=1, help="Maximum number of facts.")] = 100,
     min_probability: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Minimum probability of a fact.")
@@ -55,6 +54,7 @@ def discover(
 
     With --out FILE, an interrupted discovery is resumed by the same command.
     """
+    from oneshot.batch.job_progress import DiscoveryFile
     from oneshot.reasoner.discovery import Search, num_queries
     from oneshot.reasoner.discovery import discover as discovered
 
@@ -62,46 +62,22 @@ def discover(
     check_facts_output(target, run, data)
     reasoner = open_reasoner(run, data, settings, seed, device)
     started = time.perf_counter()
-    search = Search.named(reasoner, relation, entity, top, min_probability)
-    file = _progress_file(target, run, settings, None if data is None else reasoner, search)
-    begun, message = (None, None) if file is None else file.read()
-    if message is not None:
-        console.note(message)
-    if begun is not None:
-        console.note(f"resuming the interrupted discovery: {begun.queries:,} queries are done")
-    try:
-        with console.progress_bar() as progress:
-            task = progress.add_task("asking", total=num_queries(reasoner, search))
-            found = discovered(
-                reasoner,
-                search,
-                batch_size,
-                lambda done: progress.advance(task, done),
-                begun,
-                (lambda _: None) if file is None else file.keep,
-            )
-    except KeyboardInterrupt:
-        if file is not None and file.path.exists():
-            console.note("stopped; run the same command again to resume")
-        raise
+    search = Search.named(reasoner, relation, entity, types or (), top, min_probability)
+    file = None
+    if isinstance(target, Path):
+        identity = run_identity(run, settings, None if data is None else reasoner)
+        file = DiscoveryFile.beside(target, identity, search)
+    begun = resumed(file)
+    with interruptible(file), console.progress_bar() as progress:
+        task = progress.add_task("asking", total=num_queries(reasoner, search))
+        found = discovered(
+            reasoner,
+            search,
+            batch_size,
+            lambda done: progress.advance(task, done),
+            begun,
+            (lambda _: None) if file is None else file.keep,
+        )
     print_facts("most likely missing facts", found, target, json, time.perf_counter() - started)
     if file is not None:
         file.remove()
-
-
-def _progress_file(
-    target: "Path | Address | None",
-    run: Path,
-    settings: list[str] | None,
-    other: "Reasoner | None",
-    search: "Search",
-) -> "DiscoveryFile | None":
-    """The file of the progress, if facts are written to a file; `other`: on another graph."""
-    from oneshot.batch.discovery import DiscoveryFile
-    from oneshot.batch.source import identity_of
-    from oneshot.runs.run import Run
-
-    if not isinstance(target, Path):
-        return None
-    graph = None if other is None else other.graph
-    return DiscoveryFile.beside(target, identity_of(Run.open(run, settings or ()), graph), search)

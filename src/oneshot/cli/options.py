@@ -2,9 +2,10 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,8 @@ from oneshot.system import console
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from oneshot.batch.job_progress import JobFile, State
+    from oneshot.batch.source import Identity
     from oneshot.data.load import Dataset
     from oneshot.data.sources import Address
     from oneshot.reasoner.judgement import ScoredFact
@@ -40,8 +43,22 @@ WeightsOption = Annotated[
         show_default="no weights",
     ),
 ]
+
+
+def run_directory(text: str) -> Path:
+    """The directory of a run; a run on the Hugging Face Hub is downloaded."""
+    from oneshot.runs.run import Run
+
+    return Run.open(text).path if text.startswith("hf://") else Path(text)
+
+
 RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run directory, as written by `oneshot train`.")
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        parser=run_directory,
+        help="Run directory, as written by `oneshot train`, or hf://OWNER/NAME.",
+    ),
 ]
 RunOption = Annotated[Path, typer.Option(metavar="RUN", help="Run directory to write.")]
 SplitOption = Annotated[str, typer.Option(help="Split: train, valid or test.")]
@@ -88,14 +105,24 @@ RelationsOption = Annotated[
 ]
 FactsOutOption = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Also write the facts to FILE: .tsv, .csv or .parquet."),
+    typer.Option(
+        metavar="FILE", help="Also write the facts to FILE: .tsv, .csv, .parquet, .nt or .ttl."
+    ),
+]
+HeadTypeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type",
+        metavar="RELATION=ENTITY",
+        help='Only facts whose head has this fact, such as "instance_of=country"; may be repeated.',
+    ),
 ]
 LinksOutOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|ADDRESS",
-        help="Also write the facts to FILE (.tsv, .csv or .parquet), or as relationships to the "
-        "graph database at neo4j://HOST.",
+        help="Also write the facts to FILE (.tsv, .csv, .parquet, .nt or .ttl), or as "
+        "relationships to the graph database at neo4j://HOST.",
     ),
 ]
 
@@ -232,6 +259,35 @@ def check_facts_output(path: "Path | Address | None", run: Path, data: str | Non
             check_target(path)
 
 
+def run_identity(run: Path, settings: list[str] | None, other: "Reasoner | None") -> "Identity":
+    """The identity of the reasoner of a job; `other`: on another graph than that of the run."""
+    from oneshot.batch.source import identity_of
+    from oneshot.runs.run import Run
+
+    return identity_of(Run.open(run, settings or ()), None if other is None else other.graph)
+
+
+def resumed(file: "JobFile[State] | None") -> "State | None":
+    """The progress of an interrupted job, with a note, or None."""
+    begun, message = (None, None) if file is None else file.read()
+    if message is not None:
+        console.note(message)
+    if begun is not None and file is not None:
+        console.note(f"resuming the interrupted {file.job}: {begun.queries:,} queries are done")
+    return begun
+
+
+@contextmanager
+def interruptible(file: "JobFile[Any] | None") -> Iterator[None]:
+    """Print a note if a job whose progress is kept is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if file is not None and file.path.exists():
+            console.note("stopped; run the same command again to resume")
+        raise
+
+
 def print_facts(
     title: str,
     facts: "Sequence[ScoredFact]",
@@ -240,17 +296,19 @@ def print_facts(
     seconds: float,
 ) -> None:
     """Print scored facts as a table or as JSON, and write them to `out` if it is given."""
-    from oneshot.data.formats import write_facts
+    from oneshot.data.formats import write_scored_facts
     from oneshot.data.sources import Link, write_links
 
-    columns = ("score", "probability", "rank", "conflicts")
+    has_ranks = any(fact.rank is not None for fact in facts)
+    columns: dict[str, type] = {"score": float, "probability": float}
+    columns |= {"rank": float, "conflicts": int} if has_ranks else {}
     written = None
     if isinstance(out, Path):
         rows = (
-            [fact.head, fact.relation, fact.tail, *(_cell(getattr(fact, c)) for c in columns)]
+            [fact.head, fact.relation, fact.tail, *(getattr(fact, name) for name in columns)]
             for fact in facts
         )
-        write_facts(out, rows, columns)
+        write_scored_facts(out, rows, columns)
     elif out is not None:
         links = [Link(fact.head, fact.relation, fact.tail, fact.probability) for fact in facts]
         with console.status(f"writing to {out}"):
@@ -260,7 +318,6 @@ def print_facts(
         value |= {} if written is None else {"links": written}
         console.print_json(value | ({"out": str(out)} if out is not None else {}))
         return
-    has_ranks = any(fact.rank is not None for fact in facts)
     console.print_table(
         title,
         ("head", "relation", "tail", "probability", *(("rank", "conflicts") if has_ranks else ())),
@@ -283,10 +340,6 @@ def print_facts(
 def relationships(written: int) -> str:
     """The outcome of writing to a database, for people."""
     return f"{written:,} relationships written; facts of the database were left out"
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
 
 
 def check_output(path: Path, source: str, *others: Path) -> None:

@@ -3,6 +3,7 @@
 Both backends draw the same list of shapes, in order. Lengths are in pixels; y points down.
 """
 
+import math
 import re
 import unicodedata
 import warnings
@@ -21,6 +22,14 @@ Anchor = Literal["start", "middle", "end"]
 _FONT = "'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _DPI = 100  # pixels per inch in matplotlib, before the drawing is enlarged
 _ENLARGE = 2
+# Looks that many shapes share: as attributes in a page with its own styles, otherwise as classes.
+_LINE = (' fill="none"', 'fill="none" stroke="#000" stroke-opacity="0" stroke-width="9"')
+_HALO = ' stroke="#ffffff" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
+_STYLE = (
+    ".line, .thick { fill: none } .thick { stroke: #000; stroke-opacity: 0; stroke-width: 9 } "
+    ".halo { stroke: #fff; stroke-width: 4; stroke-linejoin: round; paint-order: stroke } "
+    "g:hover > .line { stroke-opacity: 0.55 }"
+)
 # Characters that XML 1.0 does not allow even when escaped; a name may contain them.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -147,7 +156,7 @@ def as_svg(drawing: Drawing, embedded: bool = False) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" '
         f'width="{drawing.width:g}" height="{drawing.height:g}" role="img" '
         f'font-family="{_FONT}">\n<title>{clean(drawing.description)}</title>\n'
-        "<style>g:hover > .line { stroke-opacity: 0.55 }</style>\n"
+        f"<style>{_STYLE}</style>\n"
         f'<rect width="100%" height="100%" fill="#ffffff"/>\n{body}\n</svg>\n'
     )
 
@@ -161,16 +170,15 @@ def _svg(shape: Shape, leads_on: bool = False) -> str:
     title = f"<title>{clean(shape.title)}</title>" if shape.title else ""
     match shape:
         case Curve():
-            (x, y), *others = shape.points
-            way = f"M{x:.1f},{y:.1f} C{' '.join(f'{a:.1f},{b:.1f}' for a, b in others)}"
+            way = _way(shape.points)
             dash = ' stroke-dasharray="7 4"' if shape.dashed else ""
+            thin, thick = _LINE if leads_on else ("", 'class="thick"')
             drawn = (
-                f'<path class="line" d="{way}" fill="none" stroke="{shape.colour}" '
+                f'<path class="line" d="{way}"{thin} stroke="{shape.colour}" '
                 f'stroke-width="{shape.width:g}"{dash}/>'
             )
             if title:  # an invisible thick line makes it easier to hover over
-                drawn += f'<path d="{way}" fill="none" stroke="#000" stroke-opacity="0" '
-                drawn += 'stroke-width="9"/>'
+                drawn += f'<path d="{way}" {thick}/>'
         case Polygon():
             points = " ".join(f"{a:.1f},{b:.1f}" for a, b in shape.points)
             drawn = f'<polygon points="{points}" fill="{shape.fill}"/>'
@@ -190,8 +198,7 @@ def _svg(shape: Shape, leads_on: bool = False) -> str:
             x, y = shape.place
             look = ' font-weight="bold"' if shape.bold else ""
             if shape.halo:
-                look += ' stroke="#ffffff" stroke-width="4" stroke-linejoin="round"'
-                look += ' paint-order="stroke"'
+                look += _HALO if leads_on else ' class="halo"'
             drawn = (
                 f'<text x="{x:.1f}" y="{y:.1f}" font-size="{shape.size:g}" '
                 f'fill="{shape.colour}" text-anchor="{shape.anchor}"{look}>'
@@ -209,6 +216,17 @@ def _svg(shape: Shape, leads_on: bool = False) -> str:
         )
         return f'<g class="entity" data-entity="{name}"{role}>{title}{drawn}</g>'
     return f"<g>{title}{drawn}</g>" if title else drawn
+
+
+def _way(points: Sequence[Point]) -> str:
+    """A cubic curve as the data of an SVG path; a straight one as a line."""
+    first, *others, last = ((round(x, 1), round(y, 1)) for x, y in points)
+    (x, y), (a, b) = first, last
+    length = math.hypot(a - x, b - y) or 1.0
+    bend = max(abs((a - x) * (d - y) - (b - y) * (c - x)) / length for c, d in others)
+    if bend < 0.2:  # of a pixel
+        return f"M{x:g},{y:g}L{a:g},{b:g}"
+    return f"M{x:g},{y:g}C" + " ".join(f"{c:g},{d:g}" for c, d in (*others, last))
 
 
 def save_png(drawing: Drawing, path: Path) -> None:

@@ -31,8 +31,8 @@ COLUMNS = {
 }
 """Columns of tables of answers: one row per answer, best first, `rank` counts from 1."""
 
-# More evidence than this, for or against, does not change a probability.
-_MOST_EVIDENCE = 50.0
+MOST_EVIDENCE = 50.0
+"""More evidence than this, for or against, does not change a probability."""
 
 
 class AnswerKeywords(TypedDict, total=False):
@@ -122,8 +122,9 @@ class Answer:
     """One answer to a query.
 
     `score`: score of the predictor, comparable only within a query. `probability`: probability that
-    the fact is true, calibrated on the validation split; None if the reasoner is not calibrated.
-    `known`: whether the graph already contains the fact.
+    the fact is true, calibrated on the validation split; 1 for a fact of the graph, which
+    `Reasoner.audit` judges; None if the reasoner is not calibrated. `known`: whether the graph
+    already contains the fact.
     """
 
     entity: str
@@ -204,6 +205,27 @@ def answer_rows(found: Prediction) -> Iterator[tuple[Any, ...]]:
 
 
 @dataclass(frozen=True)
+class FactCalibration:
+    """Calibration of facts that the graph lacks: `σ(weights · features + offset + own offset)`.
+
+    `Calibration` assumes that a query has an answer that is missing from the graph. Most queries
+    have none, and how likely that is depends on more than the evidence: see
+    `oneshot.reasoner.judgement.fact_features` for the features. `offsets`: by name of the relation;
+    0 for others.
+    """
+
+    weights: tuple[float, ...]
+    offset: float
+    offsets: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def logits(self, features: Tensor, relations: Sequence[str]) -> Tensor:
+        """The logits of facts with `features` [n, k] of `relations` [n], float64 [n]."""
+        weights = torch.tensor(self.weights, dtype=torch.float64)
+        own = [self.offset + self.offsets.get(name, 0.0) for name in relations]
+        return features.double().cpu() @ weights + torch.tensor(own, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
 class Calibration:
     """Calibration of scores to probabilities: `σ(slope · evidence + offset + offsets[relation])`.
 
@@ -216,6 +238,15 @@ class Calibration:
     calibrations of earlier versions, whose evidence is the logarithm of the softmax over all
     entities. `alone`: the calibration of the predictor's scores without factors, if there are
     factors.
+
+    For facts instead of answers: `missing`, of facts that the graph lacks, judged in both
+    directions; `missing_forward`, judged in one; `present`, slope and offset of the support for a
+    fact of the graph that is hidden, as many wrong facts as right ones assumed. None in
+    calibrations of earlier versions, and if there was too little to fit them to. `several`: by name
+    of the relation, inverse ones with ⁻¹, the share of its queries that have several answers.
+
+    `curve`: the reliability curve that `error` is the distance of: for answers of similar
+    probability, their mean, the share of true ones and their number.
     """
 
     slope: float
@@ -225,6 +256,11 @@ class Calibration:
     error: float | None = None
     rivals: Rivals = "unknown"
     alone: "Calibration | None" = None
+    missing: FactCalibration | None = None
+    missing_forward: FactCalibration | None = None
+    present: tuple[float, float] | None = None
+    several: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    curve: tuple[tuple[float, float, int], ...] = ()
 
     def probability(self, evidence: float, relation: str = "") -> float:
         """The probability of an answer of a relation, given by name, with some evidence."""
@@ -242,7 +278,7 @@ def evidence(scores: Tensor, known: Tensor) -> Tensor:
     `scores` [k], `known` bool [k] → [k], from -50 to 50. At most 0 for an entity that is not known.
     """
     rivals = scores.masked_fill(known, -torch.inf)
-    return (scores - rivals.logsumexp(0)).clamp(-_MOST_EVIDENCE, _MOST_EVIDENCE)
+    return (scores - rivals.logsumexp(0)).clamp(-MOST_EVIDENCE, MOST_EVIDENCE)
 
 
 class Candidates(NamedTuple):
@@ -338,7 +374,11 @@ def best_answers(
         Answer(
             graph.entities[entity],
             score,
-            None if calibration is None else calibration.probability(value, relation),
+            None
+            if calibration is None
+            else 1.0
+            if known
+            else calibration.probability(value, relation),
             known,
         )
         for entity, score, value, known in zip(

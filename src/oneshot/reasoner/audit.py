@@ -1,6 +1,8 @@
 """Audit: the facts of a graph that look most doubtful, each judged with itself hidden."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -8,44 +10,97 @@ from torch import Tensor
 from oneshot.data.dataset import both_directions
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.batch_size import BatchSize
-from oneshot.reasoner.judgement import ScoredFact, functional_conflicts, judge, probability_of
+from oneshot.reasoner.judgement import (
+    Judged,
+    ScoredFact,
+    functional_conflicts,
+    judge,
+    present_logits,
+    probability_of,
+    several_answers,
+)
 from oneshot.reasoner.reasoner import Reasoner
 
 # Facts that are hidden together, at most this number and share of all facts.
 _HIDDEN, _HIDDEN_SHARE = 512, 0.01
 
 
+@dataclass(frozen=True)
+class AuditOptions:
+    """What to audit. `relations`: ids; None for all. `limit`: number of facts, drawn by `seed`."""
+
+    relations: Sequence[int] | None = None
+    limit: int | None = None
+    seed: int = 0
+
+    @classmethod
+    def named(
+        cls, reasoner: Reasoner, relations: Sequence[str | int] | None, limit: int | None, seed: int
+    ) -> Self:
+        """An audit of facts of relations that are given by name or id."""
+        if relations is None:
+            return cls(None, limit, seed)
+        count = reasoner.graph.num_relations
+        wanted = {reasoner.relation_id(relation) % count for relation in relations}
+        return cls(sorted(wanted), limit, seed)
+
+    def facts(self, facts: Tensor) -> Tensor:
+        """The places [k] of the facts among all `facts` [n, 3], in the order of the audit."""
+        chosen = torch.arange(len(facts), device=facts.device)
+        if self.relations is not None:
+            mine = torch.tensor(self.relations, dtype=torch.long, device=facts.device)
+            chosen = chosen[torch.isin(facts[:, 1], mine)]
+        # In random order: facts that are hidden together have little to do with each other.
+        generator = torch.Generator().manual_seed(self.seed)
+        order = torch.randperm(len(chosen), generator=generator).to(facts.device)
+        return chosen[order][: self.limit]
+
+
+@dataclass
+class Audit:
+    """The progress of an audit: logits and mean ranks of the facts judged so far, in its order."""
+
+    logits: list[float] = field(default_factory=list)
+    ranks: list[float] = field(default_factory=list)
+
+    @property
+    def queries(self) -> int:
+        """Number of queries done."""
+        return 2 * len(self.logits)
+
+
 def audit(
     reasoner: Reasoner,
-    *,
-    relations: Sequence[str | int] | None = None,
-    limit: int | None = None,
-    seed: int = 0,
+    options: AuditOptions,
     batch_size: int | None = None,
     progress: Callable[[int], None] | None = None,
+    begun: Audit | None = None,
+    keep: Callable[[Audit], None] = lambda _: None,
 ) -> list[ScoredFact]:
-    """See `Reasoner.audit`."""
+    """See `Reasoner.audit`.
+
+    `begun`: the progress of an interrupted audit with the same reasoner and options, which is
+    resumed. `keep` is called with the progress after each group of hidden facts.
+    """
     graph = reasoner.graph.host or reasoner.graph
     facts = graph.facts.long()
-    chosen = torch.arange(len(facts), device=facts.device)
-    if relations is not None:
-        wanted = {reasoner.relation_id(relation) % graph.num_relations for relation in relations}
-        mine = torch.tensor(sorted(wanted), device=facts.device)
-        chosen = chosen[torch.isin(facts[:, 1], mine)]
-    # In random order, so that the facts that are hidden together have little to do with each other.
-    generator = torch.Generator().manual_seed(seed)
-    chosen = chosen[torch.randperm(len(chosen), generator=generator).to(facts.device)][:limit]
+    chosen = options.facts(facts)
     known = KnownFacts(facts, graph.num_entities, graph.num_relations)
     size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
+    several = several_answers(facts, graph.num_relations)
     hidden = max(min(_HIDDEN, int(_HIDDEN_SHARE * len(facts))), 1)
-    logits, ranks = [], []
-    for part in chosen.split(hidden):
-        logit, rank = _judged_without(reasoner, part, facts[part], known, size, progress)
-        logits.append(logit)
-        ranks.append(rank)
-    if not logits:
-        return []
-    logit, rank = torch.cat(logits), torch.cat(ranks)
+    state = Audit() if begun is None else begun
+    if progress is not None and state.queries:
+        progress(state.queries)
+    # The groups are those of the whole audit: which facts are hidden together must not change.
+    for part in chosen.split(hidden)[len(state.logits) // hidden :]:
+        blind, judged = _judged_without(reasoner, part, facts[part], known, size, progress)
+        forward, backward = judged.halves()
+        logits = present_logits(blind, forward, backward, facts[part, 1].cpu(), several)
+        state.logits += logits.tolist()
+        state.ranks += ((forward.rank + backward.rank) / 2).tolist()
+        keep(state)
+    logit, rank = (torch.tensor(v, dtype=torch.float64) for v in (state.logits, state.ranks))
     conflicts = functional_conflicts(facts, graph.num_relations)[chosen].cpu()
     order = logit.argsort(stable=True)
     return [
@@ -70,10 +125,10 @@ def _judged_without(
     known: KnownFacts,
     size: BatchSize,
     progress: Callable[[int], None] | None,
-) -> tuple[Tensor, Tensor]:
-    """Mean logit and mean rank, [n] each, of facts [n, 3] that are hidden from the graph.
+) -> tuple[Reasoner, Judged]:
+    """Judge facts [n, 3] that are hidden from the graph: first all forward, then all backward.
 
-    `part` [n]: their places among all facts.
+    `part` [n]: their places among all facts. → the reasoner that does not know them, its judgement
     """
     graph = reasoner.graph.host or reasoner.graph
     mask = torch.ones(graph.num_facts, dtype=torch.bool, device=graph.device)
@@ -89,6 +144,4 @@ def _judged_without(
         found.append(judged)
         if progress is not None:
             progress(len(judged.logit))
-    logit = torch.cat([judged.logit for judged in found]).reshape(2, -1).double()
-    rank = torch.cat([judged.rank for judged in found]).reshape(2, -1)
-    return logit.mean(0), rank.mean(0)
+    return blind, Judged.joined(found)

@@ -2,15 +2,28 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from oneshot.data.dataset import Dataset, both_directions
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
-from oneshot.reasoner.answers import Calibration, Rivals, evidence
+from oneshot.reasoner.answers import Calibration, FactCalibration, Rivals, evidence
+from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.discovery import LEAST_SHARE
+from oneshot.reasoner.judgement import (
+    Judged,
+    fact_features,
+    judge,
+    query_features,
+    several_answers,
+    support,
+)
 from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers._answer_counts import AnswerCounts
 
 _CANDIDATES = 10  # answers per query used in the fit
 _PRIOR = 0.01  # weight of the squared slope
@@ -19,6 +32,14 @@ _STEPS, _RELATION_STEPS = 100, 20
 _BINS = 10
 # Minimum number of queries for measuring the error on those left out.
 _LEAST_QUERIES = 20
+# Minimum number of true facts for fitting facts, and of wrong ones.
+_LEAST_TRUE = 10
+# Per validation query: other queries; answers asked in the other direction; facts and wrong facts.
+_OTHERS, _CHECKED, _PRESENT = 0.3, 0.5, 0.125
+COST = 1 + _OTHERS + _CHECKED + 4 * _PRESENT
+"""Number of queries that a calibration asks per validation query."""
+_LEAST_CHANCE = 0.02  # so that unlikely answers are drawn, too
+_EXPECTATIONS, _CONVERGED = 30, 1e-4
 
 
 class CalibrationBin(NamedTuple):
@@ -33,13 +54,18 @@ class JudgedAnswers(NamedTuple):
     """The best answers of some queries that are not facts of the graph, and whether they hold.
 
     `evidence` float64 [m]; `holds` bool [m]; `relation` int64 [m], inverse = relation + R; `query`
-    int64 [m]: number of the query.
+    int64 [m]: number of the query; `entity`, `answer` int64 [m]; `mass`, `known` float64 [m]: see
+    `Judged`.
     """
 
     evidence: Tensor
     holds: Tensor
     relation: Tensor
     query: Tensor
+    entity: Tensor
+    answer: Tensor
+    mass: Tensor
+    known: Tensor
 
     def some(self, mask: Tensor) -> "JudgedAnswers":
         """The answers where `mask` bool [m] is true."""
@@ -54,26 +80,237 @@ def calibrate(
     Facts of the graph are excluded. Among the ten best answers of each query, the facts of the
     validation split count as true. The probability is a logistic function of the evidence for an
     answer (see `Calibration`), fitted by maximum likelihood, with an offset per relation that is
-    pulled towards 0. True facts that no split contains count as false, so the probabilities are
-    rather too low. A reasoner with factors gets a second calibration, of its predictor alone.
+    pulled towards 0. Facts of the test split are not looked at, but counted (`labelled_shares`).
+    True facts that no split contains count as false, so the probabilities are rather too low. A
+    reasoner with factors gets a second calibration, of its predictor alone.
+
+    Facts are calibrated apart, see `Calibration`. Facts that the graph lacks: on the answers of the
+    validation queries, and of as many others of the same relations as stand for all the queries
+    that have no answer in the validation split. Facts of the graph: on validation facts, and wrong
+    ones. `limit` queries of the validation split, and `COST - 1` times as many others, are asked.
     """
     graph = reasoner.graph
     judged, count = _judged_validation(reasoner, data, limit, seed, batch_size)
-    error = None
+    error: float | None = None
+    curve: tuple[tuple[float, float, int], ...] = ()
+    labelled = labelled_shares(data)
     if count >= _LEAST_QUERIES:
         first = judged.query < count // 2
-        found = [
-            (_probabilities(judged.some(~half), *_fitted(judged.some(half))), judged.holds[~half])
-            for half in (first, ~first)
-        ]
-        error = calibration_error(*(torch.cat(column) for column in zip(*found, strict=True)))
-    slope, offset, offsets = _fitted(judged)
+        found = []
+        for half in (first, ~first):
+            rest, fit = judged.some(~half), _fitted(judged.some(half), labelled)
+            # An answer has a label if it is true and in the validation split.
+            found.append((_probabilities(rest, *fit) * labelled[rest.relation], rest.holds))
+        left_out = [torch.cat(column) for column in zip(*found, strict=True)]
+        error, curve = calibration_error(*left_out), tuple(reliability(*left_out))
+    slope, offset, offsets = _fitted(judged, labelled)
     named = {graph.relation_name(relation): value for relation, value in offsets.items()}
     alone = None
     if reasoner.factors is not None and reasoner.factors.weight:
         without = Reasoner(graph, reasoner.sampler, reasoner.predictor)
         alone = calibrate(without, data, limit, seed, batch_size)
-    return Calibration(slope, offset, count, named, error, alone=alone)
+    several = several_answers((graph.host or graph).facts.long(), graph.num_relations)
+    calibration = Calibration(
+        slope,
+        offset,
+        count,
+        named,
+        error,
+        alone=alone,
+        several={graph.relation_name(r): share for r, share in enumerate(several.tolist())},
+        curve=curve,
+    )
+    if not count:
+        return calibration
+    # Reasoners with factors do not judge facts of the graph.
+    present = None if alone else _fitted_present(reasoner, data, count, seed, several, batch_size)
+    lines = _fitted_missing(reasoner, data, judged, calibration, count, seed, several, batch_size)
+    return replace(calibration, missing=lines[0], missing_forward=lines[1], present=present)
+
+
+def _fitted_missing(
+    reasoner: Reasoner,
+    data: Dataset,
+    judged: JudgedAnswers,
+    asked: Calibration,
+    count: int,
+    seed: int,
+    several: Tensor,
+    batch_size: int,
+) -> tuple[FactCalibration | None, FactCalibration | None]:
+    """The calibrations of facts that the graph lacks, judged in both directions and in one.
+
+    `judged`: the best answers of `count` validation queries; `asked`: their calibration.
+    """
+    graph = reasoner.graph
+    judged = judged.some(judged.relation < graph.num_relations)  # as `discover` asks
+    valid = data.valid[:, :2].unique(dim=0)
+    others, total = _other_queries(graph, valid, int(_OTHERS * count), seed)
+    if int(judged.holds.sum()) < _LEAST_TRUE or not len(others):
+        return None, None
+    nothing = judge_answers(
+        reasoner, others.to(graph.device), data.valid, data.train, batch_size=batch_size
+    )
+    size = len(nothing.holds)
+    # Each answer stands for those of the queries that were not asked.
+    weights = torch.cat(
+        [
+            torch.full((len(judged.holds),), len(valid) / len(judged.query.unique())),
+            torch.full((size,), total / len(others)),
+        ]
+    ).double()
+    both = JudgedAnswers(*map(torch.cat, zip(judged, nothing, strict=True)))
+    labelled = len(data.valid) / max(len(data.valid) + len(data.test), 1)
+    ahead = Judged(both.evidence, both.evidence, both.mass, both.known, both.mass)
+    features = query_features(ahead, both.relation, several)
+    names = [graph.relation_name(relation) for relation in range(graph.num_relations)]
+    forward = _fitted_line(features, both.holds, both.relation, weights, labelled, names)
+    # The other direction is asked of some, of the likely ones rather than of the others.
+    chances = _probabilities(both, asked.slope, asked.offset, {}) + _LEAST_CHANCE
+    drawn = (chances * (_CHECKED * count / chances.sum())).clamp(max=1).where(~both.holds, 1.0)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.rand(len(drawn), generator=generator, dtype=torch.float64) < drawn
+    both, weights, ahead = both.some(chosen), (weights / drawn)[chosen], _some(ahead, chosen)
+    queries = torch.stack([both.answer, both.relation + graph.num_relations], dim=1)
+    known = KnownFacts(data.train, graph.num_entities, graph.num_relations).to(graph.device)
+    size_of = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
+    there, answers = queries.to(graph.device), both.entity.to(graph.device)
+    back = Judged.joined(judge(reasoner, there, answers, known, size_of))
+    features = fact_features(ahead, back, both.relation, several)
+    return _fitted_line(features, both.holds, both.relation, weights, labelled, names), forward
+
+
+def _some(judged: Judged, mask: Tensor) -> Judged:
+    return Judged(*(column[mask] for column in judged))
+
+
+def _other_queries(
+    graph: KnowledgeGraph, valid: Tensor, count: int, seed: int
+) -> tuple[Tensor, int]:
+    """Some of the queries (head, relation) that `discover` asks, without those of `valid` [n, 2].
+
+    → (queries [m, 2] with m ≤ `count`, the number of such queries)
+    """
+    counts = AnswerCounts(graph.host or graph)
+    key = valid[:, 0] * graph.num_relations + valid[:, 1]
+    generator = torch.Generator().manual_seed(seed)
+    found, total = torch.zeros(0, 2, dtype=torch.long), 0
+    rank = torch.zeros(0)
+    for relation in range(graph.num_relations):
+        heads = counts.likely_answers(relation + graph.num_relations, LEAST_SHARE).cpu()
+        heads = heads[~torch.isin(heads * graph.num_relations + relation, key)]
+        total += len(heads)
+        # The queries of lowest random rank; no more than `count` are in memory besides.
+        drawn = torch.rand(len(heads), generator=generator)
+        rank, order = torch.cat([rank, drawn]).sort(stable=True)
+        queries = torch.stack([heads, torch.full_like(heads, relation)], dim=1)
+        found, rank = torch.cat([found, queries])[order[:count]], rank[:count]
+    return found, total
+
+
+def _fitted_present(
+    reasoner: Reasoner, data: Dataset, count: int, seed: int, several: Tensor, batch_size: int
+) -> tuple[float, float] | None:
+    """Slope and offset of the support for validation facts and as many wrong ones."""
+    graph = reasoner.graph
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(data.valid), generator=generator)
+    right = data.valid[order[: max(int(_PRESENT * count), 1)]]
+    known = KnownFacts(data.known, graph.num_entities, graph.num_relations)
+    wrong = _wrong_facts(right, data.train, graph.num_entities, known, generator)
+    if len(wrong) < _LEAST_TRUE:
+        return None
+    facts = torch.cat([right, wrong])
+    seen = KnownFacts(data.train, graph.num_entities, graph.num_relations).to(graph.device)
+    size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
+    queries, answers = both_directions(facts.to(graph.device), graph.num_relations)
+    both = Judged.joined(judge(reasoner, queries, answers, seen, size)).halves()
+    holds = torch.arange(len(facts)) < len(right)
+    return _fit_logistic(support(*both, facts[:, 1], several), holds)
+
+
+def _wrong_facts(
+    facts: Tensor, train: Tensor, num_entities: int, known: KnownFacts, generator: torch.Generator
+) -> Tensor:
+    """`facts` [n, 3] with another head or tail: a random entity, or one of a fact of the relation.
+
+    Those that are `known` facts are left out. → [m, 3], m ≤ n
+    """
+    wrong = facts.clone()
+    for row, (relation, draw) in enumerate(
+        zip(facts[:, 1].tolist(), torch.rand(len(facts), generator=generator), strict=True)
+    ):
+        column = 2 * int(draw * 4 >= 2)
+        ends = train[train[:, 1] == relation, column]
+        if draw * 4 % 2 < 1 or not len(ends):
+            ends = torch.arange(num_entities)
+        wrong[row, column] = ends[int(torch.randint(len(ends), (), generator=generator))]
+    is_new = ~known.holds(wrong[:, :2], wrong[:, 2:]).squeeze(1) & (wrong[:, 0] != wrong[:, 2])
+    return wrong[is_new]
+
+
+def _fitted_line(
+    features: Tensor,
+    holds: Tensor,
+    relations: Tensor,
+    weights: Tensor,
+    labelled: float,
+    names: Sequence[str],
+) -> FactCalibration | None:
+    """A logistic regression of `holds` bool [m] on `features` [m, k], with offsets of relations.
+
+    `weights` [m]: how many answers each stands for. `labelled`: the share of the facts to be found
+    that are in the validation split. The rest, as many as the test split has, count as false, and
+    nobody may look which ones they are; so each answer without a label is true with the probability
+    that follows from the fit (expectation and maximization). None if the scores mislead.
+    """
+    mean, scale = features.mean(0), features.std(0, correction=0).clamp(min=1e-9)
+    count, size = features.shape
+    own = torch.zeros(count, len(names), dtype=torch.float64)
+    own[torch.arange(count), relations] = 1
+    rows = torch.cat([(features - mean) / scale, torch.ones(count, 1).double(), own], dim=1)
+    prior = torch.full((rows.shape[1],), _RELATION_PRIOR, dtype=torch.float64)
+    prior[:size], prior[size] = _PRIOR, 1e-6
+    weights = weights / weights.mean()
+    line = torch.zeros(rows.shape[1], dtype=torch.float64)
+    labels = holds.double()
+    for _ in range(_EXPECTATIONS):
+        line = _newton(rows, labels, weights, prior, line)
+        chance = torch.sigmoid(rows @ line)
+        hidden = (1 - labelled) * chance / (1 - labelled * chance)
+        expected = holds.double() + (~holds).double() * hidden
+        if float((expected - labels).abs().max()) < _CONVERGED:
+            break
+        labels = expected
+    slopes = line[:size] / scale
+    if float(slopes[0]) <= 0:
+        return None
+    offset = float(line[size] - slopes @ mean)
+    offsets = {names[r]: float(line[size + 1 + r]) for r in relations.unique().tolist()}
+    return FactCalibration(tuple(slopes.tolist()), offset, offsets)
+
+
+def _newton(rows: Tensor, labels: Tensor, weights: Tensor, prior: Tensor, line: Tensor) -> Tensor:
+    """The line [k] of highest likelihood of `labels` [m] given `rows` [m, k], from a line."""
+
+    def loss(at: Tensor) -> float:
+        value = rows @ at
+        likelihood = weights * (torch.nn.functional.softplus(value) - labels * value)
+        return float(likelihood.sum() + 0.5 * (prior * at * at).sum())
+
+    lowest = loss(line)
+    for _ in range(_STEPS):
+        chance = torch.sigmoid(rows @ line)
+        gradient = rows.T @ (weights * (chance - labels)) + prior * line
+        curvature = (rows * (weights * chance * (1 - chance))[:, None]).T @ rows
+        step = torch.linalg.solve(curvature + torch.diag(prior + 1e-9), gradient)
+        while (found := loss(line - step)) > lowest and float(step.abs().max()) >= 1e-9:
+            step = step / 2
+        if found <= lowest:
+            line, lowest = line - step, found
+        if float(step.abs().max()) < 1e-6:
+            break
+    return line
 
 
 def calibrate_on_graphs(
@@ -134,7 +371,8 @@ def judge_answers(
     columns: list[tuple[Tensor, ...]] = []
     for number, part in enumerate(queries.split(batch_size)):
         batch, scores = reasoner.reason(part)
-        is_known = _marked(batch.find_pairs(*seen.answers(part)), batch.num_entities)
+        row_of_known, entities = seen.answers(part)
+        is_known = _marked(batch.find_pairs(row_of_known, entities), batch.num_entities)
         holds = _marked(batch.find_pairs(*true.answers(part)), batch.num_entities)
         for row in range(len(part)):
             mine = batch.entity_query == row
@@ -142,12 +380,19 @@ def judge_answers(
             found = own.log_softmax(0) if rivals == "all" else evidence(own, own_known)
             new = (~own_known).nonzero().squeeze(1)
             best = new[own[new].topk(min(_CANDIDATES, len(new))).indices]
-            relation = part[row, 1].expand(len(best))
+            entity, relation = (column.expand(len(best)) for column in part[row])
             query = torch.full_like(relation, number * batch_size + row)
-            columns.append((found[best].double(), holds[mine][best], relation, query))
+            mass = own[new].double().logsumexp(0).expand(len(best))
+            others = (row_of_known == row).sum().double().expand(len(best))
+            columns.append(
+                (
+                    *(found[best].double(), holds[mine][best], relation, query),
+                    *(entity, batch.entities[mine][best], mass, others),
+                )
+            )
     if not columns:
-        none = torch.zeros(0)
-        return JudgedAnswers(none.double(), none.bool(), none.long(), none.long())
+        none, ids = torch.zeros(0).double(), torch.zeros(0).long()
+        return JudgedAnswers(none, none.bool(), ids, ids, ids, ids, none, none)
     return JudgedAnswers(*(torch.cat(column).cpu() for column in zip(*columns, strict=True)))
 
 
@@ -170,17 +415,51 @@ def calibration_error(probabilities: Tensor, holds: Tensor) -> float:
     return distance / max(len(probabilities), 1)
 
 
-def _fitted(judged: JudgedAnswers) -> tuple[float, float, dict[int, float]]:
-    """Slope, offset, and the offset of each relation."""
-    slope, offset = _fit_logistic(judged.evidence, judged.holds)
-    base = slope * judged.evidence + offset
+def labelled_shares(data: Dataset) -> Tensor:
+    """The share of missing answers of validation queries that are in the validation split, [2R].
+
+    A query is asked because it has one answer there. Of its other missing answers, some are in the
+    test split, in proportion to the size of the splits; nobody looks which. So if the queries of a
+    relation have `n` validation answers besides the first one on average, and `c` is the share of
+    the validation split among the facts of both, then `1 + n / c` answers are missing on average.
+    """
+    relations = data.graph.num_relations
+    queries, _ = both_directions(data.valid.cpu(), relations)
+    distinct, answers = queries.unique(dim=0, return_counts=True)
+    others = torch.zeros(2 * relations, dtype=torch.float64)
+    others.index_add_(0, distinct[:, 1], (answers - 1).double())
+    asked = torch.bincount(distinct[:, 1], minlength=2 * relations)
+    mean = float(others.sum()) / max(len(distinct), 1)
+    besides = (others + mean) / (asked + 1)  # that of a rare relation is near the mean
+    share = len(data.valid) / max(len(data.valid) + len(data.test), 1)
+    return (1 + besides) / (1 + besides / max(share, 1e-9))
+
+
+def _fitted(
+    judged: JudgedAnswers, labelled: Tensor | None = None
+) -> tuple[float, float, dict[int, float]]:
+    """Slope, offset, and the offset of each relation.
+
+    `labelled` [2R]: see `labelled_shares`; an answer without a label is true with the probability
+    that follows from the fit (expectation and maximization). Default: all are labelled.
+    """
     relations, place = judged.relation.unique(return_inverse=True)
-    own = torch.zeros(len(relations), dtype=torch.float64)
-    for _ in range(_RELATION_STEPS):  # Newton's method for each relation
+    labels = judged.holds.double()
+    shares = torch.ones_like(labels) if labelled is None else labelled[judged.relation]
+    for _ in range(_EXPECTATIONS):
+        slope, offset = _fit_logistic(judged.evidence, labels)
+        base = slope * judged.evidence + offset
+        own = torch.zeros(len(relations), dtype=torch.float64)
+        for _ in range(_RELATION_STEPS):  # Newton's method for each relation
+            p = torch.sigmoid(base + own[place])
+            gradient = torch.zeros_like(own).index_add(0, place, p - labels)
+            curvature = torch.zeros_like(own).index_add(0, place, p * (1 - p))
+            own = own - (gradient + _RELATION_PRIOR * own) / (curvature + _RELATION_PRIOR)
         p = torch.sigmoid(base + own[place])
-        gradient = torch.zeros_like(own).index_add(0, place, p - judged.holds.double())
-        curvature = torch.zeros_like(own).index_add(0, place, p * (1 - p))
-        own = own - (gradient + _RELATION_PRIOR * own) / (curvature + _RELATION_PRIOR)
+        expected = ((1 - shares) * p / (1 - shares * p)).where(~judged.holds, 1.0)
+        if not len(labels) or float((expected - labels).abs().max()) < _CONVERGED:
+            break
+        labels = expected
     return slope, offset, dict(zip(relations.tolist(), own.tolist(), strict=True))
 
 

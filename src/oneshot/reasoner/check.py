@@ -8,12 +8,22 @@ import torch
 from torch import Tensor
 
 from oneshot.data.dataset import both_directions
-from oneshot.graph.graph import INVERSE_MARK
+from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
+from oneshot.reasoner.answers import MOST_EVIDENCE
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.explanation import Explanation, explain
-from oneshot.reasoner.judgement import ScoredFact, judge, probability_of
+from oneshot.reasoner.judgement import (
+    Judged,
+    ScoredFact,
+    judge,
+    missing_logits,
+    present_logits,
+    probability_of,
+    several_answers,
+)
 from oneshot.reasoner.reasoner import Reasoner
+from oneshot.subgraph import SubgraphBatch
 
 
 @dataclass(frozen=True, eq=False)  # as explanations
@@ -21,13 +31,23 @@ class CheckedFact:
     """A fact with its judgement and its explanation, neither of which has seen the fact itself.
 
     `known`: whether the graph contains the fact. `others`: other tails of the same head and
-    relation in the graph, at most as many as requested.
+    relation in the graph, at most as many as requested. `is_candidate`: False for a fact of an
+    entity with itself that no other fact relates to itself. Such a fact has the least score and the
+    last rank: the entity would be no answer either (`Reasoner.predict`).
     """
 
     fact: ScoredFact
     known: bool
     others: tuple[str, ...]
+    is_candidate: bool
     explanation: Explanation
+
+    @property
+    def message(self) -> str:
+        """A message if there are no paths, or if they do not count; otherwise empty."""
+        if self.is_candidate:
+            return self.explanation.message
+        return f"no other fact relates {self.fact.head!r} to itself, so it is no candidate"
 
     @property
     def evidence(self) -> list[tuple[str, str, str]]:
@@ -43,6 +63,29 @@ class CheckedFact:
         return list(found)
 
 
+@dataclass(frozen=True, eq=False)
+class JudgedFact:
+    """A fact with its judgement, and what its explanation is computed from.
+
+    `known`, `others`, `is_candidate`: as in `CheckedFact`. `batch`: the subgraph of
+    `(head, relation, ?)` without the fact, but with the tail, whose id is `tail`. `reasoner`:
+    explains it; its predictor has not seen the fact either. `known_tails` int64 [m]: the other
+    tails in the graph.
+    """
+
+    fact: ScoredFact
+    known: bool
+    others: tuple[str, ...]
+    is_candidate: bool
+    reasoner: Reasoner
+    batch: SubgraphBatch
+    tail: int
+    known_tails: Tensor
+
+    def explained(self, explanation: Explanation) -> CheckedFact:
+        return CheckedFact(self.fact, self.known, self.others, self.is_candidate, explanation)
+
+
 def check_fact(
     reasoner: Reasoner,
     head: str | int,
@@ -53,10 +96,35 @@ def check_fact(
     others: int = 10,
     proceed: Callable[[], None] = lambda: None,
 ) -> CheckedFact:
-    """Judge the fact `(head, relation, tail)` in both directions, as `Reasoner.audit` does.
+    """Judge the fact `(head, relation, tail)` and explain the judgement; see `judge_fact`.
 
-    A fact of the graph is hidden first. `paths`: of the explanation. `proceed`: called between the
-    steps; what it raises ends the work.
+    `paths`: of the explanation. `proceed`: called between the steps; what it raises ends the work.
+    """
+    judged = judge_fact(reasoner, head, relation, tail, others=others, proceed=proceed)
+    (explanation,) = explain(
+        judged.reasoner,
+        judged.batch,
+        [judged.tail],
+        paths,
+        known=judged.known_tails,
+        proceed=proceed,
+    )
+    return judged.explained(explanation)
+
+
+def judge_fact(
+    reasoner: Reasoner,
+    head: str | int,
+    relation: str | int,
+    tail: str | int,
+    *,
+    others: int = 10,
+    proceed: Callable[[], None] = lambda: None,
+) -> JudgedFact:
+    """Judge the fact `(head, relation, tail)` in both directions.
+
+    A fact of the graph is hidden first, and judged by the support of the others; another one as
+    `Reasoner.discover` does. `proceed`: as in `check_fact`.
     """
     first, last = reasoner.entity_id(head), reasoner.entity_id(tail)
     label = reasoner.relation_id(relation)
@@ -76,14 +144,27 @@ def check_fact(
     )
     queries, answers = both_directions(fact, graph.num_relations)
     size = BatchSize(None, reasoner.predictor.config, reasoner.device)
-    judged = list(judge(blind, queries, answers, known, size))
-    logit = float(torch.cat([part.logit for part in judged]).double().mean())
-    rank = float(torch.cat([part.rank for part in judged]).mean())
+    judged = Judged.joined(judge(blind, queries, answers, known, size))
+    relations = torch.tensor([label])
+    if is_known:
+        facts = (graph.host or graph).facts
+        several = several_answers(facts[facts[:, 1] == label].long(), graph.num_relations)
+        logit = float(present_logits(blind, *judged.halves(), relations, several))
+    else:
+        logit = float(missing_logits(blind, *judged.halves(), relations))
+    rank = float(judged.rank.mean())
+    is_candidate = first != last or _relates_to_itself(blind.graph, first)
+    if not is_candidate:
+        logit, rank = -MOST_EVIDENCE, float(graph.num_entities)
     proceed()
     batch = blind.sampler.sample(blind.graph, queries[:1], answers[:1, None])
-    (explanation,) = explain(blind, batch, [last], paths, proceed=proceed)
+    other_tails = tails[tails != last]
+    # Not the blind one, whose graph would stay in memory.
+    explaining = reasoner.snapshot()
+    if is_known:
+        explaining.predictor = blind.predictor
     names = graph.entities
-    return CheckedFact(
+    return JudgedFact(
         ScoredFact(
             names[first],
             graph.relations[label],
@@ -93,9 +174,19 @@ def check_fact(
             rank,
         ),
         is_known,
-        tuple(names[other] for other in tails[tails != last].tolist()[:others]),
-        explanation,
+        tuple(names[other] for other in other_tails.tolist()[:others]),
+        is_candidate,
+        explaining,
+        batch,
+        last,
+        other_tails,
     )
+
+
+def _relates_to_itself(graph: KnowledgeGraph, entity: int) -> bool:
+    """Whether any fact of the graph leads from an entity to itself."""
+    source, _ = graph.edges_into(entity)
+    return bool((source == entity).any())
 
 
 def _without(reasoner: Reasoner, fact: Tensor) -> Reasoner:

@@ -299,6 +299,22 @@ class WholeSubgraph(Cone):
         return found
 
 
+class EnsembleCone(Cone):
+    """The means of the results over the members of an ensemble."""
+
+    def __init__(self, predictor: Predictor, batch: SubgraphBatch, target: int) -> None:
+        self.predictor, self.batch, self.target = predictor, batch, target
+        self.members = [Cone(member, batch, target) for member in predictor.parts()]
+
+    def shares(self, points: int, proceed: Callable[[], None] = lambda: None) -> Tensor:
+        found = [member.shares(points, proceed) for member in self.members]
+        return torch.stack(found).mean(0)
+
+    def scores_without(self, removed: Sequence[Tensor], degrees: Sequence[Tensor]) -> list[float]:
+        found = [member.scores_without(removed, degrees) for member in self.members]
+        return [sum(scores) / len(scores) for scores in zip(*found, strict=True)]
+
+
 def edge_gradients(
     predictor: Predictor, batch: SubgraphBatch, target: int, scale: float = 1.0
 ) -> Tensor:
@@ -317,6 +333,8 @@ def edge_gradients(
 
 def cone_of(predictor: Predictor, batch: SubgraphBatch, target: int) -> Cone:
     """What computes the score of the entity in row `target` of the single query of a batch."""
-    config = predictor.config
-    has_cone = config.network == "oneshot" and config.members == 1
-    return (Cone if has_cone else WholeSubgraph)(predictor, batch, target)
+    if predictor.config.network != "oneshot":
+        return WholeSubgraph(predictor, batch, target)
+    if predictor.config.members > 1:
+        return EnsembleCone(predictor, batch, target)
+    return Cone(predictor, batch, target)

@@ -3,7 +3,7 @@
 Scoring all triples is impossible: a graph with 10,000 entities and 100 relations has 10^10 of them.
 Instead, each relation is asked about the entities that can be its heads: those that are, and those
 that occur with the same other relations. Of the answers that are not facts of the graph, the best
-are asked in the other direction as well, and the two judgements are averaged.
+are asked in the other direction as well, and the two judgements are combined.
 """
 
 import heapq
@@ -18,15 +18,25 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.batch_size import BatchSize
-from oneshot.reasoner.judgement import ScoredFact, judge, logits_of, probability_of
+from oneshot.reasoner.judgement import (
+    Judged,
+    ScoredFact,
+    judge,
+    logits_of,
+    missing_logits,
+    probability_of,
+    query_features,
+    query_logsumexp,
+    several_answers,
+)
 from oneshot.samplers._answer_counts import AnswerCounts
 
 if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
 
-# An entity can be a head if, for a relation that it occurs with, at least this share of the
-# entities that occur with it are heads.
-_LEAST_SHARE = 0.5
+LEAST_SHARE = 0.5
+"""An entity can be a head if, for a relation that it occurs with, at least this share of the
+entities that occur with it are heads."""
 # Facts that are asked in the other direction, as a multiple of those that are returned.
 _CHECKED = 4
 # Answers per query that are considered.
@@ -60,6 +70,7 @@ class Search:
         reasoner: "Reasoner",
         relations: Sequence[str | int] | None,
         entities: Sequence[str | int] | None,
+        types: Sequence[str | tuple[str | int, str | int]],
         top: int,
         min_probability: float,
     ) -> Self:
@@ -70,6 +81,9 @@ class Search:
             # A fact of an inverse relation is one of the relation itself.
             labels = [reasoner.relation_id(relation) % count for relation in relations]
         heads = None if entities is None else [reasoner.entity_id(entity) for entity in entities]
+        if types:
+            having = reasoner.entities_of_types(types).tolist()
+            heads = having if heads is None else sorted(set(heads) & set(having))
         return cls(labels, heads, top, min_probability)
 
 
@@ -81,13 +95,14 @@ class Discovery:
     """The progress of a discovery, from which it can resume.
 
     `asked`: number of queries done in the first direction, in the order of relations and heads.
-    `best`: the facts of highest score so far, a heap of (score, fact). `judged`: the logits of
-    these facts in both directions, as far as they are known, in the order of `facts`.
+    `best`: the facts of highest score so far, a heap of (score, fact). `judged`: the judgements of
+    these facts in both directions, as far as they are known, in the order of `facts`; each a row
+    with the columns of `Judged`.
     """
 
     asked: int = 0
     best: list[tuple[float, Fact]] = field(default_factory=list)
-    judged: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    judged: tuple[list[list[float]], list[list[float]]] = field(default_factory=lambda: ([], []))
 
     @property
     def queries(self) -> int:
@@ -133,6 +148,7 @@ def discover(
         )
     near = graph.host or graph
     known = KnownFacts(near.facts, graph.num_entities, graph.num_relations).to(reasoner.device)
+    several = several_answers(near.facts.long(), graph.num_relations)
     size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
     state = Discovery() if begun is None else begun
 
@@ -150,17 +166,18 @@ def discover(
         if not len(rest):
             continue
         is_symmetric = _share_reversed(graph, relation) >= _SYMMETRIC
+        pairs = _pairs(graph, relation) if is_symmetric else set()
         may_loop = _share_loops(graph, relation) > 0
-        for count, answers in _answers(reasoner, relation, rest, known, size):
+        for count, answers in _answers(reasoner, relation, rest, known, several, size):
             for head, tail, logit in answers:
                 if head == tail and not may_loop:
                     continue
-                if is_symmetric and head > tail:
+                if is_symmetric and head > tail and (tail, head) not in pairs:
                     head, tail = tail, head  # the same fact, asked from its other end
                 state.add(logit, (head, relation, tail), _CHECKED * search.top)
             state.asked += count
             advance(count)
-    return _checked(reasoner, search, state, known, size, advance)
+    return _checked(reasoner, search, state, known, several, size, advance)
 
 
 def _candidates(graph: KnowledgeGraph, search: Search) -> Iterator[tuple[int, Tensor]]:
@@ -169,7 +186,7 @@ def _candidates(graph: KnowledgeGraph, search: Search) -> Iterator[tuple[int, Te
     every = range(graph.num_relations) if search.relations is None else search.relations
     for relation in dict.fromkeys(every):
         # The heads of a relation are the answers of its inverse.
-        heads = counts.likely_answers(relation + graph.num_relations, _LEAST_SHARE)
+        heads = counts.likely_answers(relation + graph.num_relations, LEAST_SHARE)
         if search.entities is not None:
             wanted = torch.tensor(sorted(set(search.entities)), device=heads.device)
             heads = heads[torch.isin(heads, wanted)]
@@ -182,6 +199,7 @@ def _answers(
     relation: int,
     heads: Tensor,
     known: KnownFacts,
+    several: Tensor,
     size: BatchSize,
 ) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
     """New answers of `(head, relation, ?)` for all heads [k], batch by batch.
@@ -202,20 +220,47 @@ def _answers(
         at = batch.find_pairs(row, entity)
         new = scores.clone()
         new[at[at >= 0]] = -torch.inf
-        answers = []
-        for number, head in enumerate(some.tolist()):
+        mass = query_logsumexp(new, batch.entity_query, len(some))
+        others = torch.bincount(row, minlength=len(some))
+        asked, tails, evidence = [], [], []
+        for number in range(len(some)):
             mine = batch.entity_query == number
             own, entities = new[mine], batch.entities[mine]
             found = own.topk(min(_ANSWERS, int(own.isfinite().sum())))
-            evidence = found.values - own.logsumexp(0)
-            logits = logits_of(reasoner, evidence, queries[number, 1].expand(len(evidence)))
-            tails = entities[found.indices].tolist()
-            answers += [
-                (head, tail, logit) for tail, logit in zip(tails, logits.tolist(), strict=True)
-            ]
+            asked.append(torch.full_like(found.indices, number))
+            tails.append(entities[found.indices])
+            evidence.append(found.values - mass[number])
+        places = torch.cat(asked)
+        columns = (torch.cat(evidence), mass[places], others[places])
+        logits = _forward_logits(reasoner, relation, *columns, several)
+        ends = zip(some[places].tolist(), torch.cat(tails).tolist(), strict=True)
+        answers = [
+            (head, tail, logit) for (head, tail), logit in zip(ends, logits.tolist(), strict=True)
+        ]
         size.learn(batch)
         done += len(some)
         yield len(some), answers
+
+
+def _forward_logits(
+    reasoner: "Reasoner",
+    relation: int,
+    evidence: Tensor,
+    mass: Tensor,
+    others: Tensor,
+    several: Tensor,
+) -> Tensor:
+    """The logits of answers [n] that are judged in one direction, [n]."""
+    relations = torch.full_like(others, relation)
+    logits = logits_of(reasoner, evidence, relations)
+    calibration = reasoner.calibration
+    if calibration is None or calibration.missing_forward is None:
+        return logits
+    columns = (logits, evidence, mass, others, torch.zeros_like(mass))
+    judged = Judged(*(column.double().cpu() for column in columns))
+    features = query_features(judged, relations.cpu(), several)
+    name = reasoner.graph.relation_name(relation)
+    return calibration.missing_forward.logits(features, [name] * len(features))
 
 
 def _checked(
@@ -223,6 +268,7 @@ def _checked(
     search: Search,
     state: Discovery,
     known: KnownFacts,
+    several: Tensor,
     size: BatchSize,
     advance: Callable[[int], None],
 ) -> list[ScoredFact]:
@@ -232,19 +278,20 @@ def _checked(
         return []
     table = torch.tensor(facts, device=reasoner.device)
     backward = torch.stack([table[:, 2], table[:, 1] + graph.num_relations], dim=1)
-    for logits, queries, answers in (
+    for rows, queries, answers in (
         (state.judged[0], table[:, :2], table[:, 2]),
         (state.judged[1], backward, table[:, 0]),
     ):
-        done = len(logits)
+        done = len(rows)
         for judged in judge(reasoner, queries[done:], answers[done:], known, size):
-            logits += judged.logit.tolist()
+            rows += torch.stack(judged, dim=1).tolist()
             advance(len(judged.logit))
-    mean = torch.tensor(state.judged, dtype=torch.float64).mean(0)
+    ahead, back = (Judged(*torch.tensor(rows, dtype=torch.float64).T) for rows in state.judged)
+    logits = missing_logits(reasoner, ahead, back, table[:, 1].cpu(), several)
     found = []
-    for place in mean.argsort(descending=True, stable=True).tolist():
+    for place in logits.argsort(descending=True, stable=True).tolist():
         head, relation, tail = facts[place]
-        logit = float(mean[place])
+        logit = float(logits[place])
         probability = probability_of(reasoner, logit)
         if probability is not None and probability < search.min_probability:
             continue
@@ -268,6 +315,12 @@ def _share_loops(graph: KnowledgeGraph, relation: int) -> float:
     """Share of the facts of a relation that lead from an entity to itself."""
     head, tail = _ends(graph, relation)
     return float((head == tail).double().mean()) if len(head) else 0.0
+
+
+def _pairs(graph: KnowledgeGraph, relation: int) -> set[tuple[int, int]]:
+    """Head and tail of each fact of a relation."""
+    head, tail = _ends(graph, relation)
+    return set(zip(head.tolist(), tail.tolist(), strict=True))
 
 
 def _ends(graph: KnowledgeGraph, relation: int) -> tuple[Tensor, Tensor]:

@@ -183,14 +183,16 @@ def explain(
     """Explanations of several answers to one query; see `Reasoner.explain`.
 
     `batch`: the subgraph of the query; `answers`: ids of entities in it. `known`: the answers that
-    the graph contains, int64 [m]; if given, the adjacency of the graph is not read, which another
-    thread may be changing. `proceed`: called between the steps; what it raises ends the work.
+    the graph contains, int64 [m]; if given, nothing but names is read from the graph, which another
+    thread may be changing, and the predictor must have its relations (`Reasoner.relate`).
+    `proceed`: called between the steps; what it raises ends the work.
     """
     if paths < 1 or beam < 1:
         raise InputError(f"paths and beam must be at least 1, not {paths} and {beam}")
     was_training = reasoner.predictor.training
     reasoner.predictor.eval()
-    reasoner.relate()
+    if known is None:
+        reasoner.relate()
     try:
         explainer = _Explainer(reasoner, batch, known, proceed)
         return [explainer.explained(answer, paths, beam) for answer in answers]

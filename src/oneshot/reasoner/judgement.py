@@ -1,15 +1,16 @@
 """Judgement: how likely given facts hold, by the scores of their queries in both directions."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.ranking import check_finite, filtered_ranks
+from oneshot.reasoner.answers import MOST_EVIDENCE, Calibration
 from oneshot.reasoner.batch_size import BatchSize
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # A relation is functional if it has one answer for this share of at least so many queries.
 _FUNCTIONAL_SHARE, _LEAST_QUERIES = 0.95, 10
+NUM_FEATURES = 4
+"""Number of features of a fact; see `fact_features`."""
+# Weight of the direction in which a fact looks less likely.
+_WEAKER = 0.75
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,32 @@ class ScoredFact:
         return dict(vars(self))
 
 
-@dataclass(frozen=True)
-class Judged:
-    """The judgement of the answers of n queries: `logit` float [n], `rank` float64 [n]."""
+class Judged(NamedTuple):
+    """The judgement of the answers of n queries, on the CPU; each column is float64 [n].
+
+    `logit`: of the probability, if the query has an answer that is missing from the graph; the
+    evidence if the reasoner is not calibrated. `evidence`: the score of the answer compared with
+    those of the entities that are not known answers. `mass`: the logarithm of the sum of `exp` of
+    the latter scores, which is low if the predictor finds no answer. `known`: number of other known
+    answers of the query. `rank`: filtered.
+    """
 
     logit: Tensor
+    evidence: Tensor
+    mass: Tensor
+    known: Tensor
     rank: Tensor
+
+    @classmethod
+    def joined(cls, parts: Iterable["Judged"]) -> "Judged":
+        """One judgement of all queries of several ones."""
+        columns = list(zip(*parts, strict=True))
+        return cls(*map(torch.cat, columns)) if columns else cls(*[torch.zeros(0).double()] * 5)
+
+    def halves(self) -> tuple["Judged", "Judged"]:
+        """The judgements of the first and the second half of the queries."""
+        size = len(self.logit) // 2
+        return Judged(*(c[:size] for c in self)), Judged(*(c[size:] for c in self))
 
 
 def judge(
@@ -79,11 +104,129 @@ def judge(
         if reasoner.calibration is None or reasoner.calibration.rivals == "unknown":
             rivals[at[at >= 0]] = -torch.inf
             rivals[place] = scores[place]
-        evidence = scores[place] - _query_logsumexp(rivals, batch.entity_query, len(asked))
+        mass = query_logsumexp(rivals, batch.entity_query, len(asked))
+        evidence = (scores[place] - mass).clamp(-MOST_EVIDENCE, MOST_EVIDENCE)
         ranks = filtered_ranks(batch, scores, wanted, known, reasoner.graph.num_entities)
-        yield Judged(logits_of(reasoner, evidence, asked[:, 1]).cpu(), ranks.realistic.cpu())
+        others = torch.bincount(row[entity != wanted[row]], minlength=len(asked))
+        logits = logits_of(reasoner, evidence, asked[:, 1])
+        columns = (logits, evidence, mass, others, ranks.realistic)
+        yield Judged(*(column.double().cpu() for column in columns))
         size.learn(batch)
         done += len(asked)
+
+
+def fact_features(forward: Judged, backward: Judged, relations: Tensor, several: Tensor) -> Tensor:
+    """Features of facts that were judged in both directions, float64 [n, 4].
+
+    Mean evidence; mean mass; how unusual it is that the queries have further answers (see
+    `rarity`); mean logarithm of the number of known answers. `relations` int64 [n];
+    `several` [2R]: see `several_answers`.
+    """
+    return torch.stack(
+        [
+            (forward.evidence + backward.evidence) / 2,
+            (forward.mass + backward.mass) / 2,
+            rarity(forward, relations, several)
+            + rarity(backward, relations + len(several) // 2, several),
+            (forward.known.log1p() + backward.known.log1p()) / 2,
+        ],
+        dim=1,
+    )
+
+
+def query_features(judged: Judged, relations: Tensor, several: Tensor) -> Tensor:
+    """As `fact_features`, of answers that were judged in one direction, float64 [n, 4]."""
+    columns = (judged.evidence, judged.mass, rarity(judged, relations, several))
+    return torch.stack([*columns, judged.known.log1p()], dim=1)
+
+
+def rarity(judged: Judged, relations: Tensor, several: Tensor) -> Tensor:
+    """The logarithm of the share of queries with several answers, 0 for the only answer, [n].
+
+    A second answer speaks against both if the relation has almost always only one.
+    """
+    return several[relations % len(several)].log().where(judged.known > 0, 0.0)
+
+
+def support(forward: Judged, backward: Judged, relations: Tensor, several: Tensor) -> Tensor:
+    """How well the rest of a graph supports facts that were hidden, float64 [n].
+
+    A wrong fact may look likely from one end, if it has the type of an answer there. So the weaker
+    direction counts three times as much.
+    """
+    evidence = torch.stack([forward.evidence, backward.evidence])
+    mixed = _WEAKER * evidence.amin(0) + (1 - _WEAKER) * evidence.amax(0)
+    back = relations + len(several) // 2
+    return mixed + rarity(forward, relations, several) + rarity(backward, back, several)
+
+
+def missing_logits(
+    reasoner: "Reasoner",
+    forward: Judged,
+    backward: Judged,
+    relations: Tensor,
+    several: Tensor | None = None,
+) -> Tensor:
+    """The logits of facts of `relations` [n] that the graph lacks, judged both ways, float64 [n].
+
+    The mean evidence if the reasoner is not calibrated. `several`: of the graph; default that of
+    the calibration.
+    """
+    calibration = reasoner.calibration
+    line = None if calibration is None else calibration.missing
+    if calibration is None or line is None:
+        return (forward.logit + backward.logit) / 2
+    if several is None:
+        several = _several_of(reasoner, calibration)
+    names = [reasoner.graph.relations[relation] for relation in relations.tolist()]
+    return line.logits(fact_features(forward, backward, relations, several), names)
+
+
+def present_logits(
+    reasoner: "Reasoner",
+    forward: Judged,
+    backward: Judged,
+    relations: Tensor,
+    several: Tensor | None = None,
+) -> Tensor:
+    """As `missing_logits`, for facts of the graph that were hidden; the support if not calibrated.
+
+    With a calibration of an earlier version, the mean of the two logits.
+    """
+    calibration = reasoner.calibration
+    if calibration is not None and calibration.present is None:
+        return (forward.logit + backward.logit) / 2
+    if several is None:
+        several = _several_of(reasoner, calibration)
+    found = support(forward, backward, relations, several)
+    if calibration is None or calibration.present is None:
+        return found
+    slope, offset = calibration.present
+    return slope * found + offset
+
+
+def several_answers(facts: Tensor, num_relations: int) -> Tensor:
+    """The share of queries of each relation, inverse ones after them, with several answers, [2R].
+
+    `facts` [n, 3]. Half a query is added to both groups, so that no share is 0.
+    """
+    shares = []
+    for column in (0, 2):
+        distinct, count = (facts[:, column] * num_relations + facts[:, 1]).unique(
+            return_counts=True
+        )
+        relation = distinct % num_relations
+        every = torch.bincount(relation, minlength=num_relations)
+        many = torch.bincount(relation[count > 1], minlength=num_relations)
+        shares.append((many + 0.5) / (every + 1))
+    return torch.cat(shares).double().cpu()
+
+
+def _several_of(reasoner: "Reasoner", calibration: Calibration | None) -> Tensor:
+    """The shares of `several_answers`, as the calibration has them; 1 if they are unknown."""
+    graph, found = reasoner.graph, calibration.several if calibration is not None else {}
+    names = map(graph.relation_name, range(2 * graph.num_relations))
+    return torch.tensor([found.get(name, 1.0) for name in names], dtype=torch.float64)
 
 
 def probability_of(reasoner: "Reasoner", logit: float) -> float | None:
@@ -121,7 +264,7 @@ def logits_of(reasoner: "Reasoner", evidence: Tensor, relations: Tensor) -> Tens
     return calibration.slope * evidence + torch.tensor(own, device=evidence.device)
 
 
-def _query_logsumexp(scores: Tensor, query: Tensor, count: int) -> Tensor:
+def query_logsumexp(scores: Tensor, query: Tensor, count: int) -> Tensor:
     """`log Σ exp` of the scores [N] of each query [N], [count]."""
     highest = scores.new_full((count,), -torch.inf).scatter_reduce(0, query, scores, "amax")
     total = torch.zeros_like(highest).scatter_add(0, query, (scores - highest[query]).exp())

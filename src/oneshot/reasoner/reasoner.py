@@ -1,5 +1,6 @@
 """Reasoner: graph, sampler and predictor together; the object that users save, load and query."""
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -87,6 +88,14 @@ class Reasoner:
         """Give the predictor the relations of the graph, which may have changed."""
         if self.predictor.is_relative:
             self.predictor.relate(self.graph.relation_graph)
+
+    def snapshot(self) -> "Reasoner":
+        """The same reasoner, for another thread: it keeps this graph and its relations."""
+        found = copy.copy(self)
+        if self.predictor.is_relative:
+            self.relate()
+            found.predictor = copy.copy(self.predictor)
+        return found
 
     def reason(
         self, queries: Tensor, include: Tensor | None = None
@@ -231,6 +240,9 @@ class Reasoner:
     ) -> "list[RelationAnswer]":
         """The relations that may hold between two entities, in both directions, most likely first.
 
+        Those of facts of the graph come before the others. In a graph with many relations, only
+        those are listed that join entities with facts of the same relations.
+
         `top`: number of relations; default all.
         """
         from oneshot.reasoner.relations import relations_between
@@ -242,6 +254,7 @@ class Reasoner:
         *,
         relations: Sequence[str | int] | None = None,
         entities: Sequence[str | int] | None = None,
+        types: Sequence[str | tuple[str | int, str | int]] = (),
         top: int = 100,
         min_probability: float = 0.0,
         batch_size: int | None = None,
@@ -249,13 +262,14 @@ class Reasoner:
     ) -> "list[ScoredFact]":
         """The most likely facts that the graph lacks, best first; at most `top`.
 
-        `relations`, `entities`: only facts of these relations, or with these heads.
+        `relations`, `entities`: only facts of these relations, or with these heads. `types`: only
+        facts whose head has these facts, as in `AnswerOptions`.
         `min_probability`: of a fact, judged in both directions. `progress` is called with the
         number of queries done.
         """
         from oneshot.reasoner.discovery import Search, discover
 
-        search = Search.named(self, relations, entities, top, min_probability)
+        search = Search.named(self, relations, entities, types, top, min_probability)
         return discover(self, search, batch_size, progress)
 
     def audit(
@@ -272,16 +286,10 @@ class Reasoner:
         `relations`: only facts of these. `limit`: number of facts to judge, sampled with `seed`.
         `progress` is called with the number of queries done, two per fact.
         """
-        from oneshot.reasoner.audit import audit
+        from oneshot.reasoner.audit import AuditOptions, audit
 
-        return audit(
-            self,
-            relations=relations,
-            limit=limit,
-            seed=seed,
-            batch_size=batch_size,
-            progress=progress,
-        )
+        options = AuditOptions.named(self, relations, limit, seed)
+        return audit(self, options, batch_size, progress)
 
     def save(self, path: str | Path) -> None:
         """Save as a run directory, for `Reasoner.load` and the command line."""

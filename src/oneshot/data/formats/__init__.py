@@ -4,7 +4,7 @@ A new format is one file in this folder and its line in `FORMATS`. The functions
 format by the suffix of a file, which may be followed by `.gz` for reading.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from oneshot.data.formats.base import (
@@ -45,6 +45,7 @@ __all__ = [
     "read_rows",
     "stream_facts",
     "write_facts",
+    "write_scored_facts",
 ]
 
 FORMATS: dict[str, Format] = {
@@ -131,6 +132,22 @@ def write_facts(path: Path, rows: Rows, more: Sequence[str] = ()) -> int:
     with replacing(path) as temporary:
         write(temporary, counted(), (*FACT_COLUMNS, *more))
     return count
+
+
+def write_scored_facts(path: Path, rows: Rows, more: Mapping[str, type]) -> None:
+    """Write facts with further columns `more` of these types; RDF has only the facts.
+
+    Each row: head, relation, tail, and a value (None: empty) for each further column.
+    """
+    check_facts_place(path)
+    found = FORMATS[path.suffix.lower()]
+    columns = {**dict.fromkeys(FACT_COLUMNS, str), **more}
+    with replacing(path) as temporary:
+        if found.write_rows is not None:
+            found.write_rows(temporary, rows, columns)
+        else:
+            assert found.write is not None
+            found.write(temporary, rows, list(columns))
 
 
 def check_facts_place(path: Path) -> None:

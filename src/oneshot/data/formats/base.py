@@ -100,9 +100,12 @@ def as_weights(column: Any, place: Place) -> NDArray[np.float32]:
         numbers = []
         for row, text in enumerate(column.to_pylist()):
             try:
-                numbers.append(float(text))
+                number = float(text)
             except ValueError:
                 raise wrong_weight(text, place(row)) from None
+            if "_" in text:  # a number for Python alone
+                raise wrong_weight(text, place(row))
+            numbers.append(number)
         return checked_weights(np.array(numbers, np.float64), place)
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
         if not pa.types.is_decimal(column.type):

@@ -1,12 +1,18 @@
 """RDF: facts between resources from N-Triples and Turtle files (extra `rdf`)."""
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
-from oneshot.data.formats.base import Format, RawFacts
+from oneshot.data.formats.base import Format, RawFacts, Rows
 from oneshot.errors import InputError, require
+
+OWN = "urn:oneshot:"
+"""The prefix of the IRIs of names that are no IRIs."""
+_IRI = re.compile(r"(?:https?|urn|ftp|mailto):[^\s<>\"{}|^`\\\x00-\x20]+")
 
 
 def read_rdf(data: bytes, path: Path, syntax: str) -> RawFacts:
@@ -24,7 +30,8 @@ def read_rdf(data: bytes, path: Path, syntax: str) -> RawFacts:
 
     def name_of(term: Any) -> str:
         if isinstance(term, oxigraph.NamedNode):
-            return str(term.value)
+            found = str(term.value)
+            return unquote(found[len(OWN) :]) if found.startswith(OWN) else found
         label = str(term).removeprefix("_:")
         if not re.fullmatch("[0-9a-f]{20,32}", label) or label.encode() in labels:
             return str(term)
@@ -51,5 +58,20 @@ def read_rdf(data: bytes, path: Path, syntax: str) -> RawFacts:
     )
 
 
-N_TRIPLES = Format(read=partial(read_rdf, syntax="N_TRIPLES"))
-TURTLE = Format(read=partial(read_rdf, syntax="TURTLE"))
+def write_rdf(path: Path, rows: Rows, columns: Sequence[str]) -> None:
+    """Write facts as N-Triples, which are Turtle as well; further columns are left out.
+
+    A name that is no IRI is written as one, with the prefix `OWN`, which `read_rdf` removes.
+    """
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for head, relation, tail, *_ in rows:
+            file.write(" ".join(f"<{_iri(name)}>" for name in (head, relation, tail)) + " .\n")
+
+
+def _iri(name: str) -> str:
+    is_iri = _IRI.fullmatch(name) and not name.startswith(OWN)
+    return name if is_iri else OWN + quote(name, safe="")
+
+
+N_TRIPLES = Format(read=partial(read_rdf, syntax="N_TRIPLES"), write=write_rdf)
+TURTLE = Format(read=partial(read_rdf, syntax="TURTLE"), write=write_rdf)

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from oneshot.data.formats.base import (
     FACT_COLUMNS,
+    WEIGHT,
     Columns,
     Format,
     Order,
@@ -93,6 +94,11 @@ def _read_weighted(data: bytes, path: Path, wanted: Columns, separator: str) -> 
         return f"{path}, line {line_of_row(data, path, separator, row, wanted=wanted)}"
 
     *columns, weights = read_text(data, path, separator, wanted)
+    first = [column[0].as_py() for column in (*columns, weights)]
+    if header_order(first) is not None:  # a header, but not one with the column of weights
+        (missing,) = wanted[WEIGHT]
+        found = ", ".join(first)
+        raise InputError(f"{path}: there is no column {missing!r} of weights, only {found}")
     return RawFacts(path, columns, weights=as_weights(weights, place), place=place)
 
 
@@ -374,6 +380,8 @@ def _column_fault(fields: list[str], separator: str, columns: Columns) -> str:
             return f"{fault}; the line seems to be separated by {plural}"
     if columns is FACT_COLUMNS and len(fields) == count + 1:
         return f"{fault}; if one of them is a weight, name it with --weights COLUMN"
+    if WEIGHT in columns and len(fields) == count - 1:
+        return f"{fault}; there is no column of weights"
     return fault
 
 

@@ -4,6 +4,9 @@ A database changes, and a run must find the facts that it was trained on. So eve
 address writes a copy, named by its content, and the run refers to the copy. The copy is a directory
 with one table, which is split like a single file, and `source.json`, which records the address
 without user, password and token.
+
+Copies would pile up. Each reading removes those that nothing has opened for `KEPT_DAYS`, unless a
+run that was trained on one is still where it was.
 """
 
 import hashlib
@@ -11,8 +14,10 @@ import itertools
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +30,10 @@ from oneshot.errors import InputError
 from oneshot.system.files import sync, write_json
 
 ABOUT, FACTS = "source.json", "facts.parquet"
+USERS = "used-by"
+"""File of a copy with the paths of the files that refer to it, one per line."""
+KEPT_DAYS = 30.0
+"""Days after which a copy that was not opened and that no file refers to is removed."""
 SORTED_BYTES = 1 << 28
 """Size of the names in bytes up to which a copy is sorted, so that its split does not depend on the
 order in which a server sends the facts."""
@@ -61,6 +70,7 @@ def fetch(address: Address, progress: Progress | None = None) -> Path:
         count = _write(facts, itertools.chain([first], batches), progress or (lambda _: None))
         about = {"address": address.public, "facts": count, "notes": notes}
         write_json(temporary / ABOUT, about)
+        (temporary / USERS).touch()
         digest = hashlib.sha256((temporary / ABOUT).read_bytes())
         with facts.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
@@ -75,7 +85,42 @@ def fetch(address: Address, progress: Progress | None = None) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync(home)
+    _touch(target)
+    _remove_unused(home)
     return target
+
+
+def keep_copy(copy: Path, file: Path) -> None:
+    """Keep a copy as long as `file` is there and names it; other directories are ignored."""
+    if copy_at(copy) is None:
+        return
+    line = f"{file.absolute()}\n"
+    # Without the note, the copy may only be removed earlier; the cache may be read-only.
+    with suppress(OSError), (copy / USERS).open("a+", encoding="utf-8") as users:
+        users.seek(0)
+        if line not in users:
+            users.write(line)
+
+
+def _touch(path: Path) -> None:
+    """Record that a copy is in use."""
+    with suppress(OSError):
+        os.utime(path / ABOUT)
+
+
+def _remove_unused(home: Path) -> None:
+    """Remove the copies that were not opened for a long time and that no file refers to."""
+    oldest = time.time() - KEPT_DAYS * 24 * 3600
+    for path in home.iterdir():
+        with suppress(OSError):  # also of copies of earlier versions, whose users are unknown
+            if (path / ABOUT).stat().st_mtime < oldest and not _is_used(path):
+                shutil.rmtree(path)
+
+
+def _is_used(path: Path) -> bool:
+    """Whether one of the files that referred to a copy is still there and does so."""
+    files = map(Path, (path / USERS).read_text(encoding="utf-8").splitlines())
+    return any(file.is_file() and path.name in file.read_text("utf-8") for file in files)
 
 
 def copy_at(path: Path) -> Copy | None:
@@ -87,6 +132,7 @@ def copy_at(path: Path) -> Copy | None:
         return None
     if not isinstance(address, str) or not isinstance(notes, list):
         return None
+    _touch(path)
     return Copy(address, [str(note) for note in notes])
 
 

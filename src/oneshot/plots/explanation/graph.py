@@ -66,7 +66,10 @@ def draw_neighbourhood(
 
     below: list[Shape] = []
     for (x, o), relations in layout.facts.items():
-        title = "\n".join(fact(x, relation, o) for relation in relations)
+        title = fact(x, relations[0], o)
+        if len(relations) > 1:  # in a dense graph, the names would make up most of the drawing
+            names = map(graph.relation_name, relations)
+            title = "\n".join([f"{label(name(x))} → {label(name(o))}:", *names])
         below.append(Curve(_bent(places[x], places[o], 0), FAINT, 1, title=title))
     entities: list[Shape] = []
     covered: dict[int, Corners] = {}
@@ -137,10 +140,11 @@ def _entity(
             Text((x, y + 23), text, 12, INK, "middle", True, halo=True, title=title, entity=name),
         ], ((x - half, y - 9), (x + half, y + 27))
     text = shortened(label, 10, gap - 30)
+    below = "" if text == label else label  # the circle has the whole title
     half = text_width(text, 10) / 2
     return [
         Circle(centre, 3.5, FAINT, GREY, title, entity=name),
-        Text((x, y + 15), text, 10, SOFT, "middle", halo=True, title=title, entity=name),
+        Text((x, y + 15), text, 10, SOFT, "middle", halo=True, title=below, entity=name),
     ], ((x - half, y - 5), (x + half, y + 17))
 
 

@@ -1,4 +1,4 @@
-"""Tests of resumed discoveries: the same facts, no query twice, and what is not resumed."""
+"""Tests of resumed discoveries and audits: the same facts, no query twice, what is not resumed."""
 
 import contextlib
 import itertools
@@ -11,9 +11,11 @@ from tests.support.commands import Command, listing
 from tests.support.services import saved_run
 
 import oneshot
-from oneshot.batch import discovery as discovery_module
-from oneshot.batch.discovery import DiscoveryFile
+from oneshot.batch import job_progress as progress_module
+from oneshot.batch.job_progress import AuditFile, DiscoveryFile
+from oneshot.reasoner import audit as audit_module
 from oneshot.reasoner import discovery as search_module
+from oneshot.reasoner.audit import Audit, AuditOptions, audit
 from oneshot.reasoner.discovery import Discovery, Search, discover, num_queries
 from oneshot.reasoner.judgement import ScoredFact
 
@@ -61,8 +63,8 @@ def in_pieces(
 def test_an_interrupted_discovery_finds_the_same(
     reasoner: oneshot.Reasoner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
-    monkeypatch.setattr(discovery_module, "SAVED_EVERY", 0.0)
-    monkeypatch.setattr(discovery_module, "_PAUSE", 0)
+    monkeypatch.setattr(progress_module, "SAVED_EVERY", 0.0)
+    monkeypatch.setattr(progress_module, "_PAUSE", 0)
     whole = discover(reasoner, SEARCH, 4)
     assert len(whole) == SEARCH.top
     file = DiscoveryFile.beside(tmp_path / "facts.csv", IDENTITY, SEARCH)
@@ -92,7 +94,7 @@ def test_finished_queries_are_not_asked_again(
     assert every <= num_queries(reasoner, SEARCH)
     for text in (states[0], states[len(states) // 2], states[-1]):
         values = json.loads(text)
-        begun = discovery_module._parsed(values)
+        begun = DiscoveryFile.parsed(values)
         seen.clear()
         discover(reasoner, SEARCH, 4, begun=begun)
         assert sum(seen) == every - values["asked"] - sum(map(len, values["judged"]))
@@ -106,8 +108,9 @@ def test_the_file_is_written_now_and_then(tmp_path: Path) -> None:
     file.keep(Discovery(2))
     assert file.read()[0] == Discovery(1)
     now = 10.0
-    file.keep(Discovery(3, [(0.5, (1, 2, 3))], ([0.25], [])))
-    assert file.read()[0] == Discovery(3, [(0.5, (1, 2, 3))], ([0.25], []))
+    state = Discovery(3, [(0.5, (1, 2, 3))], ([[0.25, 0.5, 1.0, 2.0, 3.0]], []))
+    file.keep(state)
+    assert file.read()[0] == state
     file.remove()
     file.remove()
     assert file.read() == (None, None)
@@ -145,7 +148,7 @@ def test_a_damaged_file_is_not_used(tmp_path: Path, change: dict[str, object]) -
     file = DiscoveryFile(tmp_path / "progress", "tag")
     file.keep(Discovery(5))
     values = json.loads(file.path.read_text())
-    discovery_module.write_sealed_json(file.path, {**values, **change})
+    progress_module.write_sealed_json(file.path, {**values, **change})
     assert file.read() == (None, f"{file.path}: is damaged; starting from scratch")
     file.path.write_text("{")
     assert file.read() == (None, f"{file.path}: is damaged; starting from scratch")
@@ -159,8 +162,8 @@ def test_the_command_resumes(
     expected = run(*command).json["facts"]
     before = out.read_text()
     assert listing(tmp_path) == ["facts.csv"]  # no progress is left
-    monkeypatch.setattr(discovery_module, "SAVED_EVERY", 0.0)
-    monkeypatch.setattr(discovery_module, "_PAUSE", 0)
+    monkeypatch.setattr(progress_module, "SAVED_EVERY", 0.0)
+    monkeypatch.setattr(progress_module, "_PAUSE", 0)
     answers, calls = search_module._answers, []
 
     def stopped(*values):  # type: ignore[no-untyped-def]
@@ -183,3 +186,38 @@ def test_the_command_resumes(
     assert "resuming the interrupted discovery: 12 queries are done" in again.err
     assert [f["head"] for f in again.json["facts"]] == [f["head"] for f in expected]
     assert sorted(listing(tmp_path)) == ["facts.csv", "other.csv"]
+
+
+def test_an_interrupted_audit_judges_the_rest(
+    reasoner: oneshot.Reasoner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "SAVED_EVERY", 0.0)
+    monkeypatch.setattr(progress_module, "_PAUSE", 0)
+    monkeypatch.setattr(audit_module, "_HIDDEN", 5)
+    monkeypatch.setattr(audit_module, "_HIDDEN_SHARE", 1.0)
+    options = AuditOptions(limit=23, seed=3)
+    whole = audit(reasoner, options)
+    file = AuditFile.beside(tmp_path / "facts.csv", IDENTITY, options)
+
+    def keep(state: Audit) -> None:
+        file.keep(state)
+        if len(state.logits) in (10, 20):
+            raise StoppedError
+
+    for done in (0, 20, 40):
+        begun, message = file.read()
+        assert message is None
+        assert (0 if begun is None else begun.queries) == done
+        asked: list[int] = []
+        with contextlib.suppress(StoppedError):
+            found = audit(reasoner, options, 4, asked.append, begun, keep)
+    assert sum(asked) == 46
+    assert [(f.head, f.relation, f.tail) for f in found] == [
+        (f.head, f.relation, f.tail) for f in whole
+    ]
+    assert [f.score for f in found] == pytest.approx([f.score for f in whole], abs=1e-5)
+    other = AuditFile.beside(tmp_path / "facts.csv", IDENTITY, AuditOptions(limit=23, seed=4))
+    assert "is of another audit" in str(other.read()[1])
+    values = json.loads(file.path.read_text())
+    progress_module.write_sealed_json(file.path, {**values, "ranks": [1.0]})
+    assert file.read() == (None, f"{file.path}: is damaged; starting from scratch")
