@@ -1,7 +1,7 @@
 """The service over a long time: memory, log and health under polite and under hostile clients.
 
-    python -m benchmarks.serve_soak [soak] [fuzz] [versions] [--minutes 20] [--fuzz-minutes 10]
-        [--requests 10000]
+    python -m benchmarks.serve_soak [soak] [fuzz] [versions] [idle] [explaining] [--minutes 20]
+        [--fuzz-minutes 10] [--requests 10000] [--idle 1100] [--explanations 30]
 
 `soak`: four clients predict, explain, search, read, add and remove facts, with a short pause after
 each request. `fuzz`: six clients send requests that are cut, swollen, slow, wrongly encoded or of
@@ -9,14 +9,17 @@ unknown methods and paths, beside one that asks ordinary queries. Both use a sma
 bundled graph `world`, in a process of its own. Every second the health is asked and its time
 measured; every ten seconds the memory of the process is read. `versions`: clients ask about an
 entity while another adds facts about it and removes them again, so that the number of known answers
-tells the version of the graph that answered; it is compared with the version in each result. Writes
-`benchmarks/results/serve-soak.json`.
+tells the version of the graph that answered; it is compared with the version in each result.
+`idle`: ordinary queries while idle connections are held open, without and with a token that these
+do not have. `explaining`: CPU time of explanations on the shipped run of WN18RR, one at a time.
+Writes `benchmarks/results/serve-soak.json`; parts that are not measured keep their results.
 """
 
 import argparse
 import dataclasses
 import http.client
 import json
+import os
 import random
 import socket
 import statistics
@@ -33,6 +36,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.common import RESULTS, write_result
+from benchmarks.serve import SHIPPED, questions
 
 from oneshot.client import Client, ServiceError
 from oneshot.config import SamplerConfig
@@ -43,7 +47,20 @@ from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.build import build_reasoner
 
 NAME = "serve-soak"
-PARTS = ("soak", "fuzz", "versions")
+PARTS = ("soak", "fuzz", "versions", "idle", "explaining")
+TOKEN = "a-token"
+# What an idle connection has sent: nothing, a part of the head, a head without its body, and a body
+# that does not end.
+BEGINNINGS = (
+    b"",
+    b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\n",
+    b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 1000\r\n\r\n",
+    b"POST /v1/facts HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"fac',
+)
+REPEATS = 3  # of an explanation
+QUERIES_BESIDE = 100  # while connections are idle
 PAUSE = 0.05
 CHANGED = 50  # facts that are added and removed again
 PATHS = (b"/v1/predict", b"/v1/explain", b"/v1/facts", b"/v1/entities", b"/metrics", b"/", b"/x")
@@ -53,11 +70,14 @@ METHODS = (b"GET", b"POST", b"DELETE", b"PUT", b"TRACE", b"G\x00T", b"")
 class Watched:
     """The service in a process of its own, with its memory, log and the time of its health."""
 
-    def __init__(self, run: Path, log: Path) -> None:
+    def __init__(self, run: Path, log: Path, *options: str, token: str | None = None) -> None:
         command = [sys.executable, "-m", "oneshot", "serve", str(run), "--port", "0", "--json"]
+        variables = os.environ | ({} if token is None else {"ONESHOT_TOKEN": token})
         self._log = log
         with log.open("wb") as stderr:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
+            self.process = subprocess.Popen(
+                [*command, *options], stdout=subprocess.PIPE, stderr=stderr, env=variables
+            )
         assert self.process.stdout is not None
         self.url = json.loads(self.process.stdout.readline())["url"]
         host, port = self.url.removeprefix("http://").split(":")
@@ -85,6 +105,16 @@ class Watched:
                 read = begun
             time.sleep(max(1 - (time.monotonic() - begun), 0))
 
+    def cpu_seconds(self) -> float:
+        """The CPU time of the process so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self) -> int:
+        """End the service. → its exit code"""
+        self.process.terminate()
+        return self.process.wait(60)
+
     def _megabytes(self) -> float:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS"):
@@ -92,8 +122,7 @@ class Watched:
         return 0.0
 
     def report(self, minutes: float) -> dict[str, Any]:
-        self.process.terminate()
-        code = self.process.wait(60)
+        code = self.stop()
         third = max(len(self.memory) // 3, 1)
         return {
             "minutes": minutes,
@@ -121,10 +150,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="*", default=PARTS, help="soak, fuzz, versions")
+    parser.add_argument("parts", nargs="*", default=PARTS, help=", ".join(PARTS))
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--fuzz-minutes", type=float, default=10.0)
     parser.add_argument("--requests", type=int, default=10_000, help="of `versions`")
+    parser.add_argument("--idle", type=int, default=1100, help="connections of `idle`")
+    parser.add_argument("--explanations", type=int, default=30, help="of `explaining`")
     options = parser.parse_args()
     result: dict[str, Any] = {}
     data = load("world")
@@ -135,6 +166,15 @@ def main() -> None:
             run = Path(temporary) / part
             if part == "versions":
                 result[part] = measure_versions(run, options.requests)
+                print(json.dumps({part: result[part]}), flush=True)
+                continue
+            if part == "explaining":
+                result[part] = measure_explaining(run, options.explanations)
+                print(json.dumps({part: result[part]}), flush=True)
+                continue
+            if part == "idle":
+                build_reasoner(data.graph, demo_config()).save(run)
+                result[part] = measure_idle(run, options.idle)
                 print(json.dumps({part: result[part]}), flush=True)
                 continue
             build_reasoner(data.graph, demo_config()).save(run)
@@ -220,8 +260,99 @@ def measure_versions(run: Path, requests: int) -> dict[str, Any]:
         thread.join()
     stop.set()
     writer.join()
-    watched.process.terminate()
-    return {"requests": requests, "wrong": 0, **counts, "exit_code": watched.process.wait(60)}
+    return {"requests": requests, "wrong": 0, **counts, "exit_code": watched.stop()}
+
+
+def measure_idle(run: Path, count: int) -> dict[str, Any]:
+    """Ordinary queries while connections are idle, which are opened again when they are closed."""
+    found: dict[str, Any] = {"connections": count}
+    for name, token in (("without a token", None), ("with a token", TOKEN)):
+        watched = Watched(run, run.with_suffix(f".{len(found)}.log"), token=token)
+        stop, opened = threading.Event(), Counter[str]()
+
+        def hold(watched: Watched = watched, stop: Any = stop, opened: Any = opened) -> None:
+            held: list[socket.socket] = []
+            while not stop.is_set():
+                while len(held) < count:
+                    with suppress(OSError):
+                        one = socket.create_connection(watched.address, timeout=5)
+                        one.sendall(BEGINNINGS[opened["connections"] % len(BEGINNINGS)])
+                        one.setblocking(False)
+                        held.append(one)
+                    opened["connections"] += 1
+                    if stop.is_set():
+                        break
+                opened["full"] = 1
+                held = [one for one in held if not _is_closed(one)]
+                stop.wait(1.0)
+            for one in held:
+                one.close()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        while not opened["full"]:
+            time.sleep(0.1)
+        seconds = []
+        client = Client(watched.url, token=token)
+        for _ in range(QUERIES_BESIDE):
+            begun = time.monotonic()
+            client.predict("Bolivia", "borders")
+            seconds.append(time.monotonic() - begun)
+            client.close()  # the next one needs a connection of its own
+            time.sleep(0.1)
+        stop.set()
+        holder.join()
+        found[name] = {
+            "opened": opened["connections"],
+            "queries": len(seconds),
+            "p50_s": round(statistics.median(seconds), 4),
+            "most_s": round(max(seconds), 4),
+            "log_bytes": watched._log.stat().st_size,
+            "exit_code": watched.stop(),
+        }
+    return found
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Whether the service has closed a connection, after a response or without one."""
+    try:
+        while connection.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    connection.close()
+    return True
+
+
+def measure_explaining(log: Path, count: int) -> dict[str, Any]:
+    """CPU time of explanations of the best answers, one at a time; all threads of the service.
+
+    The least of some repeats of each: other processes on the machine slow down the CPU.
+    """
+    watched = Watched(SHIPPED, log, "--read-only", "--timeout", "120")
+    client = Client(watched.url)
+    seconds = []
+    for number, asked in enumerate(questions(load("WN18RR"))[: count + 3]):
+        (answer, *_) = client.predict(asked["entity"], asked["relation"], top=1)
+        times = []
+        for _ in range(REPEATS):
+            begun = watched.cpu_seconds()
+            client.explain(asked["entity"], asked["relation"], answer.entity)
+            times.append(watched.cpu_seconds() - begun)
+        if number >= 3:  # after what is loaded on first use
+            seconds.append(min(times))
+    return {
+        "explanations": len(seconds),
+        "repeats": REPEATS,
+        "cpu_seconds": {
+            "median": round(statistics.median(seconds), 2),
+            "p90": round(float(np.quantile(seconds, 0.9)), 2),
+            "most": round(max(seconds), 2),
+        },
+        "exit_code": watched.stop(),
+    }
 
 
 def polite(watched: Watched, number: int, until: float) -> None:
@@ -258,11 +389,14 @@ def hostile(watched: Watched, number: int, until: float) -> None:
                 connection.sendall(piece)
                 if draw.random() < 0.02:
                     time.sleep(draw.random())  # dripping
-            if draw.random() < 0.8:
+            if draw.random() >= 0.8:
+                watched.statuses["left"] += 1
+                continue
+            try:
                 start = connection.recv(64)
                 watched.statuses[start[9:12].decode("latin-1") or "closed"] += 1
-            else:
-                watched.statuses["left"] += 1
+            except TimeoutError:  # the rest of the request is waited for
+                watched.statuses["left unfinished"] += 1
 
 
 def broken_request(draw: random.Random) -> list[bytes]:
@@ -284,8 +418,9 @@ def broken_request(draw: random.Random) -> list[bytes]:
         lines.append(b"Transfer-Encoding: chunked")
     if draw.random() < 0.2:
         lines += [b"X-%d: %s" % (line, draw.randbytes(20).hex().encode()) for line in range(300)]
-    draw.shuffle(lines[1:])
-    request = b"\r\n".join(lines) + b"\r\n\r\n" + body
+    head, fields = lines[0], lines[1:]
+    draw.shuffle(fields)
+    request = b"\r\n".join([head, *fields]) + b"\r\n\r\n" + body
     cut = draw.randrange(len(request)) if draw.random() < 0.3 else len(request)
     size = draw.choice((7, 100, 100_000))
     return [request[i : min(i + size, cut)] for i in range(0, cut, size)]

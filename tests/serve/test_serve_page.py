@@ -82,7 +82,8 @@ def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
         page.locator("#tail").fill(tail)
         page.keyboard.press("Escape")
         page.get_by_role("button", name="Add the fact").click()
-        expect(page.locator("#added")).to_have_text(f"Added: newcomer, next, {tail}. Undo")
+        new = " New entity: newcomer." if tail == "link 3" else ""
+        expect(page.locator("#added")).to_have_text(f"Added: newcomer, next, {tail}.{new} Undo")
     expect(page.locator("#answers-title")).to_have_text("(newcomer, after, ?)")
     expect(page.locator("#answers tbody tr")).to_have_count(10)
     expect(page.locator("#facts li")).to_have_count(2)

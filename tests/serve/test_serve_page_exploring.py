@@ -3,8 +3,11 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,26 @@ def test_examples_lead_to_answers(page: Any) -> None:
     expect(page.locator("#examples")).to_be_hidden()
     page.go_back()
     expect(page).to_have_title("oneshot: ask the graph")
+    expect(page.locator("#examples")).to_be_visible()
+    expect(page.locator("#answers-card")).to_be_hidden()
+    expect(page.locator("#around")).to_be_hidden()
+
+
+def test_examples_in_both_directions(page: Any, url: str) -> None:
+    """Also for an address that has no question."""
+    facts = [["link 1", "after", "hub"]]  # which is the head of none
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.goto(f"{url}/#nothing")
+    page.reload()
+    examples = page.locator("#examples a")
+    expect(examples.first).to_have_text("(?, after, hub)")
+    forms = [
+        re.fullmatch(r"\((\?, \w+, [\w ]+|[\w ]+, \w+, \?)\)", text)
+        for text in examples.all_inner_texts()
+    ]
+    assert all(forms)
+    examples.first.click()
+    expect(page.locator("#answers-title")).to_have_text("(hub, after⁻¹, ?)")
 
 
 def test_links_to_questions_and_explanations(page: Any, url: str) -> None:
@@ -80,9 +103,17 @@ def test_more_answers_and_filters(page: Any, url: str) -> None:
     assert all(str(name).startswith("link 1") for name in shown)
     # By probability and by type, on the service.
     page.locator("#filters summary").click()
-    page.get_by_label("Minimum probability in %").fill("99.9")
+    asked = {"questions": [{"entity": "link 12", "relation": "after"}], "top": 30}
+    answers = request(f"{url}/v1/predict", asked).json["results"][0]["answers"]
+    probabilities = sorted((answer["probability"] for answer in answers), reverse=True)
+    # Between the two probabilities that are furthest apart: the training decides which.
+    gaps = [high - low for high, low in pairwise(probabilities)]
+    last = gaps.index(max(gaps))
+    limit = 50 * (probabilities[last] + probabilities[last + 1])
+    page.get_by_label("Minimum probability in %").fill(f"{limit:.6f}")
     page.get_by_role("button", name="Ask", exact=True).click()
-    expect(page.locator("#status")).to_contain_text("0 answers")
+    expect(rows).to_have_count(last + 1)
+    expect(page.locator("#status")).to_contain_text(f"{last + 1} answer")
     page.get_by_label("Minimum probability in %").fill("")
     page.locator("#type-relation").fill("next")
     page.locator("#type-entity").fill("link 14")
@@ -137,7 +168,12 @@ def test_changes_are_listed_undone_and_compared(page: Any, url: str) -> None:
     expect(page.locator("#answers th.before")).to_be_hidden()
     page.get_by_role("button", name="Remove link 12, next, link 13").click()
     expect(page.locator("#changes-title")).to_have_text("Changes (1 fact)")
-    expect(page.locator("#changes li")).to_contain_text("removed, version 1")
+    moment = page.locator("#changes li time")
+    shown = datetime.strptime(moment.inner_text(), "%b %d, %Y, %I:%M %p")
+    stored = datetime.fromisoformat(moment.get_attribute("datetime"))
+    assert stored.astimezone().replace(tzinfo=None, second=0) == shown
+    assert abs(stored - datetime.now(UTC)) < timedelta(minutes=5)
+    expect(page.locator("#changes li")).to_contain_text(re.compile(r"removed .*, version 1"))
     # The same question before and after.
     expect(page.locator("#answers th.before")).to_be_visible()
     expect(page.locator("#compared")).to_contain_text(
@@ -147,7 +183,9 @@ def test_changes_are_listed_undone_and_compared(page: Any, url: str) -> None:
     assert len(cells) == 10
     assert all(cell in ("new", "same") or cell[0] == "#" for cell in cells)
     page.get_by_role("button", name="Undo: removed link 12, next, link 13").click()
-    expect(page.locator("#changes li")).to_contain_text("added, version 2, as at first")
+    expect(page.locator("#changes li")).to_contain_text(
+        re.compile("added .*, version 2, as at first")
+    )
     expect(page.locator("#changes li button")).to_have_count(0)
     facts = request(f"{url}/v1/entities/link%2012").json["facts"]
     assert ["link 12", "next", "link 13"] in facts
@@ -207,6 +245,29 @@ def test_is_this_fact_so(page: Any, url: str) -> None:
     page.get_by_role("button", name="Check the fact").click()
     expect(page.locator("#add-problem")).to_contain_text("unknown entity 'lnik 9'")
     expect(checked).to_have_text("")
+
+
+def test_beginnings_and_spaces_of_names_in_a_fact(page: Any, url: str) -> None:
+    fields = ("#head", "#label", "#tail")
+
+    def fill(*names: str) -> None:
+        for field, text in zip(fields, names, strict=True):
+            page.locator(field).fill(text)
+        page.keyboard.press("Escape")
+
+    fill("link 29", "ne", " link 28 ")
+    page.get_by_role("button", name="Check the fact").click()
+    expect(page).to_have_title("link 29, next, link 28? · oneshot")
+    fill("newcomer ", "next", " link 2")
+    page.get_by_role("button", name="Add the fact").click()
+    expect(page.locator("#added")).to_contain_text(
+        "Added: newcomer, next, link 2. New entity: newcomer."
+    )
+    # A new entity may have the beginning of another's name.
+    fill("newcome", "next", "link 2")
+    page.get_by_role("button", name="Add the fact").click()
+    expect(page.locator("#added")).to_contain_text("New entity: newcome.")
+    assert request(f"{url}/v1/entities/newcome").json["facts"] == [["newcome", "next", "link 2"]]
 
 
 def test_answers_are_saved_and_asked_again_by_curl(page: Any, url: str) -> None:
@@ -375,3 +436,69 @@ def test_everything_fits_a_phone(page: Any, url: str) -> None:
     expect(page.locator("#changes li").first).to_be_visible()
     settled(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+class Fingers:
+    """Touches of a page at points (x, y), as of a touch screen."""
+
+    def __init__(self, page: Any) -> None:
+        self._session = page.context.new_cdp_session(page)
+
+    def _send(self, what: str, *points: tuple[float, float]) -> None:
+        touched = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(points)]
+        self._session.send("Input.dispatchTouchEvent", {"type": what, "touchPoints": touched})
+
+    def move(self, *paths: list[tuple[float, float]]) -> None:
+        """Put a finger on the first point of each path, follow all paths, and lift them."""
+        self._send("touchStart", *(path[0] for path in paths))
+        for points in zip(*(path[1:] for path in paths), strict=True):
+            self._send("touchMove", *points)
+        self._send("touchEnd")
+
+
+def test_a_touch_screen(browser: Any, url: str) -> None:
+    with watched(browser, url, viewport=PHONE, has_touch=True, is_mobile=True) as page:
+        page.goto(url)
+        # Suggestions, answers and entities of the drawing are chosen by taps.
+        page.locator("#entity").tap()
+        page.keyboard.type("link_12")
+        page.get_by_role("option", name="link 12", exact=True).tap()
+        expect(page.locator("#entity")).to_have_value("link 12")
+        page.locator("#relation").tap()
+        page.get_by_role("option", name="after").tap()
+        page.get_by_role("button", name="Ask", exact=True).tap()
+        settled(page)
+        row = page.locator("#answers tbody tr").nth(1)
+        row.get_by_role("button").tap()
+        expect(page.locator("#why-title")).to_have_text(f"Why {row.get_attribute('data-answer')}?")
+        settled(page)
+        # A finger on the whole drawing scrolls the page.
+        drawing, fingers, asked = page.locator("#drawing > svg"), Fingers(page), page.url
+        page.locator("#zoom-in").scroll_into_view_if_needed()
+        box = drawing.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        whole, top = view(page), page.evaluate("scrollY")
+        fingers.move([(x, y - 12 * step) for step in range(6)])
+        page.wait_for_function(f"scrollY > {top}")
+        assert view(page) == whole
+        # On an enlarged one, a finger moves it, and two fingers zoom.
+        page.get_by_role("button", name="Zoom in").tap()
+        page.get_by_role("button", name="Zoom in").tap()
+        near, box = view(page), drawing.bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        fingers.move([(x - 10 * step, y - 5 * step) for step in range(6)])
+        moved = view(page)
+        assert moved[0] > near[0]
+        assert moved[1] > near[1]
+        assert moved[2] == near[2]
+        spread = [(x - 30 - 6 * step, y) for step in range(6)], [(x + 30, y)] * 6
+        fingers.move(*spread)
+        assert view(page)[2] == pytest.approx(moved[2] / 1.5, rel=0.02)
+        fingers.move(*(path[::-1] for path in spread))
+        assert view(page)[2] == pytest.approx(moved[2], rel=0.02)
+        assert page.url == asked  # no entity was selected by dragging
+        page.get_by_role("button", name="Whole drawing").tap()
+        other = page.locator("#drawing g.entity[role=button]:not([data-entity='link 12'])").first
+        name = other.get_attribute("data-entity")
+        other.tap()
+        expect(page.locator("#answers-title")).to_have_text(f"({name}, after, ?)")

@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.support.samples import chain_world
 from tests.support.services import request, saved_run, wait_for
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+from oneshot.config import PredictorConfig
+from oneshot.predictor import Predictor
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
 from oneshot.serve import engine
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
@@ -122,20 +128,23 @@ def test_versions_under_concurrent_changes(url: str) -> None:
 def test_queries_do_not_wait_for_explanations(
     service: Service, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, begun, go = engine.explain, threading.Event(), threading.Event()
+    original, begun, go = engine.explain, threading.Semaphore(0), threading.Event()
 
     def held(*arguments: Any, **options: Any) -> Any:
-        begun.set()
+        begun.release()
         assert go.wait(60)
         return original(*arguments, **options)
 
     monkeypatch.setattr(engine, "explain", held)
-    with ThreadPoolExecutor(1) as pool:
-        why = pool.submit(request, f"{url}/v1/explain", {**QUESTION, "answer": "link 3"})
-        assert begun.wait(60)
+    with ThreadPoolExecutor(2) as pool:
+        body = {**QUESTION, "answer": "link 3"}
+        whys = [pool.submit(request, f"{url}/v1/explain", body) for _ in range(2)]
+        assert begun.acquire(timeout=60)
+        wait_for(lambda: service.engine.waiting == 1)
         assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
+        assert not begun.acquire(timeout=0.1)  # one at a time
         go.set()
-        assert why.result().json["paths"]
+        assert all(why.result().json["paths"] for why in whys)
 
 
 def test_an_explanation_ends_when_its_client_leaves(
@@ -207,3 +216,50 @@ def test_what_has_not_changed_is_not_sent_again(url: str) -> None:
         == 304
     )
     assert request(f"{url}/v1/healthz").headers["cache-control"] == "no-store"
+
+
+def relative_run(path: Path) -> Path:
+    """A run whose relations are described by the graph, so that every change affects its scores."""
+    shape = PredictorConfig(
+        message="nbfnet", relations="relative", num_layers=3, dim=8, gate=False, relation_layers=1
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        predictor = Predictor(shape, 3)
+    Reasoner(chain_world(8).graph, PPRSampler(1.0), predictor).save(path)
+    return path
+
+
+@pytest.mark.parametrize("route", ["explain", "check"])
+def test_an_explanation_keeps_the_relations_of_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    body: dict[str, Any] = {**QUESTION, "answer": "link 2"}
+    if route == "check":
+        body = {"head": "link 1", "relation": "next", "tail": "link 2"}
+    original, begun, go = engine.explain, threading.Event(), threading.Event()
+
+    def held(*arguments: Any, **options: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return original(*arguments, **options)
+
+    with serving(Service(relative_run(tmp_path / "run"))) as url, ThreadPoolExecutor(1) as pool:
+
+        def asked() -> dict[str, Any]:
+            reply: dict[str, Any] = request(f"{url}/v1/{route}", body).json
+            reply.pop("milliseconds", None)
+            return reply
+
+        expected = asked()
+        assert expected["paths"]
+        monkeypatch.setattr(engine, "explain", held)
+        running = pool.submit(asked)
+        assert begun.wait(60)
+        facts = [["link 1", "after", f"new {number}"] for number in range(20)]
+        assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+        # Another thread gives the predictor the relations of the changed graph.
+        assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).json["version"] == 1
+        go.set()
+        assert running.result(60) == expected
+        assert asked()["paths"] != expected["paths"]

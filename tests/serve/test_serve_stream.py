@@ -42,9 +42,28 @@ def test_more_queries_than_fit_into_a_request(url: str) -> None:
     found = lines(url, asked, top=3)
     assert [one["query"]["entity"] for one in found] == [one["entity"] for one in asked]
     assert found[70]["error"]["status"] == 404
-    alone = request(f"{url}/v1/predict", {"questions": asked[:20], "top": 3}).json["results"]
-    assert [one["answers"] for one in found[:20]] == [one["answers"] for one in alone]
+    assert all(one["version"] == 0 for one in found)
+    (alone,) = lines(url, asked[70:71])  # a batch without any answer
+    assert (alone["error"]["status"], alone["version"]) == (404, 0)
+    first = request(f"{url}/v1/predict", {"questions": asked[:20], "top": 3}).json["results"]
+    assert [one["answers"] for one in found[:20]] == [one["answers"] for one in first]
     assert all(len(one["answers"]) == 3 for one in found if "error" not in one)
+
+
+def test_a_stream_with_explanations_has_time_for_each_query(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [{"entity": f"link {n}", "relation": "next"} for n in range(20)]
+    sizes, original = [], Service.predict_patiently
+
+    async def predict(self: Service, questions: Any) -> Any:
+        sizes.append(len(questions))
+        return await original(self, questions)
+
+    monkeypatch.setattr(Service, "predict_patiently", predict)
+    found = lines(url, asked, top=1, explain=True)
+    assert all("paths" in one["answers"][0] for one in found)
+    assert sizes == [1] * len(asked)
 
 
 def test_a_stream_that_cannot_begin_is_refused(url: str) -> None:

@@ -160,6 +160,19 @@ def test_answers_with_their_paths(url: str) -> None:
     assert len(plain["paths"]) == 1
 
 
+def test_explanations_that_would_take_too_long_are_refused_at_once(
+    url: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.engine, "_explaining_pace", 8.0)  # seconds, of 30
+    body = {"questions": [QUESTION] * 4, "top": 2, "explain": True}
+    started = time.monotonic()
+    problem = refused(request(f"{url}/v1/predict", body), 504)
+    assert "the explanations of 8 answers would exceed the time limit" in problem["detail"]
+    assert time.monotonic() - started < 5
+    body = {"questions": [QUESTION], "top": 2, "explain": True}
+    assert request(f"{url}/v1/predict", body).status == 200
+
+
 def test_names_and_facts_around(url: str) -> None:
     found = request(f"{url}/v1/entities?search=LINK_2&limit=4").json["entities"]
     assert found[0] == "link 2"
@@ -317,10 +330,12 @@ def test_a_large_body_is_parsed_beside_the_event_loop(
     assert "AnyIO worker thread" in threads[0]
 
 
-def test_a_new_name_is_not_too_long(url: str) -> None:
+def test_a_new_name_is_neither_too_long_nor_blank(url: str) -> None:
     facts = {"facts": [["x" * 1025, "next", "link 1"]]}
     problem = refused(request(f"{url}/v1/facts", facts), 422)
     assert "1,025 characters; at most 1,024" in problem["detail"]
+    blank = {"facts": [["link 1", "next", " \t"]]}
+    assert "is blank" in refused(request(f"{url}/v1/facts", blank), 422)["detail"]
     assert request(f"{url}/v1/facts", facts, "DELETE").json["removed"] == 0
 
 

@@ -229,7 +229,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
                 "paths": value["paths"],
                 "evidence": [list(fact) for fact in found.evidence],
                 "other_tails": list(found.others),
-                "message": value["message"],
+                "message": found.message,
                 "version": version,
             }
         )
@@ -268,7 +268,9 @@ _LINES: dict[str, Any] = {
 
 async def _streamed(service: Service, body: schemas.StreamIn) -> AsyncIterator[bytes]:
     """The results of many queries as lines, batch by batch; those of a batch on one snapshot."""
-    size = service.settings.batch_size
+    # The explanations of a batch have the time of one request.
+    size = 1 if body.explain else service.settings.batch_size
+    version = service.live.version
     for start in range(0, len(body.questions), size):
         queries = body.questions[start : start + size]
         questions = await _asked(service, body, queries)
@@ -280,10 +282,11 @@ async def _streamed(service: Service, body: schemas.StreamIn) -> AsyncIterator[b
         except Problem as problem:
             failure = problem
         results = iter(answered)
+        version = answered[0]["version"] if answered else version
         for query, one in zip(queries, questions, strict=True):
             refusal = failure if isinstance(one, Question) else one
             value = next(results) if refusal is None else _refused(query, refusal)
-            yield _encoded(value) + b"\n"
+            yield _encoded({**value, "version": version}) + b"\n"
 
 
 def _answered(service: Service, asked: schemas.AnsweredIn) -> tuple[Question, int]:

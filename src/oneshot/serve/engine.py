@@ -59,14 +59,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Sampled:
-    """The subgraph of a query for its explanation, which needs nothing else of the graph.
+    """The subgraph of a query for its explanation, which reads nothing else of the graph.
 
-    `known` int64 [m]: the answers that the graph contains; `version`: that of the graph.
+    `known` int64 [m]: the answers that the graph contains; `version`: that of the graph;
+    `reasoner`: the snapshot that explains it, which later changes do not affect.
     """
 
     subgraph: SubgraphBatch = field(repr=False)
     known: Tensor = field(repr=False)
     version: int
+    reasoner: Reasoner = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,10 @@ class Engine:
     def patience(self) -> int:
         """Seconds after which a refused client should retry: half the time of the queue."""
         return min(max(math.ceil(self._seconds(0) / 2), 1), 30)
+
+    def explaining_seconds(self, count: int) -> float:
+        """The time that explanations are expected to take; 0 before the first one."""
+        return count * self._explaining_pace
 
     def _seconds(self, more: int) -> float:
         """The time after which the queue, with further queries, is expected to be empty."""
@@ -438,7 +444,7 @@ class Engine:
 
     def _kept(self, question: Question, subgraph: SubgraphBatch) -> Sampled:
         known = self._reasoner.known_answers(question.entity, question.relation)
-        return Sampled(subgraph, known, self._version)
+        return Sampled(subgraph, known, self._version, self._reasoner.snapshot())
 
     def _proceeds(self, item: _Waiting) -> Callable[[], None]:
         """What raises an error if an item is not needed any more, for the steps of its work."""
@@ -505,7 +511,7 @@ class Engine:
         try:
             started = time.monotonic()
             (found,) = explain(
-                self._reasoner,
+                sampled.reasoner,
                 sampled.subgraph,
                 [item.answer],
                 item.paths,

@@ -1,6 +1,7 @@
 """Schemas of requests and responses."""
 
 import itertools
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -142,6 +143,29 @@ Version = Annotated[
     Field(description="version of the facts that this was computed on; increases with changes"),
 ]
 
+Probability = Annotated[
+    float | None, Field(description="probability that the fact holds; null if not calibrated")
+]
+Known = Annotated[bool, Field(description="whether the graph contains the fact")]
+
+# Of the judgement of a fact.
+Logit = Annotated[float, Field(description="logit of the probability; evidence if not calibrated")]
+Rank = Annotated[
+    float,
+    Field(
+        description="mean rank of the tail among all tails and of the head among all heads, "
+        "other known ones left out; 1 is best"
+    ),
+]
+NumCandidates = Annotated[int, Field(description="number of entities that are ranked")]
+OtherTails = Annotated[
+    list[str],
+    Field(description=f"up to {MAX_OTHERS} other tails of head and relation in the graph"),
+]
+CheckMessage = Annotated[
+    str, Field(description="why there are no paths, or why they do not count; else empty")
+]
+
 
 class QueryOut(BaseModel):
     entity: str
@@ -168,10 +192,8 @@ class PathOut(BaseModel):
 class AnswerOut(BaseModel):
     entity: str
     score: float
-    probability: Annotated[
-        float | None, Field(description="probability that the fact holds; null if not calibrated")
-    ]
-    known: Annotated[bool, Field(description="whether the graph contains the fact")]
+    probability: Probability
+    known: Known
     paths: list[PathOut] | None = None
 
 
@@ -252,28 +274,15 @@ class CheckOut(BaseModel):
     """The judgement of a fact; a fact of the graph is hidden while it is judged."""
 
     fact: FactOut
-    known: Annotated[bool, Field(description="whether the graph contains the fact")]
-    probability: Annotated[
-        float | None, Field(description="probability that the fact holds; null if not calibrated")
-    ]
-    score: Annotated[
-        float, Field(description="logit of the probability; evidence if not calibrated")
-    ]
-    rank: Annotated[
-        float,
-        Field(
-            description="mean rank of the tail among all tails and of the head among all heads, "
-            "other known ones left out; 1 is best"
-        ),
-    ]
-    candidates: Annotated[int, Field(description="number of entities that are ranked")]
+    known: Known
+    probability: Probability
+    score: Logit
+    rank: Rank
+    candidates: NumCandidates
     paths: list[PathOut]
     evidence: Annotated[list[FactOut], Field(description="the facts of these paths")]
-    other_tails: Annotated[
-        list[str],
-        Field(description=f"up to {MAX_OTHERS} other tails of head and relation in the graph"),
-    ]
-    message: Annotated[str, Field(description="why there are no paths; else empty")]
+    other_tails: OtherTails
+    message: CheckMessage
     version: Version
 
 
@@ -353,6 +362,10 @@ class ChangeOut(BaseModel):
     change: Annotated[str, Field(description="added or removed", examples=["added"])]
     in_base: Annotated[bool, Field(description="whether the graph of the run has the fact")]
     version: Annotated[int, Field(description="version of the facts since this change")]
+    time: Annotated[
+        datetime | None,
+        Field(description="time of this change in UTC; null if it was stored without one"),
+    ]
 
 
 class ChangesOut(BaseModel):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.live.store import NamedFact, StoreError
 from oneshot.graph.schema import RelationStatistics, relation_statistics
 from oneshot.reasoner.answers import AnswerOptions
-from oneshot.reasoner.check import CheckedFact, check_fact
+from oneshot.reasoner.check import CheckedFact, JudgedFact, judge_fact
 from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
@@ -43,6 +44,7 @@ from oneshot.serve.settings import ServeSettings
 
 log = logging.getLogger("oneshot.serve")
 
+_HOPELESS = 2.0  # times the time that is left
 _MORE_NAMES = 20  # searched besides those wanted, in case some of them have no facts
 
 
@@ -71,7 +73,8 @@ class Service:
     ) -> None:
         """Load a run; `changes` override its configuration, such as `sampler.entity_ratio=0.2`.
 
-        `graph`: another graph than that of the run; changed facts are then kept only in memory.
+        `graph`: another graph than that of the run. Changed facts are then kept only in memory, as
+        are those of a run on the Hugging Face Hub.
         """
         self.settings = settings or ServeSettings()
         self.metrics = Metrics()
@@ -80,7 +83,7 @@ class Service:
         self.reasoner = opened.reasoner_on(base)
         self._fingerprint = base.fingerprint
         self.reasoner.predictor.to(device)
-        if graph is None:
+        if graph is None and not opened.is_hub_copy:
             self.live = opened.live_graph(device, self.settings.read_only)
         else:
             self.live = LiveGraph(self.reasoner.graph.to("cpu"), device=device)
@@ -196,6 +199,7 @@ class Service:
 
     async def predict(self, questions: Sequence[Question], deadline: float) -> list[dict[str, Any]]:
         """Answers to queries as JSON."""
+        self._check_explanations(questions, deadline)
         every = await self._answered(questions, deadline)
         results = []
         for question, answered in zip(questions, every, strict=True):
@@ -204,6 +208,18 @@ class Service:
                 await self._add_paths(value, question, answered, deadline)
             results.append(value)
         return results
+
+    def _check_explanations(self, questions: Sequence[Question], deadline: float) -> None:
+        """Raise a problem if the explanations of answers would by far exceed the time limit."""
+        wanted = [one.options for one in questions if one.options.explain]
+        count = sum(min(one.num_explained, MAX_EXPLAINED) for one in wanted)
+        left = deadline - time.monotonic()
+        if self.engine.explaining_seconds(count) > _HOPELESS * left:
+            raise Problem(
+                504,
+                f"the explanations of {count:,} answers would exceed the time limit; send fewer "
+                "queries per request, or with a smaller `top`",
+            )
 
     async def predict_patiently(self, questions: Sequence[Question]) -> list[dict[str, Any]]:
         """As `predict`; while the service is busy, waits instead of refusing the queries."""
@@ -287,15 +303,20 @@ class Service:
         return await self.run(find, self.deadline())
 
     async def check(self, question: Question, tail: int, paths: int) -> tuple[CheckedFact, int]:
-        """The judgement of the fact of a query and an answer id; and the version."""
+        """The judgement of the fact of a query and an answer id; and the version.
 
-        def find(reasoner: Reasoner, proceed: Callable[[], None]) -> CheckedFact:
+        It is explained by the thread of explanations, so that queries do not wait for that.
+        """
+        deadline = self.deadline()
+
+        def find(reasoner: Reasoner, proceed: Callable[[], None]) -> JudgedFact:
             entity, relation = question.entity, question.relation
-            return check_fact(
-                reasoner, entity, relation, tail, paths=paths, others=MAX_OTHERS, proceed=proceed
-            )
+            return judge_fact(reasoner, entity, relation, tail, others=MAX_OTHERS, proceed=proceed)
 
-        return await self.run(find, self.deadline())
+        judged, version = await self.run(find, deadline)
+        sampled = Sampled(judged.batch, judged.known_tails, version, judged.reasoner)
+        found, _ = await self.explain(question, judged.tail, paths, deadline, sampled)
+        return judged.explained(found), version
 
     async def relation_statistics(self, relation: int) -> tuple[RelationStatistics, int]:
         """The statistics of a relation id, and the version."""
@@ -349,7 +370,8 @@ class Service:
             self._changes.discard(running)
 
     def _change(self, facts: Sequence[Sequence[str]], present: bool) -> tuple[int, int]:
-        if present:
+        # Facts with an unknown relation are refused for that.
+        if present and all(relation in self.live.relations for _, relation, _ in facts):
             self._check_new_names(facts)
         try:
             count, version = self.live.change(facts, present)
@@ -365,10 +387,14 @@ class Service:
         return count, version
 
     def _check_new_names(self, facts: Sequence[Sequence[str]]) -> None:
-        """Raise a problem if an entity that would be new has too long a name."""
+        """Raise a problem if an entity that would be new has a blank name or too long a one."""
         for head, _, tail in facts:
             for name in (head, tail):
-                if len(name) > MAX_NEW_NAME and name not in self.live.entities:
+                if name in self.live.entities:
+                    continue
+                if not name.strip():
+                    raise Problem(422, "the name of a new entity is blank; give it a name")
+                if len(name) > MAX_NEW_NAME:
                     raise Problem(
                         422,
                         f"the name of a new entity has {len(name):,} characters; at most "
@@ -474,10 +500,16 @@ class Service:
                 "change": "added" if one.present else "removed",
                 "in_base": one.in_base,
                 "version": one.version,
+                "time": None if one.time is None else _in_words(one.time),
             }
             for one in found
         ]
         return {"changes": changes, "total": total, "version": version}
+
+
+def _in_words(seconds: int) -> str:
+    """A time in seconds since 1970 as in RFC 3339, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _labels(settings: ServeSettings, graph: KnowledgeGraph) -> Labels | None:

@@ -7,8 +7,21 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from oneshot.serve.limits import MAX_NAME, MAX_OTHERS, MAX_SEEDS
-from oneshot.serve.schemas import WHOLE, Name, Strict, Version
+from oneshot.serve.limits import MAX_NAME, MAX_SEEDS
+from oneshot.serve.schemas import (
+    WHOLE,
+    CheckMessage,
+    Known,
+    Logit,
+    Name,
+    NearOut,
+    NumCandidates,
+    OtherTails,
+    Probability,
+    Rank,
+    Strict,
+    Version,
+)
 
 MAX_ROWS = 100  # answers, relations, or entities of a result
 MAX_SHOWN_FACTS = 300  # of a neighbourhood
@@ -21,11 +34,6 @@ Top = Annotated[int, Field(ge=1, le=MAX_ROWS, description="maximum number of res
 NumPaths = Annotated[
     int, Field(ge=1, le=MAX_PATHS, description="maximum number of paths of the explanation"), WHOLE
 ]
-Probability = Annotated[
-    float | None,
-    Field(description="calibrated probability that the fact holds; null if not calibrated"),
-]
-Known = Annotated[bool, Field(description="whether the graph contains the fact")]
 FactText = Annotated[str, Field(description="a fact as text: head —relation→ tail")]
 
 
@@ -128,13 +136,8 @@ class SchemaOut(BaseModel):
     version: Version
 
 
-class NearEntity(BaseModel):
-    entity: str
-    score: Annotated[float, Field(description="Personalized PageRank from the given entities")]
-
-
 class NeighbourhoodOut(BaseModel):
-    entities: Annotated[list[NearEntity], Field(description="nearest first")]
+    entities: Annotated[list[NearOut], Field(description="nearest first")]
     facts: Annotated[list[FactText], Field(description="facts between these entities")]
     omitted_facts: Annotated[int, Field(description="number of further facts between them")]
     version: Version
@@ -193,26 +196,15 @@ class CheckFactOut(BaseModel):
     fact: FactText
     known: Known
     probability: Probability
-    score: Annotated[
-        float, Field(description="logit of the probability; evidence if not calibrated")
-    ]
-    rank: Annotated[
-        float,
-        Field(
-            description="mean rank of the tail among all tails and of the head among all heads, "
-            "other known ones left out; 1 is best"
-        ),
-    ]
-    candidates: Annotated[int, Field(description="number of entities that are ranked")]
+    score: Logit
+    rank: Rank
+    candidates: NumCandidates
     paths: Annotated[list[PathOut], Field(description="paths that support the fact")]
     evidence: Annotated[
         list[FactText], Field(description="the facts of these paths, from the graph")
     ]
-    other_tails: Annotated[
-        list[str],
-        Field(description=f"up to {MAX_OTHERS} other tails of head and relation in the graph"),
-    ]
-    message: Annotated[str, Field(description="why there are no paths; else empty")]
+    other_tails: OtherTails
+    message: CheckMessage
     version: Version
 
 

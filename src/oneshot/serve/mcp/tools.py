@@ -13,6 +13,7 @@ from oneshot.reasoner.explanation import Path
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.reasoner.relations import RelationAnswer, relations_between
 from oneshot.serve.mcp import schemas
+from oneshot.serve.schemas import NearOut
 from oneshot.serve.service import Service
 
 _DIGITS = 4  # of scores and probabilities
@@ -173,8 +174,7 @@ class Tools:
         found, version = await self.service.neighbourhood(seeds, asked.top, schemas.MAX_SHOWN_FACTS)
         return schemas.NeighbourhoodOut(
             entities=[
-                schemas.NearEntity(entity=name, score=round(score, 6))
-                for name, score in found.entities
+                NearOut(entity=name, score=round(score, 6)) for name, score in found.entities
             ],
             facts=[fact_text(*fact) for fact in found.facts],
             omitted_facts=found.omitted,
@@ -271,7 +271,7 @@ class Tools:
             paths=_paths(found.explanation.paths),
             evidence=[fact_text(*fact) for fact in found.evidence],
             other_tails=list(found.others),
-            message=found.explanation.message,
+            message=found.message,
             version=version,
         )
 

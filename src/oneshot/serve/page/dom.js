@@ -6,6 +6,13 @@ export const DIGITS = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
 export const SCORE = new Intl.NumberFormat(
   "en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
+const TIME = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
+
+// A time of the service, in the time zone of the user.
+export function moment(text) {
+  return element("time", TIME.format(new Date(text)), { datetime: text });
+}
+
 export function percent(probability) {
   return `${(100 * probability).toFixed(probability < 0.1 ? 1 : 0)}%`;
 }

@@ -38,9 +38,11 @@ export class Drawing {
     this.failed = failed;
     this.expands = false; // whether selecting an entity expands it
     this.svg = null;
+    this.pointers = new Map(); // the mouse or fingers that press the drawing, where they are
   }
 
   show(text) {
+    this.pointers.clear();
     this.svg = draw(this.container, text);
     if (!this.svg) return;
     const box = this.svg.viewBox.baseVal;
@@ -54,6 +56,10 @@ export class Drawing {
       this.zoom(event.deltaY < 0 ? STEP : 1 / STEP, this.at(event));
     }, { passive: false });
     this.svg.addEventListener("pointerdown", (event) => this.press(event));
+    this.svg.addEventListener("pointermove", (event) => this.drag(event));
+    for (const end of ["pointerup", "pointercancel"]) {
+      this.svg.addEventListener(end, (event) => this.release(event));
+    }
     this.look();
   }
 
@@ -108,24 +114,30 @@ export class Drawing {
 
   press(event) {
     if (event.button || !this.isZoomed) return;
-    const from = this.at(event);
-    const start = { x: event.clientX, y: event.clientY };
-    const move = (moved) => {
-      const far = Math.hypot(moved.clientX - start.x, moved.clientY - start.y);
-      if (far < DRAG && !this.dragged) return;
-      this.dragged = true;
-      this.svg.setPointerCapture(event.pointerId);
-      const to = this.at(moved);
-      this.pan(from.x - to.x, from.y - to.y);
-    };
-    const end = () => {
-      this.svg.removeEventListener("pointermove", move);
-      // The click that follows a drag selects nothing.
-      setTimeout(() => { this.dragged = false; });
-    };
-    this.svg.addEventListener("pointermove", move);
-    this.svg.addEventListener("pointerup", end, { once: true });
-    this.svg.addEventListener("pointercancel", end, { once: true });
+    this.pointers.set(event.pointerId, place(event));
+  }
+
+  // One pointer moves the drawing; with two fingers, the distance between them zooms it.
+  drag(event) {
+    const from = this.pointers.get(event.pointerId);
+    if (!from || (distance(from, event) < DRAG && !this.dragged)) return;
+    this.dragged = true;
+    this.svg.setPointerCapture(event.pointerId);
+    this.pointers.delete(event.pointerId);
+    const [other] = this.pointers.values();
+    if (other) {
+      this.zoom(distance(event, other) / Math.max(distance(from, other), 1), this.at(other));
+    } else {
+      const [start, to] = [this.at(from), this.at(event)];
+      this.pan(start.x - to.x, start.y - to.y);
+    }
+    this.pointers.set(event.pointerId, place(event));
+  }
+
+  release(event) {
+    this.pointers.delete(event.pointerId);
+    // The click that follows a drag selects nothing.
+    if (!this.pointers.size) setTimeout(() => { this.dragged = false; });
   }
 
   select(event) {
@@ -283,6 +295,14 @@ export class Drawing {
       this.failed(error);
     }
   }
+}
+
+function place({ clientX, clientY }) {
+  return { clientX, clientY };
+}
+
+function distance(one, other) {
+  return Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
 }
 
 function shape(tag, attributes, content = []) {

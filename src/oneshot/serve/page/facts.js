@@ -1,6 +1,6 @@
 // Facts about an entity, changes to facts, and the check of a fact.
 
-import { $, button, DIGITS, element, percent, plural, SCORE } from "./dom.js";
+import { $, button, DIGITS, element, moment, percent, plural, SCORE } from "./dom.js";
 import { call, learn, name } from "./service.js";
 
 const PAGE = 50; // facts
@@ -42,6 +42,16 @@ function pages(container, { offset, size, total, what, go }) {
     const enabled = [...container.querySelectorAll("button:enabled")];
     (enabled.find((one) => one.getAttribute("aria-label") === focused) || enabled[0])?.focus();
   }
+}
+
+// The entities of facts that the graph does not have: they may be misspelled.
+async function unknownOf(facts) {
+  const names = [...new Set(facts.flatMap(([head, , tail]) => [head, tail]))];
+  const known = await Promise.all(names.map(async (one) => {
+    const found = await call(`v1/entities?${new URLSearchParams({ search: one, limit: "10" })}`);
+    return found.entities.includes(one);
+  }));
+  return names.filter((_, number) => !known[number]);
 }
 
 // Replace the lines of a list. If the focus was in it, it moves to the note of the change.
@@ -108,11 +118,16 @@ export class Facts {
     $("add-problem").textContent = "";
     $("added").replaceChildren();
     try {
+      const unknown = method === "POST" ? await unknownOf(facts) : [];
       const done = await call("v1/facts", { facts }, method);
       await learn(facts.flatMap(([head, , tail]) => [head, tail]));
       const outcome = method === "DELETE" ? "Removed" : done.added ? "Added" : "Already known";
       const words = facts[0].flatMap((part, at) => (at ? [", ", name(part)] : [name(part)]));
       $("added").replaceChildren(`${outcome}: `, ...words, ".");
+      if (done.added && unknown.length) {
+        const which = unknown.flatMap((one, at) => (at ? [", ", name(one)] : [name(one)]));
+        $("added").append(unknown.length > 1 ? " New entities: " : " New entity: ", ...which, ".");
+      }
       if (done.added || done.removed) {
         const opposite = method === "DELETE" ? "POST" : "DELETE";
         $("added").append(" ", button("Undo", () => this.change(facts, opposite)));
@@ -143,12 +158,11 @@ export class Facts {
     }
   }
 
-  changeLine({ fact, change, in_base: inBase, version }) {
+  changeLine({ fact, change, in_base: inBase, version, time }) {
     const isUndone = (change === "added") === inBase;
-    const words = element("span", [
-      element("small", `${change}, version ${version}${isUndone ? ", as at first" : ""}`), " ",
-      ...factInWords(fact),
-    ]);
+    const note = [change, ...(time ? [" ", moment(time)] : []),
+      `, version ${version}${isUndone ? ", as at first" : ""}`];
+    const words = element("span", [element("small", note), " ", ...factInWords(fact)]);
     if (this.readOnly || isUndone) return element("li", [words]);
     return element("li", [words, button(
       "Undo", () => this.change([fact], change === "added" ? "DELETE" : "POST"),
@@ -172,7 +186,8 @@ export async function check([head, relation, tail]) {
     element("dl", rows.map(([key, value]) => element("div", [
       element("dt", key), element("dd", value)]))),
     ...(others.length ? [element("p", ["Other tails in the graph: ", ...others, "."])] : []),
-    element("ol", found.paths.length
-      ? found.paths.map(pathInWords) : [element("li", found.message)], { class: "paths" }),
+    ...(found.message ? [element("p", found.message)] : []),
+    ...(found.paths.length
+      ? [element("ol", found.paths.map(pathInWords), { class: "paths" })] : []),
   ];
 }

@@ -65,6 +65,8 @@ function factFromAddress() {
   return fact.every(Boolean) ? fact : null;
 }
 
+const isAsked = () => Boolean(fromAddress() || factFromAddress());
+
 function fromForm() {
   return {
     entity: $("entity").value,
@@ -114,7 +116,12 @@ function route() {
     ["head", "label", "tail"].forEach((id, number) => { $(id).value = fact[number]; });
     checkFact(fact);
   } else {
+    asking += 1; // what is still being asked is not shown
+    shown = null;
     document.title = TITLE;
+    showStatus("");
+    for (const id of ["answers-card", "why", "around"]) $(id).hidden = true;
+    showExamples().catch(showError);
   }
 }
 
@@ -281,6 +288,10 @@ async function showStatistics() {
 
 // Example questions on the empty page: entities with many facts, each with another relation.
 async function showExamples() {
+  if ($("examples").querySelector("a")) {
+    $("examples").hidden = false;
+    return;
+  }
   const { entities } = await call("v1/entities?search=&limit=8");
   const around = await Promise.all(entities.map((entity) => (
     call(`v1/entities/${encodeURIComponent(entity)}?limit=1`))));
@@ -293,12 +304,12 @@ async function showExamples() {
   }
   await learn(entities);
   $("examples").querySelector("ul").replaceChildren(...[...examples.values()].map((one) => {
-    const words = [name(one.entity), ", ", name(one.relation), ", ?"];
-    return element("li", element("a", ["(", ...(one.inverse ? words.reverse() : words), ")"], {
-      href: address(one),
-    }));
+    const [entity, relation] = [name(one.entity), name(one.relation)];
+    const words = one.inverse
+      ? ["(?, ", relation, ", ", entity, ")"] : ["(", entity, ", ", relation, ", ?)"];
+    return element("li", element("a", words, { href: address(one) }));
   }));
-  $("examples").hidden = examples.size === 0 || location.hash.length > 1;
+  $("examples").hidden = examples.size === 0 || isAsked();
 }
 
 // Suggestions.
@@ -341,9 +352,19 @@ for (const id of ["relation", "label", "type-relation"]) {
   suggest($(id), findRelations(id === "relation"), { delay: 0 });
 }
 
-// The name that a text stands for: itself, or the only suggestion that begins with it.
-async function completed(text, find) {
-  const found = (await find(text)).map((one) => (typeof one === "string" ? { name: one } : one));
+const suggested = async (text, find) => (
+  (await find(text)).map((one) => (typeof one === "string" ? { name: one } : one)));
+
+// The name that a text stands for: itself if it is known, or without the spaces around it.
+async function exact(text, find) {
+  const found = text === text.trim() ? [] : await suggested(text, find);
+  return found.some((one) => one.name === text) ? text : text.trim();
+}
+
+// The same, or the only suggestion that begins with it.
+async function completed(given, find) {
+  const text = await exact(given, find);
+  const found = await suggested(text, find);
   if (!text || found.some((one) => one.name === text)) return text;
   const plain = text.toLowerCase();
   const begins = found.filter((one) => one.name.toLowerCase().startsWith(plain) ||
@@ -371,16 +392,26 @@ $("relation").addEventListener("chosen", showStatistics);
 $("statistics").addEventListener("toggle", showStatistics);
 $("add").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const fact = [$("head").value, $("label").value, $("tail").value];
-  if (event.submitter?.id !== "add-fact") {
-    const [head, label, tail] = fact;
-    const target = `#${new URLSearchParams({ head, label, tail })}`;
-    if (location.hash === target) checkFact(fact);
-    else location.hash = target;
+  const isAddition = event.submitter?.id === "add-fact";
+  const [head, label, tail] = ["head", "label", "tail"].map((id) => $(id).value);
+  let fact;
+  try {
+    // A new entity may have the beginning of another's name.
+    const find = isAddition ? exact : completed;
+    fact = await Promise.all([find(head, findEntities), completed(label, findRelations(false)),
+      find(tail, findEntities)]);
+  } catch (error) {
+    showError(error, $("add-problem"));
     return;
   }
-  $("checked").replaceChildren();
-  if (await facts.change([fact], "POST")) $("tail").value = "";
+  if (isAddition) {
+    $("checked").replaceChildren();
+    if (await facts.change([fact], "POST")) $("tail").value = "";
+    return;
+  }
+  const target = `#${new URLSearchParams({ head: fact[0], label: fact[1], tail: fact[2] })}`;
+  if (location.hash === target) checkFact(fact);
+  else location.hash = target;
 });
 $("more").addEventListener("click", () => {
   focusAnswers = true; // the button may be hidden then
@@ -422,7 +453,6 @@ async function start() {
     count(state);
     facts.showChanges();
     route();
-    if (location.hash.length <= 1) await showExamples();
   } catch (error) {
     showError(error);
   }
