@@ -8,8 +8,9 @@ For each data set and seed `oneshot train DATA --plan --minutes M --device D` ru
 its own. Its time is measured from outside, from the start of the command to its end. Beside the
 test MRR stand that of the frequency baseline and what the plan expected. With `--peers`, embedding
 models of PyKEEN are trained in the same time, as `oneshot compare --minutes-each` does; the best of
-them is chosen by validation MRR. With `--minutes 0 --no-ours` they have no time limit and train
-until they stop improving; such rows stand beside ours whatever device they used.
+them is chosen by validation MRR; `complex-n3` is the factors of `oneshot.factors` alone. With
+`--minutes 0 --no-ours` they have no time limit and train until they stop improving; such rows stand
+beside ours whatever device they used.
 
 Each finished row is added to `benchmarks/results/first-training.json` at once; a row that is there
 is not measured again, unless `--again` is given. `--parallel` measures several at a time, each
@@ -34,10 +35,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from oneshot.system.process import prepare_process
 
@@ -52,7 +53,7 @@ from oneshot.system.devices import find_device  # noqa: E402
 
 NAME = "first-training"
 OURS = "oneshot"
-PEERS = ("distmult", "complex", "rotate", "conve")
+PEERS = ("distmult", "complex", "rotate", "conve", "complex-n3")
 _INDUCTIVE = [f"{name}_v{version}" for name in ("WN18RR", "fb237", "nell") for version in (1, 2)]
 DATA = (
     "UMLS",
@@ -83,8 +84,30 @@ class Job(NamedTuple):
     device: str
     busy: int = 0
 
+    @property
+    def title(self) -> str:
+        return f"{self.data}, {self.model}, seed {self.seed}"
+
     def is_of(self, row: dict[str, Any]) -> bool:
         return all(row[name] == value for name, value in self._asdict().items())
+
+
+class AnyJob(Protocol):
+    """What the jobs of all benchmarks of trainings have."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def data(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def minutes(self) -> float: ...
+    @property
+    def device(self) -> str: ...
+
+
+SomeJob = TypeVar("SomeJob", bound=AnyJob)
 
 
 def main() -> None:
@@ -126,8 +149,14 @@ def main() -> None:
         if options.again:
             rows = [row for row in rows if not any(job.is_of(row) for job in asked)]
         missing = [job for job in asked if not any(job.is_of(row) for row in rows)]
+
+        def add(row: dict[str, Any]) -> None:
+            rows.append(row)
+            found = {"rows": sorted(rows, key=_order)}
+            write_result(NAME, found, directory=options.results)
+
         own = core_sets(options.parallel, options.cores)
-        run_all(missing, rows, own, options.until, options.results)
+        run_all(missing, own, measure, add, options.until)
     shown = [
         row
         for row in rows
@@ -149,15 +178,15 @@ def read_rows(directory: Path) -> list[dict[str, Any]]:
 
 
 def run_all(
-    jobs: Sequence[Job],
-    rows: list[dict[str, Any]],
+    jobs: Sequence[SomeJob],
     core_sets: Sequence[set[int]],
+    measure: Callable[[SomeJob, int], dict[str, Any] | None],
+    add: Callable[[dict[str, Any]], None],
     until: float | None,
-    directory: Path,
 ) -> None:
-    """Measure jobs, one at a time on each set of cores; add each row to `rows` and to the file."""
+    """Measure jobs, one at a time on each set of cores; `add` each row, one after the other."""
     started = time.monotonic()
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[SomeJob] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
     lock = threading.Lock()
@@ -172,15 +201,14 @@ def run_all(
                 return
             ends = time.monotonic() - started + 60 * job.minutes + _BEYOND
             if until is not None and ends > until:
-                say(f"no time left for {job.data}, {job.model}, seed {job.seed}")
+                say(f"no time left for {job.title}")
                 continue
             row = measure(job, len(own))
             if row is None:
                 continue
             with lock:
-                rows.append(row)
-                write_result(NAME, {"rows": sorted(rows, key=_order)}, directory=directory)
-            say(f"{job.data}, {job.model}, seed {job.seed}: {in_words(row)}")
+                add(row)
+            say(f"{job.title}: {in_words(row)}")
 
     threads = [threading.Thread(target=work, args=(own,)) for own in core_sets]
     for thread in threads:
@@ -198,37 +226,56 @@ def core_sets(parallel: int, cores: int) -> list[set[int]]:
 
 
 def measure(job: Job, cores: int) -> dict[str, Any] | None:
-    """The row of a job, run in a process of its own; None, with a word, if that failed."""
+    """The row of a job, run in a process of its own; None, with a message, if that failed."""
     with tempfile.TemporaryDirectory(prefix="first-training-") as scratch:
+        command = ["benchmarks.first_training", "--job", json.dumps(job)]
         if job.model == OURS:
-            command = ["-m", "oneshot", "train", job.data, "--plan", "--minutes", str(job.minutes)]
-            command += ["--seed", str(job.seed), "--device", job.device, "--json"]
-            command += ["--out", f"{scratch}/run"]
-        else:
-            command = ["-m", "benchmarks.first_training", "--job", json.dumps(job)]
-        variables = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
-        with (Path(scratch) / "log").open("w+") as log:
-            with busy_processes(job.busy):
-                started = time.perf_counter()
-                done = subprocess.run(
-                    [sys.executable, *command],
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    check=False,
-                    env={**os.environ, **variables},
-                )
-                wall_seconds = time.perf_counter() - started
-            log.seek(0)
-            said = log.read().strip()
-    if done.returncode:
-        say(f"{job.data}, {job.model}, seed {job.seed} failed: {said[-2000:]}")
+            command = train_command(job, f"{scratch}/run")
+        with busy_processes(job.busy):
+            done = timed(command, cores, job.title)
+    if done is None:
         return None
-    result = json.loads(done.stdout.splitlines()[-1])
+    result, wall_seconds = done
     found = figures(result) if job.model == OURS else result
-    device = find_device(job.device)
-    machine = {**hardware(device), "cores": cores, "threads": cores}
-    return {**job._asdict(), **found, "wall_seconds": round(wall_seconds, 2), "hardware": machine}
+    return {**job._asdict(), **found, "wall_seconds": wall_seconds, "hardware": machine(job, cores)}
+
+
+def train_command(job: AnyJob, out: str) -> list[str]:
+    """A planned training of a job, as arguments of `python -m`."""
+    command = ["oneshot", "train", job.data, "--plan", "--minutes", str(job.minutes)]
+    command += ["--seed", str(job.seed), "--device", job.device, "--json"]
+    return [*command, "--out", out]
+
+
+def timed(command: Sequence[str], cores: int, title: str) -> tuple[dict[str, Any], float] | None:
+    """The JSON object that `python -m COMMAND` prints, and its time from start to end.
+
+    None, with a message that begins with `title`, if the command failed.
+    """
+    variables = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
+    with tempfile.TemporaryFile("w+") as log:
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            check=False,
+            env={**os.environ, **variables},
+        )
+        wall_seconds = time.perf_counter() - started
+        log.seek(0)
+        said = log.read().strip()
+    if done.returncode:
+        say(f"{title} failed: {said[-2000:]}")
+        return None
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result, round(wall_seconds, 2)
+
+
+def machine(job: AnyJob, cores: int) -> dict[str, Any]:
+    """The machine of a job that is pinned to some cores."""
+    return {**hardware(find_device(job.device)), "cores": cores, "threads": cores}
 
 
 @contextmanager
@@ -264,22 +311,23 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
 
 def measure_peer(job: Job) -> dict[str, Any]:
     """The figures of an embedding model that is trained for so many minutes."""
-    from oneshot.experiments.baselines.peers import find_peer, measure_embedding
+    from oneshot.experiments.baselines.peers import (
+        FACTORS,
+        find_peer,
+        measure_embedding,
+        measure_factors,
+    )
     from oneshot.experiments.baselines.pykeen_models import RECIPES
 
     started = time.perf_counter()  # reading the data counts, as it does for ours
     name = find_peer(job.model)
-    if name not in RECIPES:
+    if name != FACTORS and name not in RECIPES:
         raise InputError(f"{job.model}: is no embedding model")
-    data = load(job.data, seed=job.seed)
-    return measure_embedding(
-        RECIPES[name],
-        data,
-        find_device(job.device),
-        seed=job.seed,
-        minutes=job.minutes,
-        started=started,
-    )
+    data, device = load(job.data, seed=job.seed), find_device(job.device)
+    options: dict[str, Any] = {"seed": job.seed, "minutes": job.minutes, "started": started}
+    if name == FACTORS:
+        return measure_factors(data, device, **options)
+    return measure_embedding(RECIPES[name], data, device, **options)
 
 
 def table(rows: Iterable[dict[str, Any]]) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+import typing
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,18 @@ def test_the_configuration_needs_no_torch() -> None:
     code = "import sys, oneshot.config; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_a_configuration_has_values_and_names_of_ours_alone() -> None:
+    """Its strings choose among our parts; none of them is a path or code."""
+    for section in dataclasses.fields(Config):
+        cls = type(getattr(Config(), section.name))
+        for name, hint in typing.get_type_hints(cls).items():
+            kinds = {one for one in (typing.get_args(hint) or (hint,)) if not isinstance(one, str)}
+            numbers = {int, float, bool, type(None), dict[str, int], dict[str, float]}
+            if kinds <= numbers:
+                continue  # numbers, or one of a few given strings
+            assert kinds == {str}, (name, hint)
+            table = {section.name: {name: "/etc/passwd"}}
+            with pytest.raises(InputError, match=r"/etc/passwd|must be one of"):
+                build_sampler(from_table(table).sampler)

@@ -1,6 +1,8 @@
 """Factors: vectors of entities and relations beside the predictor."""
 
+import copy
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -42,17 +44,30 @@ SMALL = Config(
 )
 
 
+@functools.cache
 def umls() -> Dataset:
     return load("umls")
+
+
+def few_held_out() -> Dataset:
+    """The same with short splits, for whole trainings."""
+    data = umls()
+    return dataclasses.replace(data, valid=data.valid[:80], test=data.test[:80])
 
 
 def known_of(data: Dataset) -> KnownFacts:
     return KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
 
 
+@functools.cache
+def fitted() -> Factors:
+    data = umls()
+    return fit_factors(data.graph, FEW, data.valid, known_of(data))
+
+
 def untrained(data: Dataset) -> Reasoner:
     reasoner = build_reasoner(data.graph, SMALL)
-    reasoner.factors = fit_factors(data.graph, FEW, data.valid, known_of(data))
+    reasoner.factors = copy.deepcopy(fitted())
     return reasoner
 
 
@@ -138,6 +153,33 @@ def test_the_best_weight_is_chosen_and_changes_the_scores() -> None:
         choose_weight(reasoner, data.valid, known_of(data))
 
 
+def test_each_relation_has_the_weight_that_its_queries_support(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = umls()
+    reasoner = untrained(data)
+    factors, known, relations = reasoner.factors, known_of(data), data.graph.num_relations
+    assert factors is not None
+    # The opposite of what is true about one relation: its evidence must not count.
+    wrong = int(torch.bincount(data.valid[:, 1], minlength=relations).argmax())
+    factors.relations[[wrong, wrong + relations]] *= -1
+    monkeypatch.setattr("oneshot.evaluation.factor_weight._SHRINKAGE", 1.0)
+    choose_weight(reasoner, data.valid, known)
+    weights = factors.relation_weights
+    assert weights is not None
+    assert float(weights[wrong]) == 0
+    assert factors.weight > 0
+    facts = data.valid[data.valid[:, 1] == wrong]
+    own = evaluate(reasoner, facts, data.known).mrr
+    factors.relation_weights = None  # the weight of all, for it as well
+    assert own > evaluate(reasoner, facts, data.known).mrr
+    # A few queries of its own are not enough.
+    monkeypatch.setattr("oneshot.evaluation.factor_weight._SHRINKAGE", 1e4)
+    choose_weight(reasoner, data.valid, known)
+    assert factors.relation_weights is not None
+    assert factors.relation_weights.unique().tolist() == [pytest.approx(factors.weight)]
+
+
 def test_factors_are_saved_and_loaded_bit_for_bit(tmp_path: Path) -> None:
     data = umls()
     reasoner = build_reasoner(data.graph, SMALL)
@@ -148,7 +190,16 @@ def test_factors_are_saved_and_loaded_bit_for_bit(tmp_path: Path) -> None:
     assert again.factors is not None
     assert again.factors.weight == reasoner.factors.weight
     assert again.factors.entities.equal(reasoner.factors.entities)
+    assert again.factors.relation_weights is not None
+    assert reasoner.factors.relation_weights is not None
+    assert again.factors.relation_weights.equal(reasoner.factors.relation_weights)
     assert Run.open(tmp_path / "run").config.factors.dim == FEW.dim
+    # A file of an earlier version has one weight for all relations.
+    tensors, about = load_tensors(tmp_path / "run" / FACTORS)
+    del tensors["relation_weights"]
+    earlier = Factors.from_contents(tensors, about, data.graph)
+    assert earlier is not None
+    assert earlier.relation_weights is None
 
 
 def test_a_graph_with_other_entities_has_no_factors_and_a_larger_one_keeps_them(
@@ -186,6 +237,7 @@ def test_a_damaged_file_of_factors_is_an_error(tmp_path: Path) -> None:
         ({**tensors, "entities": tensors["entities"][:, :-1]}, about),
         ({**tensors, "entities": tensors["entities"] * torch.nan}, about),
         (tensors, {**about, "weight": "much"}),
+        ({**tensors, "relation_weights": torch.ones(3)}, about),
     ):
         save_tensors(file, wrong, said)
         with pytest.raises(InputError, match="not the factors of a graph"):
@@ -196,7 +248,7 @@ def test_a_damaged_file_of_factors_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_training_fits_factors_and_resumes_with_the_same(tmp_path: Path) -> None:
-    data = umls()
+    data = few_held_out()
     result = train_run(data, tmp_path / "run", SMALL, torch.device("cpu"))
     assert result["factor_weight"] in WEIGHTS
     whole = Reasoner.load(tmp_path / "run")
@@ -231,7 +283,7 @@ def test_facts_are_judged_without_the_factors_that_know_them() -> None:
 
 
 def test_a_training_that_goes_on_validates_the_predictor_alone(tmp_path: Path) -> None:
-    data = umls()
+    data = few_held_out()
     timed = dataclasses.replace(
         SMALL, training=dataclasses.replace(SMALL.training, epochs=1000, minutes=0.05)
     )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from oneshot.samplers._pagerank import pagerank, ppr
     from oneshot.samplers.neighbourhood import Neighbourhood, TopScores, neighbourhood
     from oneshot.subgraph import SubgraphBatch
+    from oneshot.training.classifier import SubgraphClassifier
     from oneshot.training.estimator import LinkPredictor
     from oneshot.training.plan import plan
     from oneshot.training.trainer import fit
@@ -91,6 +92,7 @@ _HOME = {
     "RandomWalkSampler": "samplers",
     "Sampler": "samplers",
     "SubgraphBatch": "subgraph",
+    "SubgraphClassifier": "training.classifier",
     "fit": "training.trainer",
     "Vocabulary": "graph.vocabulary",
 }
@@ -128,6 +130,7 @@ __all__ = [
     "ScoredFact",
     "ServiceError",
     "SubgraphBatch",
+    "SubgraphClassifier",
     "TopScores",
     "TrainingConfig",
     "UnknownNameError",

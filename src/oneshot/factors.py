@@ -32,7 +32,7 @@ from oneshot.system.devices import fast_products
 # Maximum number of scores that are computed at once.
 _SCORES = 1 << 26
 # Validation queries that decide when to stop, and epochs without a better result until then.
-_VALID_QUERIES, _PATIENCE = 2000, 4
+_VALID_QUERIES, _PATIENCE = 2000, 8
 _INITIAL = 1e-3  # standard deviation of the vectors before training
 # Weights of regularization and of the prediction of relations that are tried, besides the first
 # one and none; epochs of each trial, and the share of the time for all of them.
@@ -44,11 +44,19 @@ class Factors:
     """Vectors of entities and relations, and the weight of their score.
 
     `entities` [V, 2k], `relations` [2R, 2k]: real parts, then imaginary parts. The score of `v` as
-    an answer to `(u, q, ?)` is `Re(u ∘ q · conj(v))`. `weight`: 0 if the scores are not used.
+    an answer to `(u, q, ?)` is `Re(u ∘ q · conj(v))`. `weight`: 0 if the scores are not used;
+    `relation_weights` float32 [2R]: those of the query relations, if they differ.
     """
 
-    def __init__(self, entities: Tensor, relations: Tensor, weight: float = 0.0) -> None:
-        self.entities, self.relations, self.weight = entities, relations, weight
+    def __init__(
+        self,
+        entities: Tensor,
+        relations: Tensor,
+        weight: float = 0.0,
+        relation_weights: Tensor | None = None,
+    ) -> None:
+        self.entities, self.relations = entities, relations
+        self.weight, self.relation_weights = weight, relation_weights
 
     @property
     def num_parameters(self) -> int:
@@ -56,7 +64,9 @@ class Factors:
 
     def to(self, device: torch.device | str) -> "Factors":
         """These factors with their tensors on a device."""
-        return Factors(self.entities.to(device), self.relations.to(device), self.weight)
+        own = None if self.relation_weights is None else self.relation_weights.to(device)
+        vectors = (self.entities.to(device), self.relations.to(device))
+        return Factors(*vectors, self.weight, own)
 
     def scores(self, queries: Tensor) -> Tensor:
         """Scores of all entities with a vector as answers to `queries` [n, 2], [n, V]."""
@@ -84,7 +94,12 @@ class Factors:
 
     def added(self, scores: Tensor, batch: SubgraphBatch) -> Tensor:
         """The scores [N] of a predictor with the weighted evidence of the factors added."""
-        return scores + self.weight * self.evidence(batch) if self.weight else scores
+        if not self.weight:
+            return scores
+        if self.relation_weights is None:
+            return scores + self.weight * self.evidence(batch)
+        weights = self.relation_weights[batch.queries[:, 1]]
+        return scores + weights[batch.entity_query] * self.evidence(batch)
 
     # files ----------------------------------------------------------------------------------------
 
@@ -95,8 +110,10 @@ class Factors:
             "entities": name_digest(graph.entities, len(self.entities)),
             "relations": name_digest(graph.relations, graph.num_relations),
         }
-        half = {"entities": self.entities.half(), "relations": self.relations.half()}
-        return half, about
+        tensors = {"entities": self.entities.half(), "relations": self.relations.half()}
+        if self.relation_weights is not None:
+            tensors["relation_weights"] = self.relation_weights
+        return tensors, about
 
     @classmethod
     def from_contents(
@@ -108,10 +125,13 @@ class Factors:
         """
         entities, relations = tensors.get("entities"), tensors.get("relations")
         weight = about.get("weight")
+        own = tensors.get("relation_weights")  # earlier versions had one weight for all
         if (
             entities is None
             or relations is None
-            or tensors.keys() != {"entities", "relations"}
+            or tensors.keys() - {"relation_weights"} != {"entities", "relations"}
+            or (own is not None and own.shape != relations.shape[:1])
+            or not (own is None or bool(own.isfinite().all()))
             or entities.dim() != 2
             or relations.dim() != 2
             or entities.shape[1] != relations.shape[1]
@@ -128,7 +148,8 @@ class Factors:
             or about.get("relations") != name_digest(graph.relations, graph.num_relations)
         ):
             return None
-        return cls(entities.float(), relations.float(), float(weight)).to(graph.device)
+        own = None if own is None else own.float()
+        return cls(entities.float(), relations.float(), float(weight), own).to(graph.device)
 
 
 def fit_factors(

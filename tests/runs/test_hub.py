@@ -5,11 +5,13 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.support.commands import Command, listing
 from tests.support.graphs import random_graph
 from tests.support.hub_server import TOKEN, Hub, hub_server
 
@@ -20,6 +22,7 @@ from oneshot.reasoner.answers import Calibration
 from oneshot.runs import hub as hub_module
 from oneshot.runs.hub import CARD, FILES, model_card
 from oneshot.runs.run import Run
+from oneshot.serve.service import Service
 
 NAME = "someone/family"
 
@@ -222,3 +225,35 @@ def test_the_real_client_reports_what_is_not_there(
         reasoner_of().push_to_hub(NAME)
     assert "hf_wrong" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_on_the_hub_on_the_command_line(server: Hub, tmp_path: Path, run: Command) -> None:
+    reasoner = reasoner_of()
+    reasoner.push_to_hub(NAME)
+    value = run("predict", f"hf://{NAME}", "0", "1", "--top", 5, "--json").json
+    found = [(answer["entity"], pytest.approx(answer["score"])) for answer in value["answers"]]
+    assert found == answers(reasoner)
+    assert run("relations", f"hf://{NAME}", "0", "1", "--json").code == 0
+    before = listing(tmp_path)
+    for name, word in (("hf://someone/nothing", "check the name"), ("hf://a b", "hf://OWNER/NAME")):
+        result = run("audit", name, "--out", tmp_path / "facts.csv")
+        assert (result.code, result.out, result.err.count("\n")) == (2, "", 1), result.err
+        assert word in result.err
+    # The cache of the Hub's client is not ours to change.
+    result = run("facts", f"hf://{NAME}", "add", "0", "1", "2")
+    assert (result.code, "cannot be changed; copy the directory" in result.err) == (2, True)
+    assert [name for name in listing(tmp_path) if ".locks" not in name] == [
+        name for name in before if ".locks" not in name
+    ]
+
+
+def test_a_service_keeps_the_changes_of_a_run_on_the_hub_in_memory(
+    server: Hub, tmp_path: Path
+) -> None:
+    reasoner_of().push_to_hub(NAME)
+    path = Run.open(f"hf://{NAME}").path
+    before = listing(path)
+    with closing(Service(path).live) as live:
+        assert live.add([("0", "1", "somebody new")]) == 1
+        assert live.num_entities == 21
+    assert listing(path) == before

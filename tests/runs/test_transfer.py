@@ -1,6 +1,7 @@
 """Tests of trainings that start from the parameters of another run."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from oneshot.predictor import Predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.pretrain import PretrainingJob
 from oneshot.runs.run import Run
-from oneshot.runs.transfer import start_from
+from oneshot.runs.train import train_run
+from oneshot.runs.transfer import start_from, transfer_settings
 from oneshot.samplers import PPRSampler
+from oneshot.training.plan import make_plan
 from oneshot.training.pretraining import Mixture, pretraining_config
 
 SHAPES: list[dict[str, Any]] = [
@@ -135,3 +138,21 @@ def test_train_from_a_pretrained_run(tmp_path: Path, run: Command) -> None:
     names = Vocabulary.from_names(["a", "b", "c"], "relation")
     other = KnowledgeGraph.from_facts(other.facts, other.entities, names)
     assert Reasoner.load(out, other).predict("link 1", "b", top=1)
+
+
+def test_a_transfer_has_factors_of_the_graph_it_is_trained_on(tmp_path: Path) -> None:
+    """The plan chooses them, as for a training from scratch."""
+    world = chain_world(20)
+    Reasoner(world.graph, PPRSampler(1.0), tiny_predictor().float()).save(tmp_path / "first")
+    first = Run.open(tmp_path / "first")
+    planned = make_plan(world, 0.5, settings=transfer_settings(first))
+    assert planned.config.factors.dim > 0
+    training = replace(planned.config.training, epochs=1, minutes=0.0)
+    factors = replace(planned.config.factors, epochs=2)
+    config = replace(planned.config, training=training, factors=factors)
+    out = tmp_path / "tuned"
+    result = train_run(world, out, config, torch.device("cpu"), initial=first)
+    tuned = Reasoner.load(out)
+    assert tuned.factors is not None
+    assert tuned.factors.entities.shape == (20, 2 * factors.dim)
+    assert tuned.factors.weight == result["factor_weight"]

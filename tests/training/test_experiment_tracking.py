@@ -113,6 +113,7 @@ def test_settings_and_every_epoch_are_logged(name: str, monkeypatch: pytest.Monk
     assert service.metrics[-1][1] == state.history[-1]["valid"]["mrr"]
     assert service.started["name"] == "mine"
     assert str(service.settings["predictor.dim"]) == str(CONFIG.predictor.dim)
+    assert str(service.settings["factors.dim"]) == str(CONFIG.factors.dim)
     assert str(service.settings["graph.facts"]) == str(chain_world(30).graph.num_facts)
     assert service.ended == [{"mlflow": "FINISHED", "wandb": 0}[name]]
 

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,6 +67,47 @@ def test_every_choice_is_in_the_configuration_once() -> None:
     assert len(options) == len(set(options))
     for choice in plan.choices:
         assert value_of(plan, choice.option) == choice.value
+
+
+def test_factors_suit_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    monkeypatch.setattr(planner, "_FEW_ENTITIES", 10)  # answers are compared with a sample
+
+    def chosen(seconds: float, *settings: str) -> tuple[int, int, int]:
+        """→ dimension, sample and epochs, if an epoch of 2,000 at 256 takes so long."""
+
+        def epoch(self: Any) -> float:
+            table = {"negatives": 2000, **self.table["factors"]}
+            return seconds * table["dim"] / 256 * table["negatives"] / 2000
+
+        monkeypatch.setattr(planner._Planner, "_factor_epoch", epoch)
+        plan = make_plan(load("umls"), 10.0, settings=[*settings, "predictor.dim=8"])
+        found = plan.config.factors
+        return found.dim, found.negatives, found.epochs
+
+    assert chosen(0.1) == (256, 2000, 50)
+    assert chosen(5.0) == (256, 2000, 10)  # 72 s for the trials and ten epochs
+    assert chosen(12.0) == (128, 2000, 10)
+    assert chosen(40.0) == (128, 500, 24)  # 180 s, 5 s per epoch
+    assert chosen(400.0)[0] == 0
+    assert chosen(400.0, "factors.dim=32")[0] == 32
+    assert chosen(0.1, "factors.dim=0")[0] == 0
+
+
+def test_time_that_one_predictor_cannot_use_goes_to_an_ensemble(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    monkeypatch.setattr(planner._Planner, "_most_queries", 1000)
+    settings = ["predictor.dim=8", "predictor.num_layers=2", "factors.dim=0"]
+    short, long = (make_plan(load("umls"), m, settings=settings) for m in (0.01, 5.0))
+    assert short.config.predictor.members == 1
+    assert long.config.predictor.members == 3
+    assert "ensemble" in {c.option: c.reason for c in long.choices}["predictor.members"]
+    assert long.queries == pytest.approx(1000, rel=0.02)
+    one = make_plan(load("umls"), 5.0, settings=[*settings, "predictor.members=1"])
+    assert one.config.predictor.members == 1
+    assert one.seconds < long.seconds
 
 
 def test_layers_follow_the_distance_of_the_answers() -> None:

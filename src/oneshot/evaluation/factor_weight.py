@@ -13,8 +13,12 @@ from oneshot.ranking import KnownFacts, filtered_ranks
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.reasoner import Reasoner
 
-WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0)
+WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0)
 """The weights that are tried."""
+
+# Number of queries of all relations that count beside those of a relation when its weight is
+# chosen: with few queries of its own, it has the weight of all.
+_SHRINKAGE = 100.0
 
 
 def add_factors(
@@ -47,8 +51,10 @@ def choose_weight(
 ) -> dict[float, float]:
     """Set the weight of the reasoner's factors to the one with the best MRR on some facts [n, 3].
 
-    Among equal ones the smallest is taken; 0 means that the factors do not help. `batch_size`,
-    `limit`, `seed`, `progress`, `until`: as for `evaluate`. → the MRR of each weight
+    Among equal ones the smallest is taken; 0 means that the factors do not help. Otherwise each
+    query relation has its own weight, which differs from that of all as far as its queries support
+    it. `batch_size`, `limit`, `seed`, `progress`, `until`: as for `evaluate`. → the MRR of each
+    weight for all relations
     """
     factors, graph = reasoner.factors, reasoner.graph
     if factors is None:
@@ -61,7 +67,7 @@ def choose_weight(
     order = order.to(graph.device)
     size = BatchSize(batch_size, reasoner.predictor.config, graph.device)
     factors.weight = 0.0  # so that the reasoner gives the scores of the predictor alone
-    total = torch.zeros(len(WEIGHTS), dtype=torch.float64)
+    total = torch.zeros(len(WEIGHTS), 2 * graph.num_relations, dtype=torch.float64)
     done = 0
     while done < len(order):
         step = order[done : done + size.now]
@@ -71,15 +77,19 @@ def choose_weight(
         except torch.OutOfMemoryError as error:
             size.shrink(error)
             continue
+        asked = queries[step, 1].cpu()
         for number, weight in enumerate(WEIGHTS):
             mixed = scores + weight * evidence
             ranks = filtered_ranks(batch, mixed, answers[step], known, graph.num_entities)
-            total[number] += float((1 / ranks.realistic).sum())
+            total[number].index_add_(0, asked, (1 / ranks.realistic).double().cpu())
         size.learn(batch)
         done += len(step)
         if progress is not None:
             progress(len(step))
         if until is not None and until():
             break
-    factors.weight = WEIGHTS[int(total.argmax())]
-    return dict(zip(WEIGHTS, (total / done).tolist(), strict=True))
+    mean = total.sum(1) / done
+    factors.weight = WEIGHTS[int(mean.argmax())]
+    chosen = (total + _SHRINKAGE * mean[:, None]).argmax(0)
+    factors.relation_weights = torch.tensor(WEIGHTS, device=graph.device)[chosen.to(graph.device)]
+    return dict(zip(WEIGHTS, mean.tolist(), strict=True))

@@ -110,6 +110,12 @@ def fetched(path: str, settings: Sequence[str] = ()) -> "Run":
     return run
 
 
+def is_copy(path: Path) -> bool:
+    """Whether a directory is one of the cache of `huggingface_hub`, which nothing may change."""
+    place = path.absolute().parent
+    return place.name == "snapshots" and place.parent.name.startswith("models--")
+
+
 def model_card(
     reasoner: Reasoner,
     name: str,

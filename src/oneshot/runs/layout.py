@@ -16,7 +16,8 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.store import FILES as STORE_FILES
 from oneshot.graph.storage import CONTENTS as SAVED_GRAPH
 from oneshot.graph.vocabulary import Vocabulary
-from oneshot.reasoner.answers import Calibration, Rivals
+from oneshot.reasoner.answers import Calibration, FactCalibration, Rivals
+from oneshot.reasoner.judgement import NUM_FEATURES
 from oneshot.system.checksums import read_sealed_json
 from oneshot.system.files import Contents
 
@@ -80,18 +81,42 @@ def read_calibration(file: Path) -> Calibration:
     for one in (found, found.alone or found):
         if one.rivals not in get_args(Rivals):
             raise InputError(f"{file}: not a calibration (rivals)")
-        if not all(map(math.isfinite, (one.slope, one.offset, *one.offsets.values()))):
+        numbers = [one.slope, one.offset, *one.offsets.values(), *(one.present or ())]
+        for line in (one.missing, one.missing_forward):
+            if line is not None:
+                numbers += [*line.weights, line.offset, *line.offsets.values()]
+                if len(line.weights) != NUM_FEATURES:
+                    raise InputError(f"{file}: not a calibration (weights)")
+        if not all(map(math.isfinite, numbers)):
             raise InputError(f"{file}: not a calibration (slope and offsets must be finite)")
+        if not all(0 < share <= 1 for share in one.several.values()):
+            raise InputError(f"{file}: not a calibration (several)")
     return found
 
 
 def _calibration(values: dict[str, Any]) -> Calibration:
-    error = values.get("error")
+    error, present = values.get("error"), values.get("present")
     return Calibration(
         float(values["slope"]),
         float(values["offset"]),
         int(values["queries"]),
-        {str(name): float(value) for name, value in values.get("offsets", {}).items()},
+        _numbers(values.get("offsets", {})),
         None if error is None else float(error),
         values.get("rivals", "all"),  # earlier versions did not write it
+        missing=_line(values.get("missing")),
+        missing_forward=_line(values.get("missing_forward")),
+        present=None if present is None else (float(present[0]), float(present[1])),
+        several=_numbers(values.get("several", {})),
+        curve=tuple((float(p), float(t), int(n)) for p, t, n in values.get("curve", ())),
     )
+
+
+def _line(values: dict[str, Any] | None) -> FactCalibration | None:
+    if values is None:
+        return None
+    weights = tuple(map(float, values["weights"]))
+    return FactCalibration(weights, float(values["offset"]), _numbers(values["offsets"]))
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in values.items()}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from oneshot.data.load import Dataset, load, source_exists
+from oneshot.data.sources.cache import keep_copy
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.system.checksums import (
@@ -71,6 +72,11 @@ class GraphReference:
         source = origin.get("source") if isinstance(origin, dict) else None
         return None if source is None else str(source)
 
+    def keep_source(self) -> None:
+        """If the source is a copy in the cache, keep it there as long as this file refers to it."""
+        if self.source is not None:
+            keep_copy(Path(self.source), self.file)
+
     def dataset(self) -> Dataset:
         """The data set whose training split is the graph."""
         self.check_has_graph()
@@ -92,6 +98,7 @@ class GraphReference:
                 "ONESHOT_DATA to the directory that contains it, or (predict, evaluate) give it "
                 "with --data"
             )
+        self.keep_source()  # the run may have been moved since
         return load(source, **options)
 
     def check_graph(self, graph: KnowledgeGraph) -> None:

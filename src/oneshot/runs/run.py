@@ -173,8 +173,26 @@ class Run:
 
     def live_graph(self, device: torch.device | str = "cpu", read_only: bool = False) -> LiveGraph:
         """The graph for adding and removing facts; the caller must close it."""
+        if self.is_hub_copy and not read_only:
+            raise InputError(
+                f"{self.path}: is a copy of a run on the Hugging Face Hub, whose facts cannot be "
+                "changed; copy the directory to another place, and change the facts there"
+            )
         fingerprint = self.reference.fingerprint
         return LiveGraph(self.base_graph, self.path, fingerprint, device, read_only)
+
+    def write_calibration(self, calibration: Calibration) -> None:
+        """Replace the calibration."""
+        with self.lock():
+            write_sealed_json(self.path / CALIBRATION, asdict(calibration))
+        self.forget()
+
+    @property
+    def is_hub_copy(self) -> bool:
+        """Whether the directory is a download from the Hugging Face Hub, in its cache."""
+        from oneshot.runs.hub import is_copy
+
+        return is_copy(self.path)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -352,6 +370,7 @@ class Run:
             if reasoner.calibration is not None:
                 write_sealed_json(new.path / CALIBRATION, asdict(reasoner.calibration))
         self.forget()
+        self.reference.keep_source()
 
     @staticmethod
     def push(reasoner: Reasoner, name: str, **options: Any) -> str:

@@ -29,9 +29,11 @@ from oneshot.runs.layout import (
     CHECKPOINT,
     CONFIG,
     CONTENTS,
+    GRAPH,
     RESULT,
     read_calibration,
 )
+from oneshot.runs.reference import GraphReference
 from oneshot.runs.run import Run
 from oneshot.runs.transfer import start_from
 from oneshot.runs.writer import RunWriter, begun_run, remove_staged
@@ -48,7 +50,7 @@ from oneshot.training.trainer import Trainer
 REPORTED = (*METRICS, "coverage", "queries", "seconds")
 """The metrics of an evaluation that are shown in tables."""
 
-FACTOR_SHARE = 0.15
+FACTOR_SHARE = 0.33
 """Maximum share of the time budget for fitting factors."""
 
 INTERRUPTED_SECONDS = 30
@@ -138,6 +140,8 @@ class TrainingJob:
             if not is_held:
                 _make_place(path)
                 held.enter_context(Run(path).lock())
+            about = {"origin": self.data.graph.origin}
+            GraphReference(path / GRAPH, about).keep_source()
             with self._writer(trainer, checkpoint, resume) as writer:
                 result = self._train(trainer, checkpoint, writer)
             if "stopped" not in result:
@@ -186,6 +190,7 @@ class TrainingJob:
             messages=self.messages if self.team.is_first else warn,
         )
         trainer.starts_trained = self.initial is not None
+        trainer.factors_config = self.config.factors
         if self.config.factors.dim:
             reasoner.factors = self._factors(trainer, checkpoint)
         if checkpoint is not None:

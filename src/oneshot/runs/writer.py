@@ -33,7 +33,7 @@ from oneshot.system.files import check_replaceable, exchange, leftovers, sync, w
 from oneshot.training.observer import Observer
 from oneshot.training.trainer import Trainer
 
-__all__ = ["CHECKPOINT", "RunWriter", "begun_run", "remove_staged"]
+__all__ = ["CHECKPOINT", "RunWriter", "begun_run", "remove_staged", "save_checkpoint"]
 
 
 class RunWriter(Observer):
@@ -93,7 +93,7 @@ class RunWriter(Observer):
             save_tensors(path / PREDICTOR, trainer.current(), about)
         elif not state.best_epoch:  # no epoch is better than the start (see `starts_trained`)
             save_tensors(path / PREDICTOR, trainer.best, {"epoch": 0})
-        _save_checkpoint(self._target, trainer)
+        save_checkpoint(self._target, trainer)
         self.has_saved = True
         if self._staged is not None:
             self.run.check_no_changes()  # facts may have been added during the first epoch
@@ -105,7 +105,7 @@ class RunWriter(Observer):
             self._staged = None
 
 
-def _save_checkpoint(run: Run, trainer: Trainer) -> None:
+def save_checkpoint(run: Run, trainer: Trainer) -> None:
     """Write the whole state of a training."""
     tensors = {f"predictor.{k}": v for k, v in trainer.predictor.state_dict().items()}
     tensors |= {f"best.{k}": v for k, v in trainer.best.items()}

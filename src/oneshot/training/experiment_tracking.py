@@ -169,6 +169,7 @@ def settings_of(trainer: Trainer) -> dict[str, Any]:
         "sampler": sampler_config(trainer.reasoner.sampler),
         "predictor": trainer.predictor.config,
         "training": trainer.config,
+        "factors": trainer.factors_config,
     }
     settings = {
         f"{section}.{name}": value

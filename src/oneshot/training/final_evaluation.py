@@ -8,7 +8,7 @@ from oneshot.data.dataset import Dataset
 from oneshot.evaluation.evaluate import drawn_queries, evaluate
 from oneshot.evaluation.factor_weight import choose_weight
 from oneshot.reasoner.answers import Calibration
-from oneshot.reasoner.calibration import calibrate
+from oneshot.reasoner.calibration import COST, calibrate
 from oneshot.training.interrupt import check_stop
 from oneshot.training.time_budget import TimeBudget
 from oneshot.training.trainer import Trainer
@@ -30,8 +30,13 @@ _SAVING = 0.01
 def final_queries(data: Dataset, has_factors: bool = False) -> int:
     """Number of queries after training: both splits, the calibration, the weight of factors."""
     valid = 2 * len(data.valid)
-    final = valid + 2 * len(data.test) + min(valid, _CALIBRATION_QUERIES)
+    final = valid + 2 * len(data.test) + _calibration_queries(data, has_factors)
     return final + (valid if has_factors else 0)
+
+
+def _calibration_queries(data: Dataset, has_factors: bool) -> int:
+    """Number of queries of the calibration; factors are calibrated apart."""
+    return int(COST * min(2 * len(data.valid), _CALIBRATION_QUERIES)) * (1 + has_factors)
 
 
 class FinalEvaluation:
@@ -63,9 +68,9 @@ class FinalEvaluation:
         trainer, budget = self.trainer, self.budget
         if trainer.reasoner.factors is None or not len(trainer.data.valid):
             return
-        limit = trainer.validation_queries
+        # All of them, as there is a weight per relation, also if validations use fewer.
         for observer in trainer.observers:
-            observer.on_evaluation("valid", limit)
+            observer.on_evaluation("valid", 2 * len(trainer.data.valid))
 
         def progress(done: int) -> None:
             for observer in trainer.observers:
@@ -77,7 +82,6 @@ class FinalEvaluation:
             trainer.data.valid,
             trainer.known,
             batch_size=trainer.config.valid_batch_size or None,
-            limit=limit,
             seed=trainer.config.seed,
             progress=progress,
             until=_Deadline(budget, _WEIGHING * self._left) if budget.is_limited else None,
@@ -109,7 +113,7 @@ class FinalEvaluation:
         limit, trainer = _CALIBRATION_QUERIES, self.trainer
         if self.budget.is_limited and self.budget.seconds_per_query:
             # Only one process calibrates; the rate is that of all processes together.
-            rate = self.budget.seconds_per_query * trainer.team.size
+            rate = COST * self.budget.seconds_per_query * trainer.team.size
             rate *= 1 if trainer.reasoner.factors is None else 2  # with and without them
             limit = min(limit, max(int(self._left / _MARGIN / rate), _LEAST_CALIBRATION))
         return calibrate(trainer.reasoner, trainer.data, limit, trainer.config.seed)
@@ -160,7 +164,7 @@ class FinalEvaluation:
     def _seconds(self, split: str) -> float:
         """Time limit of the evaluation of a split in seconds; leaves time for later steps."""
         data, left = self.trainer.data, self._left
-        following = min(2 * len(data.valid), _CALIBRATION_QUERIES)
+        following = _calibration_queries(data, self.trainer.reasoner.factors is not None)
         following += 2 * len(data.test) if split == "valid" else 0
         kept, rate = _KEPT[split] * left, self.budget.seconds_per_query
         if rate:

@@ -61,12 +61,19 @@ _UNLEARNT = 0.3
 _NARROW, _FLAT = 0.06, 0.98
 
 
-# Dimensions of factors, from the most accurate to the fastest; the least number of epochs that the
-# time must allow, what training and trials take at most, and the share of the time for them.
-_FACTOR_DIMS, _FACTOR_EPOCHS, _MOST_FACTOR_EPOCHS, _FACTOR_SHARE = (256, 128, 64), 10, 50, 0.12
-# Entities beyond which answers are compared with a sample, its size, and queries per step; entities
+# Predictors of an ensemble at most: three gain about 0.004 MRR over one on FB15k-237; more were not
+# tried.
+_MOST_MEMBERS = 3
+# Ways to fit factors, the first of which fits the time is taken: dimensions, from the most accurate
+# to the fastest, number of entities that answers are compared with, and share of the time. On two
+# cores, part of CoDEx-M is better off with the first, FB15k-237 with the second than with none.
+_FACTOR_WAYS = (((256, 128, 64), 2000, 0.12), ((128, 64), 500, 0.3))
+# The least number of epochs that the time must allow, the most that are of use, and those that the
+# trials of `fit_factors` take.
+_FACTOR_EPOCHS, _MOST_FACTOR_EPOCHS, _TRIED_FACTOR_EPOCHS = 10, 50, 12
+# Entities up to which answers are compared with all of them, and queries per step beyond; entities
 # beyond which there are no factors, because their vectors would take gigabytes.
-_FEW_ENTITIES, _NEGATIVES, _FACTOR_BATCH, _MOST_ENTITIES = 5000, 2000, 1000, 500_000
+_FEW_ENTITIES, _FACTOR_BATCH, _MOST_ENTITIES = 5000, 1000, 500_000
 # Operations per second that no machine exceeds here: saves probes that would take long.
 _CPU_SPEED, _GPU_SPEED = 4e11, 2e14
 
@@ -210,6 +217,7 @@ class _Planner:
         size, pace = self._size(deepest, places)
         self._choose_budget(size, places)
         self._choose_factors()
+        pace = self._choose_members(pace)
         self._choose_course(pace)
         config = from_table(self.table, self.settings)
         entities = size.entities
@@ -428,30 +436,43 @@ class _Planner:
         given = self.given.get("factors.dim")
         if given == 0 or (given is None and graph.num_entities > _MOST_ENTITIES):
             return
-        rivals = graph.num_entities
-        if rivals > _FEW_ENTITIES:
-            rivals = _NEGATIVES
-            self._choose("factors.negatives", _NEGATIVES, "")
-            self._choose("factors.batch_size", _FACTOR_BATCH, "")
-        seconds = _FACTOR_SHARE * 60 * self.minutes
-        if given is not None:
-            self.factor_seconds = min(_MOST_FACTOR_EPOCHS * self._factor_epoch(), seconds)
-            return
         speed = _GPU_SPEED if self.is_gpu else _CPU_SPEED
-        for dim in _FACTOR_DIMS:
-            # Two directions; three products, each of two operations; complex numbers.
-            operations = 2 * graph.num_facts * rivals * 6 * 2 * dim
-            if _FACTOR_EPOCHS * operations / speed > seconds:
-                continue
-            self.table.setdefault("factors", {})["dim"] = dim
-            epoch = self._factor_epoch()
-            if _FACTOR_EPOCHS * epoch <= seconds:
+        for dims, negatives, share in _FACTOR_WAYS:
+            seconds, rivals = share * 60 * self.minutes, graph.num_entities
+            if rivals > _FEW_ENTITIES:
+                rivals = negatives
+                self._choose("factors.negatives", negatives, "")
+                self._choose("factors.batch_size", _FACTOR_BATCH, "")
+            for dim in dims if given is None else (given,):
+                # Two directions; three products, each of two operations; complex numbers.
+                operations = 2 * graph.num_facts * rivals * 6 * 2 * dim
+                if given is None and _FACTOR_EPOCHS * operations / speed > seconds:
+                    continue
+                self.table.setdefault("factors", {})["dim"] = dim
+                epoch = self._factor_epoch()
+                if given is None and _FACTOR_EPOCHS * epoch > seconds:
+                    continue
                 reason = f"vectors of entities beside the predictor, {epoch:.2g} s per epoch"
                 self._choose("factors.dim", dim, reason)
-                self.factor_seconds = min(_MOST_FACTOR_EPOCHS * epoch, seconds)
+                fit_in = int(seconds / max(epoch, 1e-9)) - _TRIED_FACTOR_EPOCHS
+                epochs = min(max(fit_in, _FACTOR_EPOCHS), _MOST_FACTOR_EPOCHS)
+                self._choose("factors.epochs", epochs, "")
+                self.factor_seconds = min((epochs + _TRIED_FACTOR_EPOCHS) * epoch, seconds)
                 return
         self.table.pop("factors", None)
         self.choices = [c for c in self.choices if not c.option.startswith("factors.")]
+
+    def _choose_members(self, pace: _Pace) -> _Pace:
+        """Choose an ensemble if there is time for more queries than are of use. → its pace"""
+        if self.given.keys() & {"predictor.members", "predictor.network", "training.epochs"}:
+            return pace
+        enough = self._most_queries
+        members = min(self._asked(pace) // enough, _MOST_MEMBERS)
+        if members < 2:
+            return pace
+        reason = f"an ensemble, as {enough:,} training queries are enough for one predictor"
+        self._choose("predictor.members", members, reason)
+        return pace._replace(training=members * pace.training, evaluation=members * pace.evaluation)
 
     def _choose_course(self, pace: _Pace) -> None:
         """Choose the epochs, and the training and validation queries per epoch."""
@@ -625,4 +646,5 @@ def _memory(config: Config, pace: _Pace) -> int:
     """Approximate bytes per training step: states and aggregates of all layers, and edges."""
     width = 5 + AGGREGATES[config.predictor.aggregate].training_rows
     rows = pace.entities * config.predictor.dim * width * config.predictor.num_layers
+    rows *= config.predictor.members
     return int(config.training.batch_size * 4 * (rows + 20 * pace.edges))

@@ -210,8 +210,8 @@ class Stepper:
             part = slice(start, start + self.micro_batch)
             more = start + self.micro_batch < len(queries)
             try:
-                sampled = self._sample(epoch, observed, queries[part], answers[part], numbers[part])
-                one, hits = self._backward(sampled, answers[part], scale, more)
+                asked = QueryBatch(batch.step, observed, queries[part], answers[part])
+                one, hits = self._learn(epoch, asked, numbers[part], scale, more)
             except RuntimeError as error:
                 self._shrink(error)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -227,13 +227,16 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(len(batch.queries), len(queries), loss, covered)
 
-    def _backward(
-        self, batch: SubgraphBatch, answers: Tensor, scale: float, more: bool
+    def _learn(
+        self, epoch: Epoch, asked: QueryBatch, numbers: Tensor, scale: float, more: bool
     ) -> tuple[float, float]:
         """Gradients of `scale` times the sum of the losses of some queries.
 
-        `more`: further queries of the same step follow. → (sum of the losses, covered queries)
+        `numbers` int64 [n]: those of the queries in the epoch. `more`: further queries of the same
+        step follow. → (sum of the losses, covered queries)
         """
+        _, observed, queries, answers = asked
+        batch = self._sample(epoch, observed, queries, answers, numbers)
         targets = self._targets(batch, answers)
         sync: AbstractContextManager[None] = nullcontext()
         if more and isinstance(self.network, DistributedDataParallel):

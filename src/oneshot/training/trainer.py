@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from oneshot.config import TrainingConfig
+from oneshot.config import FactorsConfig, TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import Report, drawn_queries, evaluate
@@ -105,8 +105,11 @@ class Trainer:
     `stepper` performs the steps of an epoch. `budget`: the time budget; by default that of the
     configuration, starting now. `should_stop` is called after each step and each batch of a
     validation; if it returns true, `run` ends with `StopTraining`, and `state` holds the progress.
-    `messages`: called with messages for the user, one line each.
+    `messages`: called with messages for the user, one line each. `stepper_type`: the class of the
+    stepper.
     """
+
+    stepper_type: ClassVar[type[Stepper]] = Stepper
 
     def __init__(
         self,
@@ -130,7 +133,7 @@ class Trainer:
         self.should_stop, self.messages = should_stop, messages
         self.predictor = reasoner.predictor
         self.schedule = Schedule(config)
-        self.stepper = Stepper(reasoner, data, config, self.schedule, messages)
+        self.stepper = self.stepper_type(reasoner, data, config, self.schedule, messages)
         self.budget = budget or TimeBudget(config.minutes)
         self.state = TrainingState()
         self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
@@ -138,6 +141,8 @@ class Trainer:
         self.observers: Sequence[Observer] = ()
         # Whether the parameters before the first epoch are validated, too, and may be the best.
         self.starts_trained = False
+        # Of the factors beside the predictor, for observers.
+        self.factors_config = FactorsConfig()
         self._is_over, self._step_seconds = False, 0.0
         # Time of the last checkpoint, and time up to which `state.seconds` counts.
         self._kept = self._counted = self.budget.clock()
