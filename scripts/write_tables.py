@@ -613,8 +613,8 @@ def predictor_gpu() -> str:
 def explanations() -> str:
     value = result("explanations")
     head = ["predictor", "Hits@1", "true rule, where asked", "true rule, everywhere"]
-    head += ["listed rule"]
-    keys = ("hits@1", "true_asked", "true_everywhere", "true_listed")
+    head += ["listed rule", "deletion check"]
+    keys = ("hits@1", "true_asked", "true_everywhere", "true_listed", "deletion_passed")
     rows = []
     for name in dict.fromkeys(row["predictor"] for row in value["rows"]):
         mine = [row for row in value["rows"] if row["predictor"] == name]
@@ -627,14 +627,46 @@ def explanations() -> str:
         f"for at least {value['reliable']:.0%} of the pairs of people that its relations connect. "
         "*Where asked* counts only paths that start at a person for whom the query has an answer, "
         "*everywhere* counts all paths. *Listed*: the path is one of the 8 rules of the generator "
-        "(grandmother ← grandfather ∘ wife is true, but not listed)."
+        "(grandmother ← grandfather ∘ wife is true, but not listed). *Deletion check*: the score "
+        "of the answer falls by more when the facts of the first path are removed from the "
+        "subgraph than when as many random facts are removed that lie on some path to the answer "
+        f"(mean of {value['random_deletions']} draws). The row `foundation` is the pre-trained run "
+        "in the package, without training on these worlds."
     )
     return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
 
 
+def explained_rows() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of explanations: of trained reasoners, and of the foundation run."""
+    rows = result("explanations")["rows"]
+    trained = [row for row in rows if row["predictor"] != "foundation"]
+    return trained, [row for row in rows if row["predictor"] == "foundation"]
+
+
+def explanations_of_foundation() -> str:
+    """How explanations of the foundation run compare with those of trained reasoners."""
+    trained, foundation = explained_rows()
+
+    def mean(rows: list[dict[str, Any]], key: str) -> float:
+        total = sum(row["facts"] * row[key] for row in rows)
+        return float(total / sum(row["facts"] for row in rows))
+
+    passed, theirs = mean(foundation, "deletion_passed"), mean(trained, "deletion_passed")
+    rank, their_rank = (mean(rows, "deletion_rank_lost") for rows in (foundation, trained))
+    true, their_true = (mean(rows, "true_asked") for rows in (foundation, trained))
+    return (
+        "On generated family graphs, the first path of an explanation passes the deletion check "
+        f"for {passed:.0%} of the correct answers of the run ({theirs:.0%} for {len(trained)} "
+        "reasoners that were trained on these graphs), and the answer is no longer first without "
+        f"the facts of this path for {rank:.0%} ({their_rank:.0%}). But the path follows a true "
+        f"rule for only {true:.0%} ({their_true:.0%}): the run argues by similar entities, such "
+        "as another niece of the same uncle, who has another uncle, too "
+        "([criteria](how-it-works.md#faithfulness-of-explanations)).\n"
+    )
+
+
 def explanations_in_short() -> str:
-    value = result("explanations")
-    rows = value["rows"]
+    rows, _ = explained_rows()
     shares = sorted(row["true_asked"] for row in rows)
     most = sum(share >= 0.9 for share in shares)
     facts = sum(row["facts"] for row in rows)
@@ -674,6 +706,45 @@ def shipped_rows(value: dict[str, Any]) -> Iterator[list[str]]:
     ]
 
 
+def soak_rows(value: Any) -> list[list[str]]:
+    """Rows of the tests over a long time, on small runs but for the explanations."""
+    soak, fuzz, versions = value["soak"], value["fuzz"], value["versions"]
+    idle, explaining = value["idle"], value["explaining"]["cpu_seconds"]
+    broken = sum(fuzz["statuses"].values()) - fuzz["statuses"]["answered"]
+    errors = sum(soak["statuses"].values()) - soak["statuses"]["answered"]
+    memory, most = soak["memory_megabytes"], fuzz["memory_megabytes"]
+    return [
+        [
+            f"shipped run of WN18RR, {value['explaining']['explanations']} explanations, one at a "
+            "time",
+            f"CPU time: median {explaining['median']:.2f} s, 90% within {explaining['p90']:.2f} s, "
+            f"most {explaining['most']:.2f} s",
+        ],
+        [
+            f"{soak['minutes']:.0f} minutes of queries, explanations, searches and changes",
+            f"{soak['statuses']['answered']:,} requests, {errors} errors; memory "
+            f"{memory['second_third']:.0f} MB in the second third, {memory['last_third']:.0f} MB "
+            "in the last",
+        ],
+        [
+            f"{fuzz['minutes']:.0f} minutes of malformed requests",
+            f"{broken:,} of them, beside {fuzz['statuses']['answered']:,} ordinary ones; health "
+            f"check at most {fuzz['health_seconds']['most']:.2f} s; memory at most "
+            f"{most['most']:.0f} MB; log {fuzz['log_bytes']:,} bytes",
+        ],
+        [
+            f"queries beside {idle['connections']:,} idle connections",
+            f"p50 {idle['without a token']['p50_s']:.2f} s, most "
+            f"{idle['without a token']['most_s']:.2f} s; of a service with a token "
+            f"{idle['with a token']['p50_s']:.2f} s and {idle['with a token']['most_s']:.2f} s",
+        ],
+        [
+            f"{versions['requests']:,} requests during {versions['changes']:,} changes",
+            f"{versions['wrong']} of {versions['results']:,} results with a wrong version",
+        ],
+    ]
+
+
 def serve() -> str:
     value = result("serve")
     loads, flood, kill = value["load"], value["overload"], value["kill"]
@@ -692,7 +763,8 @@ def serve() -> str:
                 ]
             )
     shipped = result("serve-shipped")
-    rows += shipped_rows(shipped)
+    soak = result("serve-soak")
+    rows += [*shipped_rows(shipped), *soak_rows(soak)]
     refused = flood["statuses"].get("503", 0)
     rows += [
         [
@@ -724,7 +796,9 @@ def serve() -> str:
         "has dimension 128 and 8 layers. Batching raises the throughput by "
         f"{loads['ratio']:.2f} × on the CPU{on_gpu}. Times include contention with other jobs."
     )
-    return table(["test", "result"], rows) + "\n\n" + remark + "\n\n" + machine(value, shipped)
+    return (
+        table(["test", "result"], rows) + "\n\n" + remark + "\n\n" + machine(value, shipped, soak)
+    )
 
 
 def _amount(value: float | None, digits: int = 1) -> str:
@@ -845,18 +919,123 @@ def paper() -> str:
         if report is None:
             missing.append(f"`{name}`")
         else:
-            # The repository keeps only some of the drawings.
+            # The drawings are on a page of their own.
             shown = tuple(column for column in one.columns if column.figure != "drawing")
             one = dataclasses.replace(one, columns=shown)
             parts.append(as_markdown(one, report, f"## `{name}`:", "images/paper/"))
-            parts += [
-                f"![{row['query']}, {row['ratio']:.1%}](images/paper/{row['drawing']})\n"
-                for row in report["rows"]
-                if (IMAGES / row.get("drawing", "none")).is_file()
-            ]
     if missing:
         parts.append(f"Not measured yet: {', '.join(missing)}.\n")
     return "\n".join(parts)
+
+
+def cases() -> str:
+    """The gallery of the paper's queries: the drawings of each, side by side."""
+    from oneshot.experiments.tables.report import read_report
+
+    report = read_report(RESULTS / "paper" / "cases.json")
+    if report is None:
+        return "Not measured yet.\n"
+    groups: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    for row in report["rows"]:
+        groups.setdefault((row["data"], row["entity"], row["relation"]), []).append(row)
+    right = sum(bool(rows[0].get("as_in_test")) for rows in groups.values())
+    parts = [
+        f"{right} of {len(groups)} queries have exactly the answers of the official test files."
+    ]
+    for data in dict.fromkeys(key[0] for key in groups):
+        parts.append(f"## {data}")
+        for (name, entity, relation), rows in groups.items():
+            if name != data:
+                continue
+            rows.sort(key=lambda row: row["ratio"])
+            head = [f"{row['ratio']:.1%} of the entities" for row in rows]
+            text = [
+                f"{row['entities']:,} entities, {row['facts']:,} facts, {row['held']} of "
+                f"{row['answers']} answers"
+                for row in rows
+            ]
+            drawn = [f"![{row['ratio']:.1%}](images/paper/{row['drawing']})" for row in rows]
+            query = rows[0]["query"].replace("|", "\\|").replace("_", "\\_")
+            parts.append(f"**{query}**, ids {entity} and {relation}")
+            parts.append(table(head, [text, drawn]).replace("| --- | ---: |", "| --- | --- |"))
+    machines = "\n\n".join(
+        f"*{line}.*" for line in sources(row["hardware"] for row in report["rows"])
+    )
+    return "\n\n".join([*parts, machines]) + "\n"
+
+
+def theorem() -> str:
+    """The table, finding and plot of the theorem."""
+    import oneshot.experiments.paper
+    from oneshot.experiments.tables.report import as_markdown, read_report
+
+    report = read_report(RESULTS / "paper" / "theorem.json")
+    if report is None:
+        return "Not measured yet.\n"
+    one = oneshot.experiments.paper.TABLES["theorem"]
+    lines = as_markdown(one, report, pictures="images/paper/").splitlines()
+    return "\n".join(lines[2:]) + "\n"  # without the title
+
+
+def ogb() -> str:
+    """Predicted and measured cost on data of OGB's shape, and what follows for OGB's own."""
+    values = [
+        result(f"{name}-shape")
+        for name in ("ogbl-biokg", "ogbl-wikikg2")
+        if (RESULTS / f"{name}-shape.json").is_file()
+    ]
+    if not values:
+        return "Not measured yet.\n"
+
+    def cells(of: Callable[[dict[str, Any]], str]) -> list[str]:
+        return [of(value) for value in values]
+
+    def cost(value: dict[str, Any], figure: str, form: str, scale: float = 1.0) -> str:
+        found, expected = value["measured"][figure], value["predicted"][figure]
+        if found is None or expected is None:
+            return "–"
+        return f"{scale * found:{form}} ({scale * expected:{form}})"
+
+    lines: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
+        ("data", lambda v: f"{v['data']}, {v['graph']['train']:,} facts"),
+        ("edges per subgraph", lambda v: f"{v['measured']['edges']:,.0f}"),
+        (
+            "training, ms per query (predicted)",
+            lambda v: cost(v, "seconds_per_query", ".2f", 1000),
+        ),
+        ("memory of the training, MB (predicted)", lambda v: cost(v, "megabytes", ",.0f")),
+        (
+            "evaluation, ms per query",
+            lambda v: f"{1000 * v['measured']['evaluation_seconds_per_query']:.2f}",
+        ),
+        ("training here", lambda v: f"{v['measured']['trained_queries']:,} queries"),
+        (
+            "MRR among negatives, valid / test",
+            lambda v: f"{v['scores']['valid']['mrr']:.3f} / {v['scores']['test']['mrr']:.3f}",
+        ),
+        ("MRR of a random order", lambda v: f"{v['scores']['test']['random_mrr']:.3f}"),
+        ("evaluator", lambda v: v["scores"]["test"]["evaluator"]),
+        ("OGB's data: training, predicted", lambda v: f"{v['ogb']['training_hours']:.1f} h"),
+        ("OGB's data: test split, predicted", lambda v: f"{v['ogb']['test_hours']:.1f} h"),
+    ]
+    rows = [[label, *cells(of)] for label, of in lines]
+    return table(["shape of", *cells(lambda v: v["name"])], rows) + "\n\n" + machine(*values) + "\n"
+
+
+def tasks() -> str:
+    value = result("tasks")
+    head = ["task", "sources", "classes", "predictor", "accuracy", "lowest and highest"]
+    head += ["validation", "CPU time"]
+    rows = []
+    for row in value["means"]:
+        of = next(one for one in value["rows"] if one["task"] == row["task"])
+        cells = [f"`{row['task']}`", f"{of['sources']:,}", f"{of['classes']}", row["predictor"]]
+        cells += [f"{row['accuracy']:.3f}", f"{row['lowest']:.3f} to {row['highest']:.3f}"]
+        cells += [f"{row['valid_accuracy']:.3f}", f"{row['cpu_seconds']:.1f} s"]
+        rows.append(cells)
+    seeds = min(row["seeds"] for row in value["means"])
+    remark = f"Mean test accuracy over {seeds} seeds, each with its own split; CPU time of one."
+    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value) + "\n"
 
 
 def batch_prediction() -> str:
@@ -1056,9 +1235,181 @@ def zero_shot() -> str:
     return table(head, rows) + "\n\n" + machine(*value)
 
 
+def judged(job: str) -> list[dict[str, Any]]:
+    """The rows of one job on facts; see `benchmarks/judged_facts.py`."""
+    return [row for row in result("judged-facts")["rows"] if row["job"] == job]
+
+
+def discovered() -> str:
+    rows, notes = [], []
+    for row in judged("discover"):
+        for name, part in row["rows"].items():
+            figures = [part["precision@100"], part["precision@1000"], part["share_found"]]
+            rows.append([row["data"], name, *(f"{figure:.3f}" for figure in figures)])
+        used = row["used"]
+        notes.append(
+            f"{row['data']}: {row['hidden']:,} hidden facts; {row['listed']:,} facts listed in "
+            f"{used['seconds']:.0f} s ({used['cpu_seconds']:.0f} s of CPU time, "
+            f"{row['threads']} thread(s)), {used['peak_gb']:.1f} GB of memory at most. The "
+            f"probabilities of the listed facts add up to {row['expected']:.0f}; {row['true']:,} "
+            f"of them are in the validation or test split{_peer(row)}."
+        )
+    head = ["data", "by", "precision of the first 100", "of the first 1,000", "hidden facts found"]
+    return "\n\n".join([table(head, rows), *notes, machine(*judged("discover"))])
+
+
+def _peer(row: dict[str, Any]) -> str:
+    """How a peer was trained, as the end of a sentence."""
+    if "peer" not in row:
+        return ""
+    peer = row["peer"]
+    return (
+        f"; {peer['model']}: {peer['epochs']} epochs in {peer['cpu_seconds']:.0f} s of CPU time, "
+        f"valid MRR {peer['valid_mrr']:.3f}"
+    )
+
+
+def audited() -> str:
+    rows = []
+    for row in judged("audit"):
+        for name in row["area"]["random"]:
+            areas = [row["area"][kind][name] for kind in ("random", "near")]
+            rows.append([f"{row['data']} ({row['facts']:,} facts)", name])
+            rows[-1] += [f"{area:.3f}" for area in areas]
+    notes = [
+        f"{row['data']}: {row['wrong']['random']:,} wrong facts of each type, training of "
+        f"{row['minutes']:g} minutes, audit {row['used']['seconds']:.0f} s "
+        f"({row['used']['cpu_seconds']:.0f} s of CPU time)" + _peer(row) + "."
+        for row in judged("audit")
+    ]
+    head = ["data", "by", "random wrong facts", "near wrong facts"]
+    return "\n\n".join([table(head, rows), *notes, machine(*judged("audit"))])
+
+
+def related() -> str:
+    rows = [
+        [
+            f"{row['data']} ({row['relations']} relations)",
+            f"{row['mrr']:.3f}",
+            f"{row['hits@1']:.3f}",
+            f"{row['frequency_mrr']:.3f}",
+            f"{row['seconds_per_pair']:.2f} s",
+            f"{row['cpu_seconds_per_pair']:.2f} s",
+            f"{row['pairs']}",
+        ]
+        for row in judged("relations")
+    ]
+    head = ["data", "MRR", "Hits@1", "MRR by frequency", "time per pair", "CPU time", "pairs"]
+    return table(head, rows) + "\n\n" + machine(*judged("relations"))
+
+
+def calibrated() -> str:
+    value = result("calibration")
+    rows = [
+        [
+            row["data"],
+            *(f"{row[way]['error']:.4f}" for way in ("before", "after")),
+            *(_or_dash(row[way]["relation_error"]) for way in ("before", "after")),
+            f"{row['relations']}",
+        ]
+        for row in value["rows"]
+    ]
+    head = ["data", "one softmax", "now", "per relation, one softmax", "per relation, now"]
+    head += ["relations with 50 test facts"]
+    return table(head, rows) + "\n\n" + machine(*value["rows"])
+
+
+def _or_dash(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def zero_shot_subgraphs() -> str:
+    """MRR and time of the foundation run by the share of the entities in a subgraph."""
+    value = [row for row in result("zero-shot-subgraphs")["rows"] if row["run"] == "foundation"]
+    shares = sorted({row["share"] for row in value})
+    rows = []
+    for data, device in dict.fromkeys((row["data"], row["device"]) for row in value):
+        here = [row for row in value if (row["data"], row["device"]) == (data, device)]
+        mine = {row["share"]: row for row in here}
+        # Elapsed time on a GPU; CPU time does not depend on what else the machine does.
+        time = "seconds_per_query" if device == "cuda" else "cpu_per_query"
+        cells = [
+            f"{row['mrr']:.3f}, {row['coverage']:.3f}, {1000 * row[time]:.0f} ms"
+            if (row := mine.get(share)) is not None
+            else "–"
+            for share in shares
+        ]
+        count = next(iter(mine.values()))["queries"]
+        place = "GPU" if device == "cuda" else "one core"
+        rows.append([data.split("/")[-1], place, f"{count:,}", *cells])
+    head = ["MRR, coverage, time per query", "on", "queries"]
+    head += [f"{share:.0%} of the entities" for share in shares]
+    return table(head, rows) + "\n\n" + machine(*value)
+
+
+def foundation_cost() -> str:
+    value = result("foundation-cost")["rows"]
+    rows = []
+    for row in value:
+        place = "GPU" if row["device"] == "cuda" else f"{row['hardware']['cores']} cores"
+        size = f"{row['facts']:,} facts, {row['entities']:,} entities"
+        if row["name"] == "first-answer":
+            what = "command, from start to answer"
+            seconds = sorted(row["seconds"])
+            times = f"{seconds[0]:.1f} to {seconds[-1]:.1f} s (CPU {max(row['cpu']):.1f} s)"
+            name = "TSV file"
+        else:
+            what = f"query, median of {row['queries']}"
+            times = (
+                f"{1000 * row['median_seconds']:.0f} ms (CPU {1000 * row['median_cpu']:.0f} ms, "
+                f"slowest {1000 * row['max_seconds']:.0f} ms)"
+            )
+            ready = row["load_seconds"] + row["prepare_seconds"]
+            name = f"`{row['name']}`, ready after {ready:.0f} s"
+        rows.append([f"{name}: {size}", place, what, times, f"{row['peak_mb']:,} MB"])
+    head = ["graph", "on", "what", "time", "peak memory"]
+    return table(head, rows) + "\n\n" + machine(*value)
+
+
+def fine_tuning() -> str:
+    """Fine-tuned from the foundation run / trained from scratch, for each time budget."""
+    if not (RESULTS / "fine-tuning.json").is_file():
+        return "Not measured yet.\n"
+    value = result("fine-tuning")["rows"]
+    keys = sorted({(row["device"], row["minutes"]) for row in value})
+    rows = []
+    for data in dict.fromkeys(row["data"] for row in value):
+        cells = []
+        for device, minutes in keys:
+            key = (data, device, minutes)
+            both = []
+            for start in ("foundation", "scratch"):
+                found = [
+                    row["mrr"]
+                    for row in value
+                    if (row["data"], row["device"], row["minutes"]) == key and row["start"] == start
+                ]
+                both.append(f"{sum(found) / len(found):.3f}" if found else "–")
+            cells.append(" / ".join(both))
+        name = data.split("/")[-1]
+        rows.append([f"{name}, asked on {name}_ind" if "inductive" in data else name, *cells])
+    places = {"cpu": "2 cores", "cuda": "GPU"}
+    head = ["test MRR, fine-tuned / from scratch"]
+    head += [f"{minutes:g} min on {places[device]}" for device, minutes in keys]
+    return table(head, rows) + "\n\n" + machine(*value)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "discover": discovered,
+    "audit": audited,
+    "relations": related,
+    "calibration": calibrated,
     "zero-shot": zero_shot,
     "paper": paper,
+    "theorem": theorem,
+    "cases": cases,
+    "tasks": tasks,
+    "ogb": ogb,
     "coverage": coverage,
     "sampler": sampler,
     "sampler-gpu": sampler_gpu,
@@ -1073,6 +1424,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "predictor-gpu": predictor_gpu,
     "explanations": explanations,
     "explanations-in-short": explanations_in_short,
+    "explanations-foundation": explanations_of_foundation,
+    "zero-shot-subgraphs": zero_shot_subgraphs,
+    "foundation-cost": foundation_cost,
+    "fine-tuning": fine_tuning,
     "serve": serve,
     "edge-limit": edge_limit,
     "live-facts": live_facts,
