@@ -1,5 +1,6 @@
 """Settings of all tests, and the same surroundings for them on every machine."""
 
+import gc
 import os
 import random
 import sys
@@ -61,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for path in order:
         generator.shuffle(files[path])
     items[:] = [item for path in order for item in files[path]]
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay until the end: no collection of garbage has to look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -197,7 +197,7 @@ def test_bench_predictor(run: Command, facts: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     text = run("bench", "predictor", facts, "--queries", 3, *shape, "--out", out)
     assert "edge by edge" in text.out
-    value = json.loads(out.read_text())  # also the output of --json; one run takes half a minute
+    value = json.loads(out.read_text())  # also the output of --json
     assert {"ours", "baseline", "ratio", "hardware"} <= value.keys()
     assert value["queries"] == 3
     assert value["ours"]["step_milliseconds"] > 0

@@ -230,6 +230,8 @@ def test_epochs_that_are_set_decide(run: Command, tmp_path: Path) -> None:
         "training.epochs=1",
         "--set",
         "predictor.num_layers=2",
+        "--set",
+        "factors.dim=0",
     ]
     found = run(*command, *tiny, "--set", "sampler.max_entities=10").json
     assert found["epochs"] == 1

@@ -370,11 +370,11 @@ def _feasible_training(
 
 def free_memory(device: torch.device) -> bool:
     """Release the memory of a trial. Returns whether the device is still usable."""
-    gc.collect()
     if device.type != "cuda":
         # Otherwise each worker would keep the memory of its largest trial.
         return_freed_memory()
         return True
+    gc.collect()
     try:
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()

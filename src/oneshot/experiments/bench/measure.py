@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import statistics
 import subprocess
 import threading
 import time
@@ -58,6 +59,23 @@ def measure(work: Callable[[], ResultT], device: torch.device | None = None) -> 
         result = work()
         seconds = time.perf_counter() - started
     return Measured(result, seconds, memory.peak)
+
+
+def median_seconds(
+    work: Callable[[], object], repeats: int, device: torch.device | None = None
+) -> float:
+    """Median time of `work`, without the thread that watches the memory in `measure`."""
+    is_gpu = device is not None and device.type == "cuda"
+    times = []
+    for _ in range(repeats):
+        if is_gpu:
+            torch.cuda.synchronize(device)
+        started = time.perf_counter()
+        work()
+        if is_gpu:
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
 
 
 def hardware(device: torch.device | None = None) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Benchmark of the predictor: fused kernels, plain operations, and the usual implementation."""
 
 import dataclasses
-import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from oneshot.config import Config
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.experiments.bench.measure import hardware, measure
+from oneshot.experiments.bench.measure import hardware, measure, median_seconds
 from oneshot.predictor import Predictor
 from oneshot.predictor.fused import why_not_fused
 from oneshot.predictor.layer import ACTIVATIONS, Gate, Layer
@@ -139,14 +138,14 @@ def bench_predictor(
     def row(work: Callable[[], None], network: nn.Module) -> Row:
         first = measure(work, device)
         work()
-        step_times = [measure(work, device).seconds for _ in range(repeats)]
+        step_seconds = median_seconds(work, repeats, device)
         infer(network)
-        times = [measure(lambda: infer(network), device).seconds for _ in range(repeats)]
+        inference_seconds = median_seconds(lambda: infer(network), repeats, device)
         peak = None if first.peak_bytes is None else round(first.peak_bytes / 2**20, 1)
         return Row(
-            round(1000 * statistics.median(step_times), 3),
+            round(1000 * step_seconds, 3),
             peak,
-            round(len(queries) / statistics.median(times), 1),
+            round(len(queries) / inference_seconds, 1),
         )
 
     rows: dict[str, Row] = {}
