@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.support.services import saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -311,6 +312,45 @@ def test_explanations_take_turns_with_questions(
     assert asked[0].result(60).prediction.entity == "link 3"
     assert reasons[1].result(60)[0].paths
     assert first[0].done()
+
+
+def test_explanations_use_one_thread_and_return_memory_when_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, list[int]] = {"queries": [], "explanations": []}
+    returned = threading.Event()
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    monkeypatch.setattr(engine, "_RETURN_MEMORY_AFTER", 0.05)
+    monkeypatch.setattr(engine, "return_freed_memory", returned.set)
+    original = engine.explain
+
+    def explain(*arguments: Any, **options: Any) -> Any:
+        threads["explanations"].append(torch.get_num_threads())
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(engine, "explain", explain)
+    service = Service(saved_run(tmp_path / "run", 12), ServeSettings())
+    sample = service.reasoner.sampler.sample
+
+    def sampled(*arguments: Any) -> Any:
+        threads["queries"].append(torch.get_num_threads())
+        return sample(*arguments)
+
+    monkeypatch.setattr(service.reasoner.sampler, "sample", sampled)
+    service.start()
+    try:
+        assert service.engine.ask([Question(0, 0)], soon())[0].result(60)
+        for _ in range(2):
+            assert service.engine.explain(Question(1, 0), 2, 3, soon()).result(60)
+        assert returned.wait(60)
+    finally:
+        service.stop()
+        torch.set_num_threads(before)
+    assert {name: set(numbers) for name, numbers in threads.items()} == {
+        "queries": {3},
+        "explanations": {1},
+    }
 
 
 def test_what_waits_when_the_service_stops_is_refused(

@@ -33,6 +33,7 @@ from oneshot.system.process import return_freed_memory
 
 _SHARE_OF_TIME = 0.6  # of the time until its deadline, in which a query is expected to be ready
 _BATCH_SECONDS = 1.0  # target time of a batch, estimated from recent batches
+_RETURN_MEMORY_AFTER = 2.0  # seconds without an explanation: collecting garbage takes time
 
 Result = TypeVar("Result")
 Task = Callable[[Reasoner, Callable[[], None]], Result]
@@ -484,26 +485,33 @@ class Engine:
             _fail(item, error)
 
     def _explain_all(self) -> None:
-        # Explanations are computed on small tensors, and queries need the other cores.
+        # Explanations are computed on small tensors, and queries need the other cores. The number
+        # has to be read: otherwise the first operation of this thread takes that of the engine.
         torch.set_num_threads(1)
+        torch.get_num_threads()
         self._started.set()
+        return_at: float | None = None  # when freed memory is returned, if no explanation comes
         while True:
             with self._changed:
-                is_idle = not self._sampled
-            if is_idle:
-                return_freed_memory()
-            with self._changed:
                 while not (self._sampled or self._stopping):
-                    self._changed.wait()
+                    left = None if return_at is None else return_at - time.monotonic()
+                    if left is not None and left <= 0:
+                        break
+                    self._changed.wait(left)
                 if self._stopping:
                     for waiting in self._sampled:
                         _fail(waiting, OverloadedError("the service is stopping"))
                     return
-                item = self._sampled.popleft()
+                item = self._sampled.popleft() if self._sampled else None
+            if item is None:
+                return_freed_memory()
+                return_at = None
+                continue
             if self._is_wanted(item):
                 with self._in_progress(item):
                     self._explain(item)
             del item
+            return_at = time.monotonic() + _RETURN_MEMORY_AFTER
 
     def _explain(self, item: _WaitingExplanation) -> None:
         sampled = item.sampled
