@@ -438,6 +438,18 @@ def test_everything_fits_a_phone(page: Any, url: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+# What a touch does is decided when the page has been drawn and stands still.
+STILL = """async () => {
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  for (let [same, last] = [0, null]; same < 5; await frame()) {
+    const box = document.querySelector("#drawing > svg").getBoundingClientRect();
+    const now = [scrollY, box.x, box.y].join();
+    same = now === last ? same + 1 : 0;
+    last = now;
+  }
+}"""
+
+
 class Fingers:
     """Touches of a page at points (x, y), as of a touch screen."""
 
@@ -474,7 +486,8 @@ def test_a_touch_screen(browser: Any, url: str) -> None:
         settled(page)
         # A finger on the whole drawing scrolls the page.
         drawing, fingers, asked = page.locator("#drawing > svg"), Fingers(page), page.url
-        page.locator("#zoom-in").scroll_into_view_if_needed()
+        drawing.evaluate("(svg) => svg.scrollIntoView({ block: 'center' })")
+        page.evaluate(STILL)
         box = drawing.bounding_box()
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
         whole, top = view(page), page.evaluate("scrollY")
@@ -484,17 +497,22 @@ def test_a_touch_screen(browser: Any, url: str) -> None:
         # On an enlarged one, a finger moves it, and two fingers zoom.
         page.get_by_role("button", name="Zoom in").tap()
         page.get_by_role("button", name="Zoom in").tap()
+        drawing.evaluate("(svg) => svg.scrollIntoView({ block: 'center' })")
+        page.evaluate(STILL)
         near, box = view(page), drawing.bounding_box()
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
         fingers.move([(x - 10 * step, y - 5 * step) for step in range(6)])
+        page.evaluate(STILL)
         moved = view(page)
         assert moved[0] > near[0]
         assert moved[1] > near[1]
         assert moved[2] == near[2]
         spread = [(x - 30 - 6 * step, y) for step in range(6)], [(x + 30, y)] * 6
         fingers.move(*spread)
+        page.evaluate(STILL)
         assert view(page)[2] == pytest.approx(moved[2] / 1.5, rel=0.02)
         fingers.move(*(path[::-1] for path in spread))
+        page.evaluate(STILL)
         assert view(page)[2] == pytest.approx(moved[2], rel=0.02)
         assert page.url == asked  # no entity was selected by dragging
         page.get_by_role("button", name="Whole drawing").tap()
