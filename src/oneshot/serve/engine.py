@@ -29,11 +29,12 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.settings import ServeSettings
 from oneshot.subgraph import SubgraphBatch
-from oneshot.system.process import return_freed_memory
+from oneshot.system.process import return_freed_memory, yield_to_other_threads
 
 _SHARE_OF_TIME = 0.6  # of the time until its deadline, in which a query is expected to be ready
 _BATCH_SECONDS = 1.0  # target time of a batch, estimated from recent batches
-_RETURN_MEMORY_AFTER = 2.0  # seconds without an explanation: collecting garbage takes time
+_RETURN_MEMORY_AFTER = 1.0  # seconds without an explanation: collecting garbage takes time
+_EXPLAINING_NICE = 10  # a third of the weight of queries where cores are short
 
 Result = TypeVar("Result")
 Task = Callable[[Reasoner, Callable[[], None]], Result]
@@ -489,6 +490,7 @@ class Engine:
         # has to be read: otherwise the first operation of this thread takes that of the engine.
         torch.set_num_threads(1)
         torch.get_num_threads()
+        yield_to_other_threads(_EXPLAINING_NICE)
         self._started.set()
         return_at: float | None = None  # when freed memory is returned, if no explanation comes
         while True:

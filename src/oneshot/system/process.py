@@ -8,6 +8,7 @@ import ctypes
 import gc
 import os
 import sys
+import threading
 
 ONEDNN_LIMIT, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 """The variable that limits the CPU instructions of oneDNN, and its value without AMX."""
@@ -24,6 +25,16 @@ def prepare_process() -> None:
     # process. There are few such products, and they gain little from AMX. oneDNN reads this once.
     os.environ.setdefault(ONEDNN_LIMIT, WITHOUT_AMX)
     _keep_freed_memory()
+
+
+def yield_to_other_threads(nice: int) -> None:
+    """Let the scheduler prefer other threads to this one by so many levels of niceness.
+
+    Has no effect on systems other than Linux, where niceness belongs to a thread.
+    """
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 def return_freed_memory() -> None:
