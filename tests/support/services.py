@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from tests.support.samples import chain_world
 
@@ -36,6 +37,15 @@ def saved_run(path: Path, links: int = 30) -> Path:
     graph = chain_world(links).graph
     Reasoner(graph, PPRSampler(0.5), predictor, Calibration(1.0, 0.0, 9)).save(path)
     return path
+
+
+def rounded(value: Any) -> Any:
+    """A JSON value whose numbers equal those of another computation up to rounding."""
+    if isinstance(value, dict):
+        return {key: rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [rounded(part) for part in value]
+    return pytest.approx(value, rel=1e-4, abs=1e-6) if isinstance(value, float) else value
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
