@@ -33,8 +33,10 @@ def yield_to_other_threads(nice: int) -> None:
     Has no effect on systems other than Linux, where niceness belongs to a thread.
     """
     if sys.platform.startswith("linux"):
+        thread = threading.get_native_id()
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+            now = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, min(now + nice, 19))
 
 
 def return_freed_memory() -> None:
