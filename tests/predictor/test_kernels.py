@@ -36,12 +36,17 @@ needs_kernels = pytest.mark.skipif(
 )
 
 
+# The interpreter is slow: it gets half of the shapes here, and the others with the slow tests.
+later_if_interpreted = [pytest.mark.slow] if INTERPRETED else []
+
+
 @pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="this is that process")
 @pytest.mark.skipif(not HAS_TRITON, reason="needs Triton")
-def test_kernels_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__]
+@pytest.mark.parametrize("chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_kernels_in_the_interpreter(chosen: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     found = subprocess.run(
-        command,
+        [*command, "-m", chosen, __file__],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         cwd=Path(__file__).parent,
         capture_output=True,
@@ -74,16 +79,31 @@ def batch() -> SubgraphBatch:
 
 SHAPES = [
     {"message": "redgnn", "aggregate": "sum", "activation": "relu"},
-    {"message": "redgnn", "aggregate": "sum", "compose": "add", "activation": "tanh"},
-    {"message": "redgnn", "aggregate": "mean", "readout": "dot", "shortcut": True, "dim": 20},
+    pytest.param(
+        {"message": "redgnn", "aggregate": "sum", "compose": "add", "activation": "tanh"},
+        marks=later_if_interpreted,
+    ),
+    pytest.param(
+        {"message": "redgnn", "aggregate": "mean", "readout": "dot", "shortcut": True, "dim": 20},
+        marks=later_if_interpreted,
+    ),
     {"message": "redgnn", "aggregate": "max", "gate_mask": "reached", "activation": "tanh"},
     {"message": "redgnn", "aggregate": "pna", "gate": False, "concat": True},
     {"message": "nbfnet", "aggregate": "sum", "gate": False, "norm": True, "priors": True},
-    {"message": "nbfnet", "aggregate": "mean", "concat": True, "readout": "dot"},
-    {"message": "nbfnet", "aggregate": "max", "compose": "add", "initial": "binary"},
+    pytest.param(
+        {"message": "nbfnet", "aggregate": "mean", "concat": True, "readout": "dot"},
+        marks=later_if_interpreted,
+    ),
+    pytest.param(
+        {"message": "nbfnet", "aggregate": "max", "compose": "add", "initial": "binary"},
+        marks=later_if_interpreted,
+    ),
     {"message": "nbfnet", "aggregate": "pna", "gate": False, "readout": "dot"},
     {"aggregate": "pna", "gate": False, "aggregate_over": "graph", "readout": "mlp"},
-    {"aggregate": "max", "aggregate_over": "graph", "reinject": True, "concat": True},
+    pytest.param(
+        {"aggregate": "max", "aggregate_over": "graph", "reinject": True, "concat": True},
+        marks=later_if_interpreted,
+    ),
     {"message": "nbfnet", "relations": "relative", "gate": False, "norm": True, "priors": True},
 ]
 
