@@ -1,10 +1,11 @@
 """Train a data set's configuration from raw triples, with several seeds, and record the evidence.
 
-    python -m benchmarks.recipe WN18RR [--seeds 0,1,2] [--runs DIR] [--pretrained]
+    python -m benchmarks.recipe WN18RR [--seeds 0,1,2] [--jobs 1] [--runs DIR] [--pretrained]
     python -m benchmarks.recipe WN18RR --config WN18RR-sum
 
 Each seed is a run of `oneshot train` in DIR, resumed if it was begun there, with the file
-`configs/NAME.toml`, or another one of `configs/` that `--config` names. Written are
+`configs/NAME.toml`, or another one of `configs/` that `--config` names. With `--jobs`, seeds share
+the device, each of which then takes longer (`side_by_side` says so). Written are
 `benchmarks/results/recipe-NAME.json` (figures, learning curve, seconds from start to end, memory;
 seeds that were run before with the same configuration stay in it) and, with `--pretrained`, the
 best run by validation as `pretrained/NAME`; NAME is that of `--config`, if it is given.
@@ -16,6 +17,7 @@ import shutil
 import sys
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("--config", help="another file of `configs/`, without its ending")
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds that are trained side by side")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device", default="auto")
@@ -55,13 +58,16 @@ def main() -> None:
     before = json.loads(target.read_text()) if target.is_file() else {}
     same = all(before.get(key) == value for key, value in head.items())
     done = {row["seed"]: row for row in before["rows"]} if same else {}
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    more = (options.runs, options.device, options.settings)
     mine = {}
-    for seed in map(int, options.seeds.split(",")):
-        more = (options.runs, options.device, options.settings)
-        mine[seed] = train(options.name, recipe, seed, *more)
-        done[seed] = mine[seed]
-        rows = [done[seed] for seed in sorted(done)]
-        write_json(target, {**head, "rows": rows, "hardware": mine[seed]["hardware"]})
+    with ThreadPoolExecutor(options.jobs) as pool:
+        asked = [pool.submit(train, options.name, recipe, seed, *more) for seed in seeds]
+        for future in as_completed(asked):
+            row = future.result() | {"side_by_side": min(options.jobs, len(seeds))}
+            done[row["seed"]] = mine[row["seed"]] = row
+            rows = [done[seed] for seed in sorted(done)]
+            write_json(target, {**head, "rows": rows, "hardware": row["hardware"]})
     best = max(mine.values(), key=lambda row: row["valid"]["mrr"])
     if options.pretrained:
         ship(options.name, recipe, options.runs / f"{recipe}-{best['seed']}")
@@ -92,6 +98,7 @@ def train(
         "seed": seed,
         "valid": {key: result["valid"][key] for key in FIGURES},
         "test": {key: result["test"][key] for key in FIGURES},
+        "factor_weight": result["factor_weight"],
         "epochs": result["epochs"],
         "best_epoch": result["best_epoch"],
         "parameters": result["parameters"],
