@@ -117,6 +117,26 @@ def test_relations_between_two_entities(reasoner: Reasoner, data: Dataset) -> No
     ]
     with pytest.raises(UnknownNameError):
         reasoner.relations("nobody", tail)
+    with pytest.raises(InputError, match="top must be at least 1, not 0"):
+        reasoner.relations(head, tail, top=0)
+
+
+def test_an_entity_is_not_related_to_itself(reasoner: Reasoner, data: Dataset) -> None:
+    head = int(data.test[0, 0])
+    for answer in reasoner.relations(head, head):
+        assert answer.probability == pytest.approx(0)
+        checked = check_fact(reasoner, head, answer.relation, head).fact
+        assert answer.probability == checked.probability
+    # Unless the graph relates it to itself.
+    facts = torch.cat([data.graph.facts.long(), torch.tensor([[head, 0, head]])])
+    sizes = data.graph.num_entities, data.graph.num_relations
+    looped = Reasoner(
+        KnowledgeGraph.from_facts(facts, *sizes),
+        reasoner.sampler,
+        reasoner.predictor,
+        reasoner.calibration,
+    )
+    assert any(answer.probability for answer in looped.relations(head, head) if not answer.known)
 
 
 def test_only_likely_relations_are_asked_if_there_are_many(
@@ -245,6 +265,10 @@ def test_an_audit_of_some_facts(reasoner: Reasoner, data: Dataset) -> None:
     assert all(fact.rank is not None and fact.rank >= 1 for fact in few[0])
     with pytest.raises(UnknownNameError):
         reasoner.audit(relations=["no such relation"])
+    with pytest.raises(InputError, match="limit must be at least 1, not -1"):
+        reasoner.audit(limit=-1)
+    with pytest.raises(InputError, match=f"relations must be a list, not '{name}'"):
+        reasoner.audit(relations=name)
 
 
 def test_missing_facts_are_found(reasoner: Reasoner, data: Dataset) -> None:
@@ -277,6 +301,9 @@ def test_discovery_can_be_narrowed(reasoner: Reasoner, data: Dataset) -> None:
     for changes in ({"top": 0}, {"min_probability": 1.5}, {"min_probability": math.nan}):
         with pytest.raises(InputError):
             reasoner.discover(**changes)  # type: ignore[arg-type]
+    for option in ("relations", "entities", "types"):
+        with pytest.raises(InputError, match=f"{option} must be a list, not 'one'"):
+            reasoner.discover(**{option: "one"})  # type: ignore[arg-type]
     uncalibrated = Reasoner(reasoner.graph, reasoner.sampler, reasoner.predictor)
     assert all(fact.probability is None for fact in uncalibrated.discover(top=3))
     with pytest.raises(InputError, match="calibrated"):

@@ -24,7 +24,7 @@ from oneshot.ranking import (
     metrics,
     order_outside,
 )
-from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.batch_size import BatchSize, in_batches
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.distributed import Team
@@ -142,25 +142,18 @@ def evaluate(
     ours = torch.arange(total) if team is None else team.dealt(total)
     ours = ours.to(graph.device)
     found = torch.empty(len(ours), 3, dtype=torch.long, device=graph.device)
-    done = 0
-    while done < len(ours):
-        step = ours[done : done + size.now]
-        try:
-            batch, scores = reasoner.reason(queries[step])
-        except torch.OutOfMemoryError as error:
-            size.shrink(error)
-            continue
-        ranks = filtered_ranks(batch, scores, answers[step], known, graph.num_entities, uncovered)
+    wanted = answers[ours]
+    for rows, batch, scores in in_batches(reasoner, queries[ours], size):
+        ranks = filtered_ranks(batch, scores, wanted[rows], known, graph.num_entities, uncovered)
         if uncovered == "below" and reasoner.sampler.scores_answers:
             likelihoods = partial(reasoner.sampler.likelihoods, graph)
-            ranks = order_outside(ranks, batch, answers[step], known, likelihoods)
+            ranks = order_outside(ranks, batch, wanted[rows], known, likelihoods)
         columns = (ranks.optimistic, ranks.pessimistic, ranks.covered.long())
-        found[done : done + len(step)] = torch.stack(columns, dim=1)
-        size.learn(batch)
-        done += len(step)
+        found[rows] = torch.stack(columns, dim=1)
         if progress is not None:
-            progress(len(step))
+            progress(batch.num_queries)
         if until is not None and until():
+            done = rows.stop
             found, queries, answers = found[:done], queries[:done], answers[:done]
             break
     if team is not None:

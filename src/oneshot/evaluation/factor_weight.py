@@ -10,7 +10,7 @@ from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError
 from oneshot.factors import fit_factors
 from oneshot.ranking import KnownFacts, filtered_ranks
-from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.batch_size import BatchSize, in_batches
 from oneshot.reasoner.reasoner import Reasoner
 
 WEIGHTS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0)
@@ -64,28 +64,21 @@ def choose_weight(
     known = known.to(graph.device)
     queries, answers = both_directions(facts.to(graph.device), graph.num_relations)
     order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))[:limit]
-    order = order.to(graph.device)
+    queries, answers = queries[order.to(graph.device)], answers[order.to(graph.device)]
     size = BatchSize(batch_size, reasoner.predictor.config, graph.device)
     factors.weight = 0.0  # so that the reasoner gives the scores of the predictor alone
     total = torch.zeros(len(WEIGHTS), 2 * graph.num_relations, dtype=torch.float64)
     done = 0
-    while done < len(order):
-        step = order[done : done + size.now]
-        try:
-            batch, scores = reasoner.reason(queries[step])
-            evidence = factors.evidence(batch)
-        except torch.OutOfMemoryError as error:
-            size.shrink(error)
-            continue
-        asked = queries[step, 1].cpu()
+    for rows, batch, scores in in_batches(reasoner, queries, size):
+        evidence = factors.evidence(batch)
+        asked = queries[rows, 1].cpu()
         for number, weight in enumerate(WEIGHTS):
             mixed = scores + weight * evidence
-            ranks = filtered_ranks(batch, mixed, answers[step], known, graph.num_entities)
+            ranks = filtered_ranks(batch, mixed, answers[rows], known, graph.num_entities)
             total[number].index_add_(0, asked, (1 / ranks.realistic).double().cpu())
-        size.learn(batch)
-        done += len(step)
+        done = rows.stop
         if progress is not None:
-            progress(len(step))
+            progress(batch.num_queries)
         if until is not None and until():
             break
     mean = total.sum(1) / done

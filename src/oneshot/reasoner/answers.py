@@ -74,8 +74,7 @@ class AnswerOptions:
             raise InputError(
                 f"min_probability must be between 0 and 1, not {self.min_probability!r}"
             )
-        if isinstance(self.types, str):
-            raise InputError(f"types must be a list, not {self.types!r}")
+        check_list("types", self.types)
         # Lists, as JSON has them, are equal to tuples then.
         types = tuple(kind if isinstance(kind, str) else tuple(kind) for kind in self.types)
         for kind in types:
@@ -270,6 +269,12 @@ class Calibration:
     def evidence(self, scores: Tensor, known: Tensor) -> Tensor:
         """The evidence for each entity of a query: `scores` [k], `known` bool [k] → [k]."""
         return scores.log_softmax(0) if self.rivals == "all" else evidence(scores, known)
+
+
+def check_list(name: str, values: object) -> None:
+    """Raise if an option that takes a list is a text, whose characters would be taken for names."""
+    if isinstance(values, str):
+        raise InputError(f"{name} must be a list, not {values!r}")
 
 
 def evidence(scores: Tensor, known: Tensor) -> Tensor:

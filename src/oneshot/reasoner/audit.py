@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from oneshot.data.dataset import both_directions
+from oneshot.errors import InputError
 from oneshot.graph.known_facts import KnownFacts
+from oneshot.reasoner.answers import check_list
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.judgement import (
     Judged,
@@ -33,11 +35,16 @@ class AuditOptions:
     limit: int | None = None
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"limit must be at least 1, not {self.limit}")
+
     @classmethod
     def named(
         cls, reasoner: Reasoner, relations: Sequence[str | int] | None, limit: int | None, seed: int
     ) -> Self:
         """An audit of facts of relations that are given by name or id."""
+        check_list("relations", relations)
         if relations is None:
             return cls(None, limit, seed)
         count = reasoner.graph.num_relations

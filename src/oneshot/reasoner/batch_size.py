@@ -4,12 +4,19 @@ On a CPU, small batches are as fast as large ones. On a GPU, small batches are d
 launches, so there the batch size grows until it keeps the GPU busy or fills its memory.
 """
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import torch
+from torch import Tensor
 
 from oneshot.config import PredictorConfig
 from oneshot.predictor import AGGREGATES
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import available_memory
+
+if TYPE_CHECKING:
+    from oneshot.reasoner.reasoner import Reasoner
 
 _FIRST = 16
 # Enough to keep a GPU busy; larger batches are not faster.
@@ -51,3 +58,25 @@ class BatchSize:
         self.now = -(-self.now // 2)
         self.is_fixed = True
         torch.cuda.empty_cache()
+
+
+def in_batches(
+    reasoner: "Reasoner", queries: Tensor, size: BatchSize, include: Tensor | None = None
+) -> Iterator[tuple[slice, SubgraphBatch, Tensor]]:
+    """Subgraphs and scores of `queries` [n, 2], batch by batch, each with its rows of the queries.
+
+    `include` [n, c]: entities that each subgraph must have. A batch that does not fit into memory
+    is repeated with fewer queries.
+    """
+    done = 0
+    while done < len(queries):
+        rows = slice(done, min(done + size.now, len(queries)))
+        try:
+            added = () if include is None else (include[rows],)
+            batch, scores = reasoner.reason(queries[rows], *added)
+        except torch.OutOfMemoryError as error:
+            size.shrink(error)
+            continue
+        size.learn(batch)
+        done = rows.stop
+        yield rows, batch, scores

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from oneshot.data.dataset import both_directions
-from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
+from oneshot.graph.graph import INVERSE_MARK
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.answers import MOST_EVIDENCE
 from oneshot.reasoner.batch_size import BatchSize
@@ -20,6 +20,7 @@ from oneshot.reasoner.judgement import (
     missing_logits,
     present_logits,
     probability_of,
+    relates_to_itself,
     several_answers,
 )
 from oneshot.reasoner.reasoner import Reasoner
@@ -153,7 +154,7 @@ def judge_fact(
     else:
         logit = float(missing_logits(blind, *judged.halves(), relations))
     rank = float(judged.rank.mean())
-    is_candidate = first != last or _relates_to_itself(blind.graph, first)
+    is_candidate = first != last or relates_to_itself(blind.graph, first)
     if not is_candidate:
         logit, rank = -MOST_EVIDENCE, float(graph.num_entities)
     proceed()
@@ -181,12 +182,6 @@ def judge_fact(
         last,
         other_tails,
     )
-
-
-def _relates_to_itself(graph: KnowledgeGraph, entity: int) -> bool:
-    """Whether any fact of the graph leads from an entity to itself."""
-    source, _ = graph.edges_into(entity)
-    return bool((source == entity).any())
 
 
 def _without(reasoner: Reasoner, fact: Tensor) -> Reasoner:

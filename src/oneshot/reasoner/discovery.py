@@ -17,7 +17,8 @@ from torch import Tensor
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
-from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.answers import check_list
+from oneshot.reasoner.batch_size import BatchSize, in_batches
 from oneshot.reasoner.judgement import (
     Judged,
     ScoredFact,
@@ -75,6 +76,8 @@ class Search:
         min_probability: float,
     ) -> Self:
         """A search for facts of relations and entities that are given by name or id."""
+        for name, value in (("relations", relations), ("entities", entities), ("types", types)):
+            check_list(name, value)
         count = reasoner.graph.num_relations
         labels = None
         if relations is not None:
@@ -207,16 +210,10 @@ def _answers(
     → (number of heads, answers as (head, tail, logit))
     """
     heads = heads.to(reasoner.device)
-    done = 0
-    while done < len(heads):
-        some = heads[done : done + size.now]
-        queries = torch.stack([some, torch.full_like(some, relation)], dim=1)
-        try:
-            batch, scores = reasoner.reason(queries)
-        except torch.OutOfMemoryError as error:
-            size.shrink(error)
-            continue
-        row, entity = known.answers(queries)
+    queries = torch.stack([heads, torch.full_like(heads, relation)], dim=1)
+    for step, batch, scores in in_batches(reasoner, queries, size):
+        some = heads[step]
+        row, entity = known.answers(queries[step])
         at = batch.find_pairs(row, entity)
         new = scores.clone()
         new[at[at >= 0]] = -torch.inf
@@ -237,8 +234,6 @@ def _answers(
         answers = [
             (head, tail, logit) for (head, tail), logit in zip(ends, logits.tolist(), strict=True)
         ]
-        size.learn(batch)
-        done += len(some)
         yield len(some), answers
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.ranking import check_finite, filtered_ranks
 from oneshot.reasoner.answers import MOST_EVIDENCE, Calibration
-from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.batch_size import BatchSize, in_batches
 
 if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
@@ -87,15 +88,8 @@ def judge(
     Other answers of a query that are `known` do not compete. Answers that are not sampled are added
     to the subgraph.
     """
-    done = 0
-    while done < len(queries):
-        step = slice(done, done + size.now)
+    for step, batch, scores in in_batches(reasoner, queries, size, answers[:, None]):
         asked, wanted = queries[step], answers[step]
-        try:
-            batch, scores = reasoner.reason(asked, wanted[:, None])
-        except torch.OutOfMemoryError as error:
-            size.shrink(error)
-            continue
         check_finite(scores)
         place = batch.find(wanted)
         row, entity = known.answers(asked)
@@ -111,8 +105,6 @@ def judge(
         logits = logits_of(reasoner, evidence, asked[:, 1])
         columns = (logits, evidence, mass, others, ranks.realistic)
         yield Judged(*(column.double().cpu() for column in columns))
-        size.learn(batch)
-        done += len(asked)
 
 
 def fact_features(forward: Judged, backward: Judged, relations: Tensor, several: Tensor) -> Tensor:
@@ -234,6 +226,12 @@ def probability_of(reasoner: "Reasoner", logit: float) -> float | None:
     if reasoner.calibration is None:
         return None
     return 1 / (1 + math.exp(-logit)) if logit > -700 else 0.0
+
+
+def relates_to_itself(graph: KnowledgeGraph, entity: int) -> bool:
+    """Whether any fact of the graph leads from an entity to itself."""
+    source, _ = graph.edges_into(entity)
+    return bool((source == entity).any())
 
 
 def functional_conflicts(facts: Tensor, num_relations: int) -> Tensor:

@@ -13,10 +13,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
+from oneshot.reasoner.answers import MOST_EVIDENCE
 from oneshot.reasoner.batch_size import BatchSize
-from oneshot.reasoner.judgement import Judged, judge, missing_logits, probability_of
+from oneshot.reasoner.judgement import (
+    Judged,
+    judge,
+    missing_logits,
+    probability_of,
+    relates_to_itself,
+)
 from oneshot.samplers._answer_counts import AnswerCounts
 
 if TYPE_CHECKING:
@@ -61,6 +69,8 @@ def relations_between(
     proceed: Callable[[], None] = lambda: None,
 ) -> list[RelationAnswer]:
     """See `Reasoner.relations`. `proceed`: called between batches; what it raises ends the work."""
+    if top is not None and top < 1:
+        raise InputError(f"top must be at least 1, not {top}")
     graph, device = reasoner.graph, reasoner.device
     first, second = reasoner.entity_id(head), reasoner.entity_id(tail)
     facts = torch.cat([_facts_of(graph, entity) for entity in {first, second}])
@@ -84,6 +94,8 @@ def relations_between(
         for pair in ((ahead, back), (back, ahead))
     )
     logits = missing_logits(reasoner, forward, backward, relations % graph.num_relations)
+    if first == second and not relates_to_itself(graph, first):
+        logits = torch.full_like(logits, -MOST_EVIDENCE)  # as in `check_fact`
     scores = logits - _STRANGE * (_strangeness(forward) + _strangeness(backward))
     found = [
         RelationAnswer(

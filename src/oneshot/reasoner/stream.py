@@ -8,7 +8,7 @@ import torch
 from oneshot.errors import InputError
 from oneshot.graph.graph import INVERSE_MARK
 from oneshot.reasoner.answers import AnswerOptions, Prediction
-from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.batch_size import BatchSize, in_batches
 
 if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
@@ -73,17 +73,9 @@ def _answered(
 def _predicted(
     reasoner: "Reasoner", queries: list[tuple[int, int]], size: BatchSize, options: AnswerOptions
 ) -> Iterator[Prediction]:
-    done = 0
-    while done < len(queries):
-        step = queries[done : done + size.now]
-        try:
-            batch, scores = reasoner.reason(torch.tensor(step, device=reasoner.device))
-        except torch.OutOfMemoryError as error:
-            size.shrink(error)
-            continue
-        size.learn(batch)
-        done += len(step)
-        yield from reasoner.predictions(batch, scores, [options] * len(step))
+    asked = torch.tensor(queries, dtype=torch.long, device=reasoner.device).view(-1, 2)
+    for _, batch, scores in in_batches(reasoner, asked, size):
+        yield from reasoner.predictions(batch, scores, [options] * batch.num_queries)
 
 
 def _ids(reasoner: "Reasoner", query: Any) -> tuple[int, int]:
