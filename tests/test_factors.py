@@ -243,8 +243,9 @@ def test_a_damaged_file_of_factors_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="not the factors of a graph"):
             Reasoner.load(tmp_path / "run")
     file.write_bytes(b"nothing")
-    with pytest.raises(InputError, match=FACTORS):
+    with pytest.raises(InputError, match=f"^{file}: not a readable") as caught:
         Reasoner.load(tmp_path / "run")
+    assert str(caught.value).count(FACTORS) == 1
 
 
 def test_a_training_fits_factors_and_resumes_with_the_same(tmp_path: Path) -> None:
@@ -271,6 +272,33 @@ def test_a_training_fits_factors_and_resumes_with_the_same(tmp_path: Path) -> No
         resumed.predictor.parameters(), whole.predictor.parameters(), strict=True
     ):
         assert ours.equal(theirs)
+
+
+def test_damaged_factors_of_a_finished_run_are_fitted_again(tmp_path: Path) -> None:
+    data, run = few_held_out(), tmp_path / "run"
+    train_run(data, run, SMALL, torch.device("cpu"))
+    whole, calibration = Run(run).reasoner.factors, Run(run).calibration
+    messages: list[str] = []
+
+    def resumed() -> dict[str, Any]:
+        device = torch.device("cpu")
+        return train_run(data, run, SMALL, device, resume=True, messages=messages.append)
+
+    assert resumed()["already_finished"]
+    for damage in (b"torn", None):
+        if damage is None:
+            (run / FACTORS).unlink()
+        else:
+            (run / FACTORS).write_bytes(damage)
+        assert not resumed()["already_finished"]
+        assert messages.pop() == f"{run / FACTORS}: was missing or damaged; fitted again"
+        mended = Run(run).reasoner.factors
+        assert whole is not None
+        assert mended is not None
+        assert mended.weight == whole.weight
+        assert mended.entities.equal(whole.entities)
+        assert Run(run).calibration == calibration
+    assert resumed()["already_finished"]
 
 
 def test_facts_are_judged_without_the_factors_that_know_them() -> None:

@@ -29,6 +29,9 @@ from oneshot.ranking import dense_ranks
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products
 
+FACTOR_SHARE = 0.33
+"""Maximum share of the time budget of a training for fitting factors."""
+
 # Maximum number of scores that are computed at once.
 _SCORES = 1 << 26
 # Validation queries that decide when to stop, and epochs without a better result until then.

@@ -442,6 +442,29 @@ def test_what_is_broken_in_a_run_comes_back_from_its_checkpoint(
     assert run("evaluate", copied).code == 0
 
 
+@pytest.mark.parametrize("damage", [b"torn", None])
+def test_a_damaged_sampler_is_fitted_again(
+    run: Command, data: Path, tmp_path: Path, damage: bytes | None
+) -> None:
+    changes = settings("training.epochs=1", "sampler.name=fitted")
+    command = ["train", data, "--out", tmp_path / "run", *changes]
+    whole = run(*command, "--json").json
+    file = tmp_path / "run" / "sampler.safetensors"
+    before = file.read_bytes()
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage)
+        refused = run("evaluate", tmp_path / "run")
+        assert (refused.code, refused.err.count(str(file))) == (2, 1)
+    again = run(*command, "--resume", "--json")
+    assert f"{file}: was missing or damaged; fitted again" in again.err
+    assert not again.json["already_finished"]
+    assert again.json["test"]["mrr"] == whole["test"]["mrr"]
+    assert file.read_bytes() == before
+    assert run(*command, "--resume", "--json").json["already_finished"]
+
+
 def test_resuming_takes_the_configuration_of_the_run(
     run: Command, base: Path, copied: Path
 ) -> None:

@@ -1,5 +1,7 @@
 """Tests of the estimator: the interface of scikit-learn on top of plan and training."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,9 +10,11 @@ import torch
 from tests.support.samples import chain_world
 
 from oneshot import LinkPredictor
-from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
+from oneshot.config import Config, FactorsConfig, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.evaluation.evaluate import evaluate
+from oneshot.evaluation.factor_weight import WEIGHTS, choose_weight
+from oneshot.factors import FACTOR_SHARE, fit_factors
 
 CONFIG = Config(
     SamplerConfig(entity_ratio=0.5),
@@ -99,6 +103,33 @@ def test_without_splits_some_facts_are_held_out(splits: dict[str, list[Fact]]) -
     data = fitted.data_
     assert (len(data.valid), len(data.test)) == (len(facts) // 10, 0)
     assert len(data.known) == len(facts)
+
+
+def test_factors_are_fitted_within_the_time(
+    splits: dict[str, list[Fact]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+
+    def fitted_factors(*args: Any, seconds: float, **options: Any) -> Any:
+        limits.append(seconds)
+        return fit_factors(*args, seconds=seconds, **options)
+
+    def chosen_weight(*args: Any, **options: Any) -> Any:
+        limits.append(options["until"])
+        return choose_weight(*args, **options)
+
+    monkeypatch.setattr("oneshot.training.estimator.fit_factors", fitted_factors)
+    monkeypatch.setattr("oneshot.training.final_evaluation.choose_weight", chosen_weight)
+    config = replace(
+        CONFIG, factors=FactorsConfig(dim=4, epochs=2), training=TrainingConfig(epochs=1)
+    )
+    fitted = LinkPredictor(config=config, minutes=1, device="cpu").fit(splits)
+    assert limits[0] == FACTOR_SHARE * 60
+    assert limits[1] is not None
+    assert fitted.reasoner_.factors is not None
+    assert fitted.reasoner_.factors.weight in WEIGHTS
+    LinkPredictor(config=config, device="cpu").fit(splits)
+    assert limits[2:] == [math.inf, None]  # without a budget there is no limit
 
 
 def test_the_plan_is_used_without_a_configuration(splits: dict[str, list[Fact]]) -> None:

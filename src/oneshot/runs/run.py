@@ -242,8 +242,9 @@ class Run:
         file = self.path / FACTORS
         if not file.is_file():
             return None
+        contents = load_tensors(file)
         try:
-            return Factors.from_contents(*load_tensors(file), graph)
+            return Factors.from_contents(*contents, graph)
         except InputError as error:
             raise InputError(f"{file}: {error}") from error
 
@@ -252,8 +253,9 @@ class Run:
         file = self.path / SAMPLER
         if not file.is_file():
             return
+        parameters, _ = load_tensors(file)
         try:
-            sampler.take(load_tensors(file)[0])
+            sampler.take(parameters)
         except InputError as error:
             raise InputError(f"{file}: {error}") from error
 

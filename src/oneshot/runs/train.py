@@ -13,9 +13,10 @@ import torch
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, InputError
-from oneshot.factors import Factors, fit_factors
+from oneshot.factors import FACTOR_SHARE, Factors, fit_factors
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import METRICS
-from oneshot.reasoner.build import build_reasoner
+from oneshot.reasoner.build import build_reasoner, build_sampler
 from oneshot.runs.checkpoint import (
     Checkpoint,
     continues,
@@ -29,14 +30,17 @@ from oneshot.runs.layout import (
     CHECKPOINT,
     CONFIG,
     CONTENTS,
+    FACTORS,
     GRAPH,
     RESULT,
+    SAMPLER,
     read_calibration,
 )
 from oneshot.runs.reference import GraphReference
 from oneshot.runs.run import Run
 from oneshot.runs.transfer import start_from
 from oneshot.runs.writer import RunWriter, begun_run, remove_staged
+from oneshot.samplers import Sampler
 from oneshot.system.checksums import read_sealed_json, write_sealed_json, write_sealed_text
 from oneshot.system.distributed import Team
 from oneshot.system.files import json_text, remove_leftovers, write_text
@@ -49,9 +53,6 @@ from oneshot.training.trainer import Trainer
 
 REPORTED = (*METRICS, "coverage", "queries", "seconds")
 """The metrics of an evaluation that are shown in tables."""
-
-FACTOR_SHARE = 0.33
-"""Maximum share of the time budget for fitting factors."""
 
 INTERRUPTED_SECONDS = 30
 """Time limit for evaluating an interrupted training, in seconds."""
@@ -162,6 +163,8 @@ class TrainingJob:
         result = _saved_result(self.path)
         if result is None:
             return None
+        if not self._has_fitted_parts():
+            return None  # no checkpoint has them: they are fitted and evaluated again
         if self.team.is_first:
             self._mend(checkpoint)
         return {**result, "already_finished": True}
@@ -176,7 +179,9 @@ class TrainingJob:
             torch.cuda.reset_peak_memory_stats(self.device)
         reasoner = build_reasoner(self.data.graph, self.config, self.device)
         if checkpoint is not None:
-            Run(self.path).load_sampler(reasoner.sampler)
+            is_loaded = self._load_sampler(reasoner.sampler)
+            if not is_loaded and self.team.is_first:  # the trainer fits it
+                self.messages(f"{self.path / SAMPLER}: was missing or damaged; fitted again")
         elif self.initial is not None:
             new = start_from(self.initial, reasoner)
             if new and self.team.is_first:
@@ -204,11 +209,11 @@ class TrainingJob:
         if self.team.size > 1:
             raise InputError("factors need a training in a single process; set factors.dim=0")
         if checkpoint is not None:
-            with suppress(InputError):  # damaged, or never written
-                found = Run(self.path).factors_on(trainer.graph)
-                if found is not None:
-                    found.weight = 0.0  # validations are those of the predictor alone
-                    return found
+            found = self._saved_factors(trainer.graph)
+            if found is not None:
+                found.weight = 0.0  # validations are those of the predictor alone
+                return found
+            self.messages(f"{self.path / FACTORS}: was missing or damaged; fitted again")
         limit = FACTOR_SHARE * self.budget.limit
         return fit_factors(
             trainer.graph,
@@ -219,6 +224,27 @@ class TrainingJob:
             seconds=limit,
             should_stop=self._is_stopped,
         )
+
+    def _has_fitted_parts(self) -> bool:
+        """Whether the run has readable files of its fitted sampler and its factors, if any."""
+        if self.config.factors.dim and self._saved_factors(self.data.graph) is None:
+            return False
+        return self._load_sampler(build_sampler(self.config.sampler))
+
+    def _load_sampler(self, sampler: Sampler) -> bool:
+        """Load the state of the run's sampler. → False if it is missing or damaged"""
+        try:
+            Run(self.path).load_sampler(sampler)
+        except InputError:
+            return False
+        # Likelihoods of answers are fitted; other samplers have no file.
+        return not sampler.scores_answers or bool(sampler.parameters())
+
+    def _saved_factors(self, graph: KnowledgeGraph) -> Factors | None:
+        """The factors in the run; None if they are missing, damaged, or of another graph."""
+        with suppress(InputError):
+            return Run(self.path).factors_on(graph)
+        return None
 
     @contextmanager
     def _writer(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -15,17 +16,19 @@ from oneshot.data.load import load
 from oneshot.data.objects import read_known
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.evaluation.factor_weight import add_factors
+from oneshot.factors import FACTOR_SHARE, fit_factors
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.build import build_reasoner
-from oneshot.reasoner.calibration import calibrate
 from oneshot.reasoner.judgement import judge
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.devices import find_device
+from oneshot.training.diagnosis import Diagnosis
+from oneshot.training.final_evaluation import FinalEvaluation, final_queries
 from oneshot.training.plan import check_minutes, plan
-from oneshot.training.trainer import fit
+from oneshot.training.time_budget import TimeBudget
+from oneshot.training.trainer import Trainer
 
 
 class LinkPredictor:
@@ -62,14 +65,27 @@ class LinkPredictor:
         out at random to choose the best epoch and to calibrate the probabilities. `y` is ignored.
         """
         check_minutes(self.minutes)
+        started = time.perf_counter()
         device = find_device(self.device)
         data = load(triples, seed=self.seed, test_share=0.0)
         config = self._planned(data, device)
         reasoner = build_reasoner(data.graph, config, device)
-        state = fit(reasoner, data, config.training)
+        budget = TimeBudget(config.training.minutes, started=started)
+        budget.final_queries = final_queries(data, config.factors.dim > 0)
+        trainer = Trainer(reasoner, data, config.training, budget)
         if config.factors.dim:
-            add_factors(reasoner, data, config.factors, self.seed)
-        reasoner.calibration = calibrate(reasoner, data, seed=self.seed)
+            reasoner.factors = fit_factors(
+                trainer.graph,
+                config.factors,
+                data.valid.to(device),
+                trainer.known,
+                seed=config.training.seed,
+                seconds=FACTOR_SHARE * budget.limit,
+            )
+        state = trainer.run([Diagnosis()])
+        evaluation = FinalEvaluation(trainer, budget)
+        evaluation.weigh_factors()
+        reasoner.calibration = evaluation.calibrated()
         self.reasoner_, self.data_, self.config_ = reasoner, data, config
         self.history_ = list(state.history)
         self.classes_ = np.array([False, True])

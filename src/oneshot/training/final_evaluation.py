@@ -58,12 +58,12 @@ class FinalEvaluation:
 
     def run(self) -> dict[str, dict[str, Any] | None]:
         """The evaluation of each split as JSON, or None if it is empty."""
-        self._weigh_factors()
+        self.weigh_factors()
         for split in SPLITS:
             self.reports[split] = self._evaluated(split)
         return self.reports
 
-    def _weigh_factors(self) -> None:
+    def weigh_factors(self) -> None:
         """Choose the weight of the factors, if there are any, by the validation queries."""
         trainer, budget = self.trainer, self.budget
         if trainer.reasoner.factors is None or not len(trainer.data.valid):
