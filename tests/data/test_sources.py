@@ -14,6 +14,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -286,6 +287,7 @@ def test_large_copies_are_built_on_disk(
             "?table=facts",
             ", fact 2: 'relation' is null",
         ),
+        ((TABLE,), "?SELECT 1", ": 'SELECT 1' is no option; expected"),
         (
             (TABLE, "INSERT INTO facts VALUES ('a', 'r', '')"),
             "?table=facts",
@@ -614,6 +616,15 @@ def test_bad_cypher(
     assert message in done.err
     assert SECRET not in done.err
     assert listing(tmp_path) == []
+
+
+def test_warnings_of_the_driver_are_not_printed() -> None:
+    """In a process of its own: pytest has handlers for all loggers."""
+    pytest.importorskip("neo4j", reason="the extra `neo4j` is not installed")
+    command = [sys.executable, "-m", "oneshot", "data", "neo4j://127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: neo4j://127.0.0.1:9: the server cannot be reached")
 
 
 def test_bad_neo4j_servers(run: Command, tmp_path: Path, bolt: Server) -> None:

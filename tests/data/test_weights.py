@@ -238,6 +238,8 @@ def test_commands_with_weights(tmp_path: Path, run: Command) -> None:
     assert graph.weights is not None
     assert run("evaluate", tmp_path / "run", "--limit", 4, "--json").code == 0
     assert run("coverage", file, "--weights", "weight", "--json").code == 0
+    of_database = run("data", "sqlite:facts.db?table=t", "--weights", "weight")
+    assert (of_database.code, "not from databases; export" in of_database.err) == (2, True)
     changed = run("facts", tmp_path / "run", "add", "e0", "r0", "e1")
     assert (changed.code, "graph with weights" in changed.err) == (2, True)
 

@@ -54,6 +54,7 @@ def data(
     Large text and Parquet files without --weights are converted on disk and never loaded as a
     whole; after an interruption, the same command resumes the conversion.
     """
+    from oneshot.data.load import check_weighted_source
     from oneshot.graph.storage import MARKER, check_destination
     from oneshot.system.devices import find_device
 
@@ -68,6 +69,7 @@ def data(
         measured = _measure(_saved_graph(source, "--hub-index"), hub_index)
     if verify:
         _verify(source)
+    check_weighted_source(source, weights)  # of the address, before it is that of a copy
     source = download(source)
     # Only facts without weights are converted on disk.
     built = save is not None and weights is None and _build(source, save, seed)

@@ -56,8 +56,10 @@ class Address:
             values["query"] = (unquote(query[1]) if is_encoded else query[1]).strip()
         for part in filter(None, tail.split("&")):
             name, _, value = part.partition("=")
-            if not _OPTION.fullmatch(name):  # perhaps the end of a password, so it is not shown
-                raise _unreadable(scheme)
+            if not _OPTION.fullmatch(name):
+                if is_file:
+                    raise InputError(f"{scheme}:{location}: {part!r} is no option; expected {form}")
+                raise _unreadable(scheme)  # it may be the end of a password, so it is not shown
             values[name] = unquote(value)
         user = password = None
         if not is_file:

@@ -1,5 +1,6 @@
 """Neo4j: the relationships of a database as facts, and predicted facts as relationships."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -18,6 +19,9 @@ TRANSACTION_LINKS = 1_000
 _RESOLVED_NAMES = 10_000  # looked up by one pass over the nodes
 _TIMEOUT = 15.0  # seconds until a server that does not respond is unreachable
 _PORT = 7687
+# Without a handler, Python prints the warnings of the driver between our own messages. A handler of
+# the application gets them all the same.
+_SILENT = logging.NullHandler()
 
 T = TypeVar("T")
 
@@ -139,6 +143,7 @@ def _quoted(name: str) -> str:
 def _session(address: Address, is_written: bool) -> Iterator[Any]:
     """A session with the database of an address; errors of the driver become `InputError`."""
     neo4j = require("neo4j", "neo4j", f"connecting to {address}")
+    logging.getLogger("neo4j").addHandler(_SILENT)
     database = address.path or None
     if database is not None and "/" in database:
         raise address.error("expected at most one name, the database, after the host")
