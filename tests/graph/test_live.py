@@ -512,6 +512,11 @@ def test_wrong_use_of_facts(
     assert told.code == 2
     assert message in told.err
     assert run("facts", trained / "nothing", "export").code == 2
+    # Options are recommended with the commands that have them.
+    assert (
+        "(predict, evaluate, serve) give one with --data"
+        in run("facts", "foundation", "export").err
+    )
 
 
 def test_a_store_without_changes_changes_nothing(saved: Path) -> None:

@@ -16,6 +16,7 @@ from tests.support.graphs import random_graph
 from tests.support.hub_server import TOKEN, Hub, hub_server
 
 import oneshot
+from oneshot.data.load import load
 from oneshot.errors import InputError, MissingPackageError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.answers import Calibration
@@ -109,6 +110,17 @@ def test_without_its_graph_it_needs_another(folders: FolderHub) -> None:
     assert answers(loaded) == answers(reasoner)
     card = (folders.home / NAME / CARD).read_text(encoding="utf-8")
     assert "does not contain the graph" in card
+
+
+def test_a_training_starts_from_it(folders: FolderHub, run: Command, tmp_path: Path) -> None:
+    reasoner_of(load("umls").graph).push_to_hub(NAME)
+    command = ["train", "umls", "--out", tmp_path / "run", "--no-plan", "--json"]
+    for change in ("epochs=1", "query_share=0.01", "valid_limit=10"):
+        command += ["--set", f"training.{change}"]
+    assert run(*command, "--from", f"hf://{NAME}").json["epochs"] == 1
+    wrong = run(*command, "--from", "hf://someone/nothing")
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    assert "hf://someone/nothing" in wrong.err
 
 
 def test_a_new_upload_leaves_nothing_of_the_old_one(folders: FolderHub) -> None:

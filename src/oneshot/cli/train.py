@@ -19,6 +19,7 @@ from oneshot.cli.options import (
     SetOption,
     WeightsOption,
     load_data,
+    run_directory,
     shown,
 )
 from oneshot.cli.plan import MinutesOption, as_json, expectation, print_plan
@@ -59,8 +60,9 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="RUN",
-        help="Run whose parameters to start from, also foundation; its relations are matched by "
-        "name, and new ones are added.",
+        parser=run_directory,
+        help="Run whose parameters to start from, also foundation or hf://OWNER/NAME; its "
+        "relations are matched by name, and new ones are added.",
         show_default="random parameters",
     ),
 ]

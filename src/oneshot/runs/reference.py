@@ -56,8 +56,8 @@ class GraphReference:
         """Raise if the run was pre-trained and has no graph of its own."""
         if not self.has_graph:
             raise InputError(
-                f"{self.file.parent}: is pre-trained and has no graph of its own; give one with "
-                "--data"
+                f"{self.file.parent}: is pre-trained and has no graph of its own; "
+                "(predict, evaluate, serve) give one with --data"
             )
 
     @property
