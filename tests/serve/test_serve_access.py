@@ -254,6 +254,8 @@ def test_rates_are_those_of_each_client() -> None:
         limit.wait(f"10.0.{number // 256}.{number % 256}")
     assert len(limit._clients) <= 10_000
     assert RateLimit(0).wait("1.2.3.4") == 0
+    slow = RateLimit(5e-324)
+    assert [slow.wait("1.2.3.4") for _ in range(21)] == [0.0] * 20 + [3600.0]
 
 
 def test_requests_have_an_id(url: str) -> None:

@@ -92,6 +92,18 @@ def test_a_refused_request_with_a_whole_body_keeps_its_connection(url: str) -> N
     connection.close()
 
 
+def test_a_request_with_two_lengths_is_refused(url: str) -> None:
+    """A proxy that goes by the other one would take its rest for the next request."""
+    hidden = "GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    body = f"0\r\n\r\n{hidden}"
+    head = f"{POST}Content-Length: {len(body)}\r\nTransfer-Encoding: chunked\r\n"
+    with connect(url) as connection:
+        connection.sendall(f"{head}Authorization: Bearer s3cret\r\n\r\n{body}".encode())
+        status, headers, answered = answer(connection)
+    assert (status, headers["connection"]) == (400, "close")
+    assert b"HTTP/1.1" not in answered
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -41,12 +41,22 @@ def test_labels_of_a_service(file: Path, tmp_path: Path) -> None:
         assert sorted(both[:2]) == ["link 2", "link 3"]
         assert request(f"{url}/v1/entities?search=link%202").json["entities"][0] == "link 2"
         assert request(f"{url}/v1/relations").json["labels"] == {"next": "successor"}
+        # An entity with exactly the name comes before any label that begins with it.
+        facts = {"facts": [["beta", "next", "link 1"]]}
+        assert request(f"{url}/v1/facts", facts).status == 200
+        found = request(f"{url}/v1/entities?search=beta&limit=1").json["entities"]
+        assert found == ["beta"]
         # Answers have names, drawings have labels and lead to names.
         why = {"entity": "link 1", "relation": "next", "answer": "link 2", "drawing": True}
         drawing = request(f"{url}/v1/explain", why).json["drawing"]
         assert ">Alpha Centauri</text>" in drawing
         assert 'data-entity="link 1"' in drawing
         assert ">link 1</text>" not in drawing
+        assert ">successor</text>" in drawing
+        assert ">next" not in drawing
+        assert "—next" not in drawing
+        assert service.label("next⁻¹") == "successor⁻¹"
+        assert service.label("after") == "after"
 
 
 def test_without_labels(tmp_path: Path) -> None:

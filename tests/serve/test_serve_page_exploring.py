@@ -49,6 +49,16 @@ def test_examples_lead_to_answers(page: Any) -> None:
     expect(page.locator("#around")).to_be_hidden()
 
 
+def test_examples_beside_an_entity_that_no_path_can_name(page: Any, url: str) -> None:
+    """Browsers resolve `..` in a path, so its facts cannot be read."""
+    assert request(f"{url}/v1/facts", {"facts": [["..", "next", "link 1"]]}).status == 200
+    page.reload()
+    expect(page.locator("#examples a")).to_have_count(3)
+    expect(page.locator("#problem")).to_have_text("")
+    page.goto(f"{url}/#entity=..&relation=next")
+    expect(page.locator("#answers-title")).to_have_text("(.., next, ?)")
+
+
 def test_examples_in_both_directions(page: Any, url: str) -> None:
     """Also for an address that has no question."""
     facts = [["link 1", "after", "hub"]]  # which is the head of none
@@ -247,6 +257,22 @@ def test_is_this_fact_so(page: Any, url: str) -> None:
     expect(checked).to_have_text("")
 
 
+def test_the_latest_check_is_shown(page: Any, url: str) -> None:
+    """Also if the response to an earlier one comes later."""
+    held: list[Any] = []
+    page.route("**/v1/check", lambda route: route.continue_() if held else held.append(route))
+    with page.expect_request("**/v1/check"):
+        page.goto(f"{url}/#head=link+5&label=next&tail=link+6")
+    page.goto(f"{url}/#head=link+7&label=next&tail=link+8")
+    fact = page.locator("#checked .fact")
+    expect(fact).to_have_text("link 7 —next→ link 8")
+    with page.expect_response("**/v1/check"):
+        held[0].continue_()
+    page.wait_for_timeout(300)
+    expect(fact).to_have_text("link 7 —next→ link 8")
+    expect(page).to_have_title("link 7, next, link 8? · oneshot")
+
+
 def test_beginnings_and_spaces_of_names_in_a_fact(page: Any, url: str) -> None:
     fields = ("#head", "#label", "#tail")
 
@@ -407,6 +433,19 @@ def test_labels_are_shown_for_ids(browser: Any, tmp_path: Path) -> None:
             "aria-label", "Station 4"
         )
         assert "link" not in page.locator("#answers tbody").inner_text()
+
+
+def test_names_of_properties_are_names(browser: Any, tmp_path: Path) -> None:
+    """Every object of JavaScript has a property "constructor"."""
+    labels = tmp_path / "labels.tsv"
+    labels.write_text("link 1\tStation 1")
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(labels=labels))
+    with serving(service) as url, watched(browser, url) as page:
+        facts = [["constructor", "next", "__proto__"]]
+        assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+        page.goto(f"{url}/#entity=constructor&relation=next")
+        expect(page.locator("#answers-title")).to_have_text("(constructor, next, ?)")
+        expect(page.locator("#facts li").first).to_contain_text("constructor —next→ __proto__")
 
 
 def test_it_works_below_a_prefix(browser: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import math
 import re
 import socket
 import sqlite3
@@ -522,6 +523,20 @@ def test_who_sends_too_slowly_is_not_waited_for(tmp_path: Path) -> None:
             head = f"POST /v1/predict HTTP/1.1\r\nHost: {host}\r\nContent-Length: 99\r\n"
             connection.sendall(f"{head}Content-Type: application/json\r\n\r\n{{".encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 408")
+        # Nor one who always sends a little.
+        with socket.create_connection((host, int(port)), timeout=0.05) as connection:
+            connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode())
+            started, is_closed = time.monotonic(), False
+            while not is_closed and time.monotonic() < started + 60:
+                try:
+                    connection.sendall(b" ")
+                    assert connection.recv(100).startswith(b"HTTP/1.1 408")
+                    is_closed = True
+                except TimeoutError:
+                    pass
+                except ConnectionError:  # closed just before the byte, which lost the response
+                    is_closed = True
+            assert is_closed
 
 
 def test_who_does_not_speak_http_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -679,6 +694,12 @@ def test_what_is_not_done_when_the_service_stops_is_refused(
     assert reply.result().headers["retry-after"]
 
 
+def test_a_service_may_wait_without_end_for_open_requests(tmp_path: Path) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(grace=math.inf))
+    with serving(service) as url:
+        assert request(f"{url}/v1/readyz").status == 200
+
+
 def test_wrong_use_of_serve(
     run: Command, run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -698,10 +719,17 @@ def test_wrong_use_of_serve(
     told = run("serve", run_path, "--token-file", tmp_path / "nothing")
     assert told.code == 2
     assert "nothing: No such file" in told.err
-    for prefix in ("kg", "/a b", "//kg", "/kg?x"):
+    for prefix in ("kg", "/a b", "//kg", "/kg?x", "/../kg", "/kg/."):
         told = run("serve", run_path, "--prefix", prefix)
         assert told.code == 2
         assert "is not a path such as /kg" in told.err
+    for name in ("", "https://kg.example", "kg.example:443", "kg.example/", "a b"):
+        told = run("serve", run_path, "--allow-host", name)
+        assert told.code == 2
+        assert "is not a host name" in told.err
+    told = run("serve", run_path, "--host", "")
+    assert told.code == 2
+    assert "--host: must be an address or a name" in told.err
     told = run("serve", run_path, "--unix-socket", tmp_path / "token")
     assert told.code == 2
     assert "token: cannot listen on this socket" in told.err

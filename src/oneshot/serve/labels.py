@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from oneshot.errors import InputError, UnknownNameError
-from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.serve.entity_search import NameSearch
 from oneshot.serve.limits import MAX_NEW_NAME
@@ -38,6 +38,13 @@ class Labels:
     def of(self, names: Iterable[str]) -> dict[str, str]:
         """The labels of those entities that have one."""
         return {name: self.entities[name] for name in names if name in self.entities}
+
+    def text(self, name: str) -> str:
+        """The label of an entity or a relation, or its name; an inverse keeps its mark."""
+        if name in self.entities:
+            return self.entities[name]
+        plain = name.removesuffix(INVERSE_MARK)
+        return self.relations.get(plain, plain) + name[len(plain) :]
 
     def search(self, text: str, limit: int) -> list[str]:
         """Entities by label: prefix matches first, then fuzzy matches."""

@@ -159,6 +159,9 @@ class Guard:
                     return 401, "send the token for changes: Authorization: Bearer TOKEN"
                 return 401, "send the header Authorization: Bearer TOKEN"
         length = headers.get(b"content-length", b"0")
+        # A proxy that goes by the other one would see another request than this service.
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            return 400, "the request has both Content-Length and Transfer-Encoding"
         if not length.isdigit() or len(length) > 18:
             return 400, "the header Content-Length is not a number"
         if int(length) > MAX_BODY:
@@ -307,6 +310,8 @@ async def answer_problem(send: Send, status: int, detail: str, patience: int = 1
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if status == 400:
+        headers.append(_CLOSE)  # where the next request begins may be unclear
     if status in (429, 503):
         headers.append((b"retry-after", b"%d" % patience))
     await send({"type": "http.response.start", "status": status, "headers": headers})

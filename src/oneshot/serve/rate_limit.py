@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 _LEAST_BURST = 20  # requests; the page sends several for one question
+_LONGEST_WAIT = 3600.0  # seconds; at a very low rate, the time is endless
 _MOST_CLIENTS = 10_000  # remembered; those that were idle longest are forgotten first
 
 
@@ -29,7 +30,7 @@ class RateLimit:
         self._clients[client] = (left if is_refused else left - 1, now)
         if len(self._clients) > _MOST_CLIENTS:
             self._clients.popitem(last=False)
-        return (1 - left) / self._rate if is_refused else 0.0
+        return min((1 - left) / self._rate, _LONGEST_WAIT) if is_refused else 0.0
 
 
 def _client(address: str) -> str:

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import re
 import signal
 import socket
 import threading
@@ -33,6 +34,7 @@ _ACCEPTED_AT_ONCE = 128  # connections that are accepted before any of them is c
 _OTHER_FILES = 128  # open files besides connections
 _ACCEPT_LOG_SECONDS = 60.0  # between two messages about connections that cannot be accepted
 _FAREWELL_SECONDS = 2.0  # for refusals after the grace period to be sent
+_HOST_NAME = re.compile(r"[\w.-]+|\[?[\da-f]*:[\da-f]*:[\da-f:.]*\]?", re.ASCII | re.IGNORECASE)
 
 
 def guarded(service: Service) -> Guard:
@@ -59,6 +61,7 @@ def run_server(
     `graph`: another graph than that of the run. `app`: another app than the REST API and the page,
     with a lifespan. `unix_socket`: a socket to listen on instead of host and port.
     """
+    _check_names(settings, host)
     settings = dataclasses.replace(settings, hosts=(*settings.hosts, host))
     listener = _listen(host, port) if unix_socket is None else _listen_locally(unix_socket)
     try:
@@ -196,6 +199,7 @@ def _config(service: Service, app: Guard | None) -> uvicorn.Config:
             handler.setFormatter(logging.Formatter("%(message)s"))
             access.addHandler(handler)
             access.propagate = False
+    grace = service.settings.grace + _FAREWELL_SECONDS
     # The warnings of uvicorn are about invalid requests, which are answered with a problem.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
@@ -206,11 +210,22 @@ def _config(service: Service, app: Guard | None) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
-        timeout_graceful_shutdown=math.ceil(service.settings.grace + _FAREWELL_SECONDS),
+        timeout_graceful_shutdown=math.ceil(grace) if math.isfinite(grace) else None,
         backlog=_ACCEPTED_AT_ONCE,
         lifespan="off" if app is None else "on",
         ws="none",
     )
+
+
+def _check_names(settings: ServeSettings, host: str) -> None:
+    """Raise an error for names in options that no request can have."""
+    for name in settings.hosts:
+        if name != "*" and not _HOST_NAME.fullmatch(name):
+            raise InputError(f"--allow-host: {name!r} is not a host name such as kg.example.org")
+    if not host:
+        raise InputError("--host: must be an address or a name; 0.0.0.0 is all addresses")
+    if {".", ".."} & set(settings.prefix.split("/")):  # clients resolve them
+        raise InputError(f"--prefix: {settings.prefix!r} is not a path such as /kg")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -416,7 +416,10 @@ class Service:
     def _with_labelled(self, found: list[str], text: str, limit: int) -> list[str]:
         """Entities found by name and by label; prefix matches of either first."""
         assert self.labels is not None
-        every = dict.fromkeys([*self.labels.search(text, limit + _MORE_NAMES), *found])
+        labelled = self.labels.search(text, limit + _MORE_NAMES)
+        # The entity with exactly this name comes first, however many labels begin with it.
+        named = [text] if text in self.live.entities else []
+        every = dict.fromkeys([*named, *labelled, *found])
         wanted = fold(text)
 
         def is_fuzzy(name: str) -> bool:
@@ -426,8 +429,8 @@ class Service:
         return sorted(every, key=is_fuzzy)  # stable
 
     def label(self, name: str) -> str:
-        """The label of an entity, or its name."""
-        return name if self.labels is None else self.labels.entities.get(name, name)
+        """The label of an entity or a relation, or its name."""
+        return name if self.labels is None else self.labels.text(name)
 
     def labels_of(self, names: Iterable[str]) -> dict[str, str]:
         """The labels of those entities that have one."""

@@ -70,10 +70,10 @@ def page_svg(
 ) -> tuple[str, list[str]]:
     """The paths with their neighbourhood, and each chart, as SVGs for a page.
 
-    `label`: the text that is drawn for an entity.
+    `label`: the text that is drawn for an entity or a relation.
     """
     graph, bottom, width = _graph(explanation, _PAGE_TOP, label)
-    legend, bottom = _legend(explanation, bottom, width)
+    legend, bottom = _legend(explanation, bottom, width, label)
     charts = [
         Drawing(
             _PAGE_CHART,
@@ -86,7 +86,7 @@ def page_svg(
             ("Distances", _distance_bars(explanation, 10, 24, _PAGE_CHART - 20, label)),
         )
     ]
-    drawing = Drawing(width, bottom, _description(explanation), graph + legend)
+    drawing = Drawing(width, bottom, _description(explanation, label), graph + legend)
     return as_svg(drawing, embedded=True), [as_svg(chart, embedded=True) for chart in charts]
 
 
@@ -100,8 +100,10 @@ def draw(explanation: Explanation) -> Drawing:
     return Drawing(width, top, _description(explanation), shapes)
 
 
-def _description(explanation: Explanation) -> str:
-    return f"Why {explanation.answer} answers ({explanation.entity}, {explanation.relation}, ?)"
+def _description(explanation: Explanation, label: Callable[[str], str] = lambda name: name) -> str:
+    names = (explanation.answer, explanation.entity, explanation.relation)
+    answer, entity, relation = map(label, names)
+    return f"Why {answer} answers ({entity}, {relation}, ?)"
 
 
 def _graph(
@@ -141,10 +143,15 @@ def _title(explanation: Explanation, width: float) -> list[Shape]:
 Part = tuple[list[Shape], float]  # shapes, and the y below them
 
 
-def _legend(explanation: Explanation, top: float, width: float) -> Part:
+def _legend(
+    explanation: Explanation,
+    top: float,
+    width: float,
+    label: Callable[[str], str] = lambda name: name,
+) -> Part:
     """The legend: colours of the relations on paths, in rows."""
     entries = [
-        (explanation.graph.relations[relation], style.colour, 4.0, style.dashed)
+        (label(explanation.graph.relations[relation]), style.colour, 4.0, style.dashed)
         for relation, style in relation_styles(explanation).items()
     ]
     shapes: list[Shape] = []

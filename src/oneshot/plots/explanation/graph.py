@@ -54,21 +54,24 @@ def draw_neighbourhood(
 ) -> list[Shape]:
     """The entities at their positions and the edges between them, in drawing order.
 
-    `label`: the text that is drawn for an entity.
+    `label`: the text that is drawn for an entity or a relation.
     """
     graph, batch = explanation.graph, explanation.batch
 
     def name(entity: int) -> str:
         return graph.entities[int(batch.entities[entity])]
 
+    def relation_text(relation: int) -> str:
+        return label(graph.relation_name(relation))
+
     def fact(x: int, relation: int, o: int) -> str:
-        return f"{label(name(x))} —{graph.relation_name(relation)}→ {label(name(o))}"
+        return f"{label(name(x))} —{relation_text(relation)}→ {label(name(o))}"
 
     below: list[Shape] = []
     for (x, o), relations in layout.facts.items():
         title = fact(x, relations[0], o)
         if len(relations) > 1:  # in a dense graph, the names would make up most of the drawing
-            names = map(graph.relation_name, relations)
+            names = map(relation_text, relations)
             title = "\n".join([f"{label(name(x))} → {label(name(o))}:", *names])
         below.append(Curve(_bent(places[x], places[o], 0), FAINT, 1, title=title))
     entities: list[Shape] = []
@@ -104,7 +107,7 @@ def draw_neighbourhood(
         edges.append(Curve(shown, style.colour, 4.0 if best else 2.2, style.dashed, title))
         edges.append(arrow_head(shown, 13 if best else 10, style.colour))
         length = math.dist(shown[0], shown[3]) + abs(bends[-1])
-        text = shortened(graph.relation_name(relation), 12, min(max(length - 24, 70), 150), best)
+        text = shortened(relation_text(relation), 12, min(max(length - 24, 70), 150), best)
         spot = _free_place(shown, text, best, taken)
         labels.append(Text(spot, text, 12, style.colour, "middle", best, halo=True, title=title))
     return [*below, *edges, *entities, *labels]

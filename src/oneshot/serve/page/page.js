@@ -12,6 +12,7 @@ const EXAMPLES = 4;
 let relations = [];
 let counts = {};
 let asking = 0; // number of the latest question; responses to older ones are discarded
+let checking = 0; // the same of checked facts
 let shown = null; // the question whose answers are shown, with its result
 let before = null; // the same before a change
 
@@ -240,12 +241,16 @@ async function changed(some, method) {
 }
 
 async function checkFact(fact) {
+  const number = ++checking;
   $("add-problem").textContent = "";
   $("checked").replaceChildren("Checking …");
   try {
-    $("checked").replaceChildren(...await check(fact));
+    const found = await check(fact);
+    if (number !== checking) return;
+    $("checked").replaceChildren(...found);
     document.title = `${fact.map(labelOf).join(", ")}? · oneshot`;
   } catch (error) {
+    if (number !== checking) return;
     $("checked").replaceChildren();
     showError(error, $("add-problem"));
   }
@@ -294,7 +299,11 @@ async function showExamples() {
   }
   const { entities } = await call("v1/entities?search=&limit=8");
   const around = await Promise.all(entities.map((entity) => (
-    call(`v1/entities/${encodeURIComponent(entity)}?limit=1`))));
+    call(`v1/entities/${encodeURIComponent(entity)}?limit=1`).catch((error) => {
+      // No browser sends "." or ".." as a part of a path.
+      if (error.status === 404) return { entity, relations: [] };
+      throw error;
+    }))));
   const examples = new Map();
   for (const { entity, relations: own } of around) {
     const other = own.find((one) => !examples.has(one.relation));

@@ -68,7 +68,8 @@ export async function learn(entities) {
   for (let start = 0; start < unknown.length; start += 1000) {
     const some = unknown.slice(start, start + 1000);
     const found = (await call("v1/labels", { entities: some })).labels;
-    for (const one of some) labels.set(one, found[one] ?? one);
+    // Only those that the service has sent: every object has a property "constructor".
+    for (const one of some) labels.set(one, Object.hasOwn(found, one) ? found[one] : one);
   }
 }
 
