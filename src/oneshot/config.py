@@ -85,6 +85,8 @@ class PredictorConfig:
     relations: Literal["embedded", "relative"] = "embedded"
     # layers of the network that computes relative states, at most 1,000
     relation_layers: int = 3
+    # relative states also know which relations join the same pairs of entities
+    relation_pairs: bool = False
     # how a message combines entity and relation; "rotate" for nbfnet only
     compose: Literal["multiply", "add", "rotate"] = "multiply"
     aggregate: Literal["sum", "mean", "max", "pna"] = "sum"
