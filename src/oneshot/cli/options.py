@@ -197,22 +197,36 @@ def load_data(source: str, seed: int, weights: str | None = None) -> "Dataset":
         return load(found, seed=seed, weights=weights)
 
 
-def download(source: str) -> str:
+def download(source: str, sha256: Sequence[str] = ()) -> str:
     """Download a public data set if necessary, or read an address, with a progress bar.
 
-    Returns the name or path to load: for an address, that of its copy in the cache.
+    `sha256`: the expected hashes of the files that are downloaded. Returns the name or path to
+    load: for an address, that of its copy in the cache.
     """
-    from oneshot.data.locate import bundled_names, look_for
-    from oneshot.data.public.catalogue import fetch, is_named
+    from oneshot.data.locate import bundled_names, cache_directory, look_for
+    from oneshot.data.public.catalogue import fetch, is_named, source_hashes
     from oneshot.data.sources import is_address
 
+    if sha256 and not is_named(source):
+        raise InputError(f"{shown(source)}: --sha256 needs the name of a public data set")
     if is_address(source):
         return _copy(source)
-    if source in bundled_names() or not is_named(source) or look_for(source) is not None:
+    if source in bundled_names() or not is_named(source):
+        return source
+    found = look_for(source)
+    if found is not None and (found.parent != cache_directory() or not sha256):
+        if sha256:
+            raise InputError(f"{found}: is used for {source} and is no download; omit --sha256")
         return source
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"downloading {source}", total=None)
-        fetch(source, lambda done, total: bar.update(task, completed=done, total=total or None))
+        place = fetch(
+            source,
+            lambda done, total: bar.update(task, completed=done, total=total or None),
+            sha256,
+        )
+    for url, value in source_hashes(place).items():
+        console.note(f"downloaded {url}, SHA-256 {value}")
     return source
 
 
