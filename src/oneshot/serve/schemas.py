@@ -4,7 +4,16 @@ import itertools
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from oneshot.serve.limits import (
     MAX_ERRORS,
@@ -25,6 +34,29 @@ from oneshot.serve.limits import (
 def _whole(value: Any) -> Any:
     """Convert 2.0 to 2: in JSON both are the same number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_PART = 100  # items of a long list that are validated at once
+
+
+def _in_parts(most: int) -> WrapValidator:
+    """Validate a list of up to `most` items in parts, until one of them has errors.
+
+    Each error costs more than the item itself, and a body can contain a hundred thousand.
+    """
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, list) or not _PART < len(value) <= most:
+            return handler(value)
+        found: list[Any] = []
+        for start in range(0, len(value), _PART):
+            try:
+                found += handler(value[start : start + _PART])
+            except ValidationError:
+                return handler(value[: start + _PART])  # raises, with the places in the whole list
+        return found
+
+    return WrapValidator(validate)
 
 
 # Last among the annotations, so that the description contains the bounds before it.
@@ -89,7 +121,9 @@ class PredictIn(AnswersIn):
 
 
 class StreamIn(AnswersIn):
-    questions: Annotated[list[QuestionIn], Field(min_length=1, max_length=MAX_STREAMED)]
+    questions: Annotated[
+        list[QuestionIn], Field(min_length=1, max_length=MAX_STREAMED), _in_parts(MAX_STREAMED)
+    ]
 
 
 NumPaths = Annotated[int, Field(ge=1, le=20, description="maximum number of paths"), WHOLE]
@@ -135,6 +169,7 @@ class FactsIn(Strict):
             description="head, relation, tail",
             examples=[[["a", "r", "b"]]],
         ),
+        _in_parts(MAX_FACTS),
     ]
 
 
