@@ -42,8 +42,16 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def machine(*values: dict[str, Any]) -> str:
-    """The provenance of results: one line per machine, with all revisions."""
-    return "\n\n".join(f"*{line}.*" for line in sources(value["hardware"] for value in values))
+    """The provenance of results: one line per machine and date, with all revisions."""
+    stamps = (stamp for value in values for stamp in measured_on(value))
+    return "\n\n".join(f"*{line}.*" for line in sources(stamps))
+
+
+def measured_on(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """The machine of a result, or those of its parts if they were measured separately."""
+    if "hardware" in value:
+        return [value["hardware"]]
+    return [part["hardware"] for part in value.values()]
 
 
 def coverage() -> str:
@@ -713,6 +721,7 @@ def soak_rows(value: Any) -> list[list[str]]:
     broken = sum(fuzz["statuses"].values()) - fuzz["statuses"]["answered"]
     errors = sum(soak["statuses"].values()) - soak["statuses"]["answered"]
     memory, most = soak["memory_megabytes"], fuzz["memory_megabytes"]
+    huge = f" ({fuzz['huge_bodies']:,} over 2 MiB)" if "huge_bodies" in fuzz else ""
     return [
         [
             f"shipped run of WN18RR, {value['explaining']['explanations']} explanations, one at a "
@@ -728,8 +737,8 @@ def soak_rows(value: Any) -> list[list[str]]:
         ],
         [
             f"{fuzz['minutes']:.0f} minutes of malformed requests",
-            f"{broken:,} of them, beside {fuzz['statuses']['answered']:,} ordinary ones; health "
-            f"check at most {fuzz['health_seconds']['most']:.2f} s; memory at most "
+            f"{broken:,} of them{huge}, beside {fuzz['statuses']['answered']:,} ordinary ones; "
+            f"health check at most {fuzz['health_seconds']['most']:.2f} s; memory at most "
             f"{most['most']:.0f} MB; log {fuzz['log_bytes']:,} bytes",
         ],
         [
