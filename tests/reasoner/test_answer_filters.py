@@ -105,6 +105,9 @@ def test_answers_for_several_entities_hold_for_each(reasoner: Reasoner) -> None:
     ranks = [sorted(each, key=lambda name: -each[name].score) for each in alone]
     best, last = found[0].entity, found[-1].entity
     assert any(rank.index(best) < rank.index(last) for rank in ranks)
+    # Facts of the graph hold.
+    (fact,) = (a for a in reasoner.predict(["link 0", "link 3"], "a=b", top=100) if a.known)
+    assert (fact.entity, fact.probability) == ("odd=one", 1.0)
     odd = reasoner.predict(heads, "next", types=["a=b=odd=one"], top=100)
     assert {a.entity for a in odd} == {f"link {number}" for number in range(0, 12, 3)}
     known = [a.entity for a in found if a.known]

@@ -278,7 +278,7 @@ def test_answers_are_those_of_the_reasoner(
     assert value["query"] == ("(?, after, link 4)" if inverse else "(link 4, after, ?)")
     assert [one["entity"] for one in value["answers"]] == [one.entity for one in expected]
     for one, other in zip(value["answers"], expected, strict=True):
-        assert one["known"] == other.known
+        assert one["known"] == other.known == (one["probability"] == 1.0)
         assert one["probability"] == pytest.approx(other.probability, abs=2e-4)
         assert one["score"] == pytest.approx(other.score, abs=1e-3)
     new = session.ask("predict", entity="link 4", relation="next", exclude_known=True)["answers"]
@@ -308,7 +308,7 @@ def test_relations_between_two_entities(session: Session, reasoner: Reasoner) ->
     assert len(value["relations"]) == 6
     for one in value["relations"]:
         other = expected[one["relation"], one["inverse"]]
-        assert one["known"] == other.known
+        assert one["known"] == other.known == (one["probability"] == 1.0)
         assert one["score"] == pytest.approx(other.score, abs=1e-3)
         assert one["probability"] == pytest.approx(other.probability, abs=2e-4)
         ends = ("link 5", "link 4") if one["inverse"] else ("link 4", "link 5")

@@ -93,6 +93,36 @@ def test_answers_are_those_of_the_reasoner(url: str, run_path: Path) -> None:
     assert not any(answer["known"] for answer in answers)
 
 
+@pytest.mark.parametrize("path", ["predict", "predict/stream"])
+def test_facts_of_the_graph_have_probability_1(url: str, path: str) -> None:
+    """Also a fact that has just been added, and no other."""
+    fact = ["link 3", "after", "link 9"]
+    asked = [
+        {"entity": "link 3", "relation": "after"},
+        {"entity": "link 9", "relation": "after", "inverse": True},
+    ]
+    for options in ({}, {"explain": True, "min_probability": 0.0001}):
+        body = {"questions": asked, "top": 30, **options}
+        found: list[tuple[bool | None, bool | None]] = []
+        for change in (None, "facts", "facts/remove"):
+            if change is not None:
+                assert request(f"{url}/v1/{change}", {"facts": [fact]}).status == 200
+            content = request(f"{url}/v1/{path}", body).body
+            if path == "predict":
+                results = json.loads(content)["results"]
+            else:
+                results = [json.loads(line) for line in content.splitlines()]
+            answers = [answer for result in results for answer in result["answers"]]
+            assert all(answer["known"] == (answer["probability"] == 1.0) for answer in answers)
+            assert any(answer["known"] for answer in answers)
+            tails, heads = (
+                {one["entity"]: one["known"] for one in result["answers"]} for result in results
+            )
+            found.append((tails.get("link 9"), heads.get("link 3")))
+        assert found[1] == (True, True)
+        assert True not in (*found[0], *found[2])
+
+
 def test_answers_by_probability_and_type(url: str, run_path: Path) -> None:
     reasoner = Reasoner.load(run_path)
     every = reasoner.predict("link 1", "after", top=30)

@@ -179,7 +179,18 @@ Version = Annotated[
 ]
 
 Probability = Annotated[
-    float | None, Field(description="probability that the fact holds; null if not calibrated")
+    float | None,
+    Field(
+        description="probability that the fact holds, 1 if the graph contains it; null if not "
+        "calibrated"
+    ),
+]
+ProbabilityWithout = Annotated[
+    float | None,
+    Field(
+        description="probability that the fact holds by all other facts, also if the graph "
+        "contains it; null if not calibrated"
+    ),
 ]
 Known = Annotated[bool, Field(description="whether the graph contains the fact")]
 
@@ -310,7 +321,7 @@ class CheckOut(BaseModel):
 
     fact: FactOut
     known: Known
-    probability: Probability
+    probability: ProbabilityWithout
     score: Logit
     rank: Rank
     candidates: NumCandidates

@@ -18,6 +18,7 @@ from oneshot.serve.schemas import (
     NumCandidates,
     OtherTails,
     Probability,
+    ProbabilityWithout,
     Rank,
     Strict,
     Version,
@@ -195,7 +196,7 @@ class CheckFactOut(BaseModel):
 
     fact: FactText
     known: Known
-    probability: Probability
+    probability: ProbabilityWithout
     score: Logit
     rank: Rank
     candidates: NumCandidates
