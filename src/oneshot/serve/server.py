@@ -215,6 +215,8 @@ def _config(service: Service, app: Guard | None) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        # Otherwise a header of the request would decide which client the rate limit counts.
+        proxy_headers=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=math.ceil(grace) if math.isfinite(grace) else None,
         backlog=_ACCEPTED_AT_ONCE,
