@@ -130,11 +130,12 @@ class Service:
         self._changer.shutdown(cancel_futures=True)  # none of them was acknowledged
         self.live.close()
 
-    def check_version(self, wanted: int | None) -> None:
+    async def check_version(self, wanted: int | None) -> None:
         """Raise a problem if the facts are older than a version."""
         if wanted is None or self.live.version >= wanted:
             return
-        self.live.catch_up()
+        # In a thread: it waits while a large change is applied.
+        await asyncio.get_running_loop().run_in_executor(None, self.live.catch_up)
         if self.live.version < wanted:
             detail = f"the facts have version {self.live.version}, and {wanted} was requested"
             raise Problem(409, detail, {"Retry-After": "1"})
