@@ -5,20 +5,21 @@ the best of its bad answers. In a graph with many relations, those are asked tha
 facts of the same relations.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from oneshot.errors import InputError
+from oneshot.errors import InputError, require
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.answers import MOST_EVIDENCE
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.judgement import (
+    SHOWN,
     Judged,
     judge,
     missing_logits,
@@ -26,6 +27,7 @@ from oneshot.reasoner.judgement import (
     relates_to_itself,
 )
 from oneshot.samplers._answer_counts import AnswerCounts
+from oneshot.system.notebook import html_table, titled
 
 if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
@@ -59,6 +61,44 @@ class RelationAnswer:
         return dict(vars(self))
 
 
+@dataclass(frozen=True)
+class RelationAnswers(Sequence[RelationAnswer]):
+    """The relations that may hold between two entities, `head` and `tail`, by score."""
+
+    head: str
+    tail: str
+    answers: tuple[RelationAnswer, ...]
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame: one row per relation, with the fields of `RelationAnswer`."""
+        pandas = require("pandas", "", "to_pandas")
+        frame = pandas.DataFrame([answer.as_dict() for answer in self], columns=_COLUMNS)
+        return frame.astype(
+            {"inverse": "bool", "score": "float64", "probability": "float64", "known": "bool"}
+        )
+
+    def _repr_html_(self) -> str:
+        """The first relations as a table, for notebooks."""
+        rows = [list(answer.as_dict().values()) for answer in self[:SHOWN]]
+        more = len(self) - len(rows)
+        notes = [f"and {more:,} more"] if more else []
+        title = f"relations between {self.head} and {self.tail}"
+        return titled(title, html_table(_COLUMNS, rows), notes=notes)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    @overload
+    def __getitem__(self, index: int) -> RelationAnswer: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RelationAnswer, ...]: ...
+    def __getitem__(self, index: int | slice) -> RelationAnswer | tuple[RelationAnswer, ...]:
+        return self.answers[index]
+
+
+_COLUMNS = [field.name for field in fields(RelationAnswer)]
+
+
 def relations_between(
     reasoner: "Reasoner",
     head: str | int,
@@ -67,7 +107,7 @@ def relations_between(
     top: int | None = None,
     batch_size: int | None = None,
     proceed: Callable[[], None] = lambda: None,
-) -> list[RelationAnswer]:
+) -> RelationAnswers:
     """See `Reasoner.relations`. `proceed`: called between batches; what it raises ends the work."""
     if top is not None and top < 1:
         raise InputError(f"top must be at least 1, not {top}")
@@ -112,7 +152,8 @@ def relations_between(
     found.sort(
         key=lambda answer: (not answer.known, -answer.score, answer.relation, answer.inverse)
     )
-    return found[:top]
+    names = graph.entities
+    return RelationAnswers(names[first], names[second], tuple(found[:top]))
 
 
 def _strangeness(judged: Judged) -> Tensor:
