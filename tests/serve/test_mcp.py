@@ -444,6 +444,34 @@ def test_changes_are_durable_and_take_effect_at_once(home: Path, tmp_path: Path)
     assert {answer.entity for answer in names if answer.known} == {"link 2", "harbour"}
 
 
+def test_changes_over_stdio(home: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(home / "run", run)
+    fact = {"head": "link 1", "relation": "next", "tail": "harbour"}
+    with over_stdio(run, tmp_path / "errors", "auto", "--allow-changes") as session:
+        assert list(session.tools()) == [*READING, *WRITING]
+        value = session.ask("add_fact", **fact)
+        assert value == {
+            "fact": "link 1 —next→ harbour",
+            "changed": True,
+            "new_entities": ["harbour"],
+            "version": 1,
+        }
+        assert Reasoner.load(run).graph.num_facts == Reasoner.load(home / "run").graph.num_facts + 1
+        known = session.ask("check_fact", **fact)
+        assert (known["known"], known["version"]) == (True, 1)
+        message = session.error("remove_fact", head="link 1", relation="next", tail="harbou")
+        assert "did you mean 'harbour'" in message
+        assert session.ask("remove_fact", **fact)["changed"] is True
+        assert session.ask("remove_fact", **fact)["changed"] is False
+        assert session.ask("check_fact", **fact)["known"] is False
+        session.ask("add_fact", **{**fact, "tail": "link 9"})
+    # What one session has changed, the next one finds.
+    with over_stdio(run, tmp_path / "errors", "legacy") as session:
+        found = session.ask("check_fact", **{**fact, "tail": "link 9"})
+        assert (found["known"], found["other_tails"]) == (True, ["link 2"])
+
+
 def test_reading_writes_nothing(home: Path, reading_url: str) -> None:
     with over_http(reading_url) as session:
         session.ask("check_fact", head="link 4", relation="next", tail="link 5")
