@@ -239,10 +239,11 @@ class Reasoner:
     def relations(
         self, head: str | int, tail: str | int, *, top: int | None = None
     ) -> "RelationAnswers":
-        """The relations that may hold between two entities, in both directions, most likely first.
+        """The relations that may hold between two entities, in both directions, best score first.
 
-        Those of facts of the graph come before the others. In a graph with many relations, only
-        those are listed that join entities with facts of the same relations.
+        Those of facts of the graph come before the others. The score is not the probability alone
+        (see `RelationAnswer`). In a graph with many relations, only those are listed that join
+        entities with facts of the same relations.
 
         `top`: number of relations; default all.
         """

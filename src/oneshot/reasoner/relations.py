@@ -32,8 +32,9 @@ from oneshot.system.notebook import html_table, titled
 if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
 
-# Relations, inverse ones included, that are asked about a pair; of more, the likely ones.
-_MOST_ASKED = 64
+# Relations, inverse ones included, that are asked about a pair; of more, the likely ones. Of the
+# validation facts of FB15k-237 and UMLS, 0.2 % have another relation.
+_MOST_ASKED = 32
 # Weight in the score of how strange a relation is to the two entities.
 _STRANGE = 0.5
 # Of the graphs that were asked about; a pass over all facts each.
@@ -63,7 +64,10 @@ class RelationAnswer:
 
 @dataclass(frozen=True)
 class RelationAnswers(Sequence[RelationAnswer]):
-    """The relations that may hold between two entities, `head` and `tail`, by score."""
+    """The relations that may hold between two entities, `head` and `tail`.
+
+    First those of facts of the graph, then the others; each group in the order of their scores.
+    """
 
     head: str
     tail: str

@@ -180,13 +180,19 @@ class RelationBetween(BaseModel):
     relation: str
     inverse: Annotated[bool, Field(description="the relation leads from tail to head")]
     probability: Probability
-    score: Annotated[float, Field(description="evidence, comparable between relations")]
+    score: Annotated[
+        float,
+        Field(
+            description="logit of the probability, reduced if an entity has no other fact of the "
+            "relation"
+        ),
+    ]
     known: Known
 
 
 class RelationsBetweenOut(BaseModel):
     relations: Annotated[
-        list[RelationBetween], Field(description="known ones first, then most likely first")
+        list[RelationBetween], Field(description="known ones first, then by score")
     ]
     version: Version
 
