@@ -361,6 +361,14 @@ def test_few_queries_have_as_many_answers_as_are_asked_for(
     assert sum(done) <= num_queries(reasoner, search)
 
 
+def test_the_first_facts_do_not_depend_on_how_many_are_wanted(
+    reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery_module, "_LEAST_CHECKED", 200)
+    few, many = (reasoner.discover(top=top) for top in (4, 50))
+    assert [fact_of(one) for one in few] == [fact_of(one) for one in many[:4]]
+
+
 def test_an_audit_can_judge_held_out_facts(reasoner: Reasoner, data: Dataset) -> None:
     held_out = torch.cat([data.valid, data.test])
     wrong = torch.tensor([[data.graph.num_entities - 1, 0, 0]])

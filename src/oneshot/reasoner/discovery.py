@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 LEAST_SHARE = 0.5
 """An entity can be a head if, for a relation that it occurs with, at least this share of the
 entities that occur with it are heads."""
-# Facts that are asked in the other direction, as a multiple of those that are returned.
-_CHECKED = 4
+# Facts that are asked in the other direction, as a multiple of those that are returned, and at
+# least: one direction alone may prefer others.
+_CHECKED, _LEAST_CHECKED = 4, 400
 # Answers per query that are considered, at least.
 _ANSWERS = 10
 # A relation is symmetric, or reflexive, if at least this share of its facts is.
@@ -140,7 +141,12 @@ class Discovery:
 def num_queries(reasoner: "Reasoner", search: Search) -> int:
     """Number of queries that `discover` asks at most, in both directions."""
     asked = sum(len(ends) for _, ends in _candidates(reasoner.graph, search))
-    return asked + 2 * min(_CHECKED * search.top, _answers_per_query(search, asked) * asked)
+    return asked + 2 * min(_num_checked(search), _answers_per_query(search, asked) * asked)
+
+
+def _num_checked(search: Search) -> int:
+    """Maximum number of facts that are asked in the other direction."""
+    return max(_CHECKED * search.top, _LEAST_CHECKED)
 
 
 def _answers_per_query(search: Search, queries: int) -> int:
@@ -206,7 +212,7 @@ def discover(
                     continue
                 if is_symmetric and head > tail and (tail, head) not in pairs:
                     head, tail = tail, head  # the same fact, asked from its other end
-                state.add(logit, (head, relation, tail), _CHECKED * search.top)
+                state.add(logit, (head, relation, tail), _num_checked(search))
             state.asked += asked
             advance(asked)
     return ScoredFacts(
