@@ -1,5 +1,6 @@
 """Tests of the local push with a degree tail, compiled and plain."""
 
+import math
 from pathlib import Path
 
 import networkx
@@ -93,6 +94,33 @@ def test_most_of_the_exact_selection_is_found(name: str) -> None:
         good = expected[row, found.entities[row]] >= least * (1 - 1e-9)
         assert float(good.float().mean()) >= 0.93
         assert int(entities[row]) in found.entities[row]
+
+
+@pytest.mark.usefixtures("kind")
+def test_entities_with_more_neighbours_than_are_selected_cost_little_more() -> None:
+    """Nearly all of their neighbours have the same score, which a push could refine for ever."""
+    graph, count = power_law(30_000, 300_000).graph, 300
+    degree = graph.neighbours.degree
+    entities = ((degree > 1.15 * count) & (degree < 1.4 * count)).nonzero().squeeze(1)[:8]
+    counts = torch.full_like(entities, count)
+
+    def push(**limits: float) -> _push.Pushed:
+        return ppr_push(graph, entities, counts, 0.15, limits=PushLimits(**limits))
+
+    precise = push(stable=0.0)
+    unlimited = push(tie=0.0, backstop=math.inf)
+    assert int(unlimited.edges.max()) > 6 * int(precise.edges.max())
+    # Ties count as selected,
+    assert int(push(backstop=math.inf).edges.sum()) < 0.8 * int(unlimited.edges.sum())
+    # and otherwise the search ends.
+    limited = push(tie=0.0, backstop=4.0)
+    assert (limited.edges <= 4 * precise.edges).all()
+    assert (limited.edges >= precise.edges).all()
+    for found in (push(), limited):
+        for row, scores in enumerate(exact(graph, entities)):
+            least = scores.topk(count).values[-1]
+            good = scores[found.entities[row]] >= least * 0.98
+            assert float(good.float().mean()) >= 0.97
 
 
 def test_compiled_and_plain_push_agree() -> None:

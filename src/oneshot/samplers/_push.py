@@ -18,7 +18,10 @@ be pushed, so that in a graph with hubs nearly all edges are never read; their o
 tail.
 
 The threshold is halved until it is small compared with the `K`-th score and the selection hardly
-changes any more, or the limit of edges is reached.
+changes any more, or the limit of edges is reached. Around an entity with somewhat more than `K`
+neighbours, nearly all of these have the same score, and which of them are selected changes for
+long: scores that are tied with the `K`-th count as selected, and the search for a stable selection
+ends at a multiple of the edges that the precision needs.
 
 With a hub index (`_hubs`), the PPR of hubs does not depend on the tail. In a first phase, residue
 that arrives at hubs is parked. The index then gives the PPR `s(h)` of every hub. As `s(h) /
@@ -53,8 +56,11 @@ class PushLimits:
     """When a push ends.
 
     `precision`: threshold on residue / degree, relative to the K-th score. `stable`: share of the
-    selection that must be the same with twice the threshold. `max_edges`: edges per query, except
-    those of the query entity itself; no further round starts beyond it. `negligible`: sum of the
+    selection that must be the same with twice the threshold. `tie`: relative difference from the
+    K-th score within which an entity counts as selected. `backstop`: edges that a query may read
+    until its selection is stable, as a multiple of those for `precision`. `max_edges`: edges per
+    query, except those of the query entity itself; no further round starts beyond it.
+    `negligible`: sum of the
     residues that ends a push. `park_threshold`: threshold of the phase in which the residue of hubs
     is parked; `least_parked`: residue of a hub for which its row of the index is read;
     `hub_precision`: the `precision` with a hub index, where hubs need not be pushed to be known and
@@ -63,6 +69,8 @@ class PushLimits:
 
     precision: float = 0.1
     stable: float = 0.97
+    tie: float = 0.001
+    backstop: float = 12.0
     max_edges: int = 4_000_000
     negligible: float = 1e-6
     first_threshold: float = 1e-3
@@ -144,8 +152,8 @@ class PushCall(ctypes.Structure):
             "max_edges", "num_hubs", "hub_degree", "hubs_are_listed",
         )),
         *((name, ctypes.c_double) for name in (
-            "restart", "first_threshold", "precision", "stable", "negligible", "park_threshold",
-            "least_parked",
+            "restart", "first_threshold", "precision", "stable", "tie", "backstop", "negligible",
+            "park_threshold", "least_parked",
         )),
         *((name, ctypes.c_void_p) for name in (
             "start", "index", "counts", "entity", "count", "head_begin", "head_end", "heads",
@@ -420,9 +428,9 @@ def _push_one(
         state.close_hubs(hubs, limits.least_parked)
     threshold, least = limits.first_threshold, 0.0
     before: Tensor | None = None
-    is_done = False
+    is_done, is_precise, max_edges = False, False, limits.max_edges
     while True:
-        is_over = not state.push(threshold, limits.max_edges)
+        is_over = not state.push(threshold, max_edges)
         left = float(state.residue.sum()) if hubs is None else state.unknown()
         most_left = threshold * volume if hubs is not None else min(left, threshold * volume)
         is_done |= is_over or most_left <= limits.negligible
@@ -441,8 +449,12 @@ def _push_one(
             chosen = _select(every_score, neighbours, entity, count, heads)
             least = float(chosen.score.amin()) if len(chosen.entities) > 1 else torch.inf
             if before is not None and threshold <= limits.precision * least:
-                same = int(torch.isin(before, chosen.entities).sum())
+                kept = every_score.scores_of(neighbours, before) >= least * (1 - limits.tie)
+                same = int((kept | (before == entity)).sum())
                 is_done |= same >= limits.stable * len(chosen.entities)
+                if not is_precise:
+                    max_edges = int(min(max_edges, limits.backstop * state.edges))
+                    is_precise = True
             if is_done:
                 return chosen
             before = chosen.entities

@@ -9,6 +9,7 @@ index. If that does not help, exact scores over the whole graph are worth their 
 """
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,9 @@ from oneshot.samplers._push import LIMITS, Pushed, PushLimits, ppr_push
 from oneshot.samplers.ppr import BALL_LARGEST_HUB, LOCAL_LEAST_GRAPH, PUSH_LEAST_RECALL
 
 # The reference: pushed 30 times as far. Exact scores would take passes over the whole graph.
-_DEEP = PushLimits(precision=LIMITS.precision / 30, stable=0.995, max_edges=20_000_000)
+_DEEP = PushLimits(
+    precision=LIMITS.precision / 30, stable=0.995, tie=0, backstop=math.inf, max_edges=20_000_000
+)
 _ENTITIES = 2000
 _QUERIES = 8
 _HUB_SHARE = 0.01
