@@ -123,6 +123,38 @@ def test_entities_with_more_neighbours_than_are_selected_cost_little_more() -> N
             assert float(good.float().mean()) >= 0.97
 
 
+def test_queries_after_a_large_one_are_those_of_a_new_state() -> None:
+    """The kernel replaces the table of a large query; nothing of it may be left."""
+    if compiled.library() is None:
+        pytest.skip("no kernels without a C compiler")
+    graph = power_law(40_000, 120_000).graph
+    entities = torch.arange(8) * 7
+    sizes = torch.tensor([2, 20_000, 3, 5, 30_000, 10_000, 4, 2])
+    together = ppr_push(graph, entities, sizes, 0.15)
+    # A new table has room for 8,000 entities, and is replaced if it is four times as large.
+    assert int(together.touched.max()) > 20_000 > 4_000 > int(together.touched.min())
+    for row in range(8):
+        alone = ppr_push(graph, entities[row : row + 1], sizes[row : row + 1], 0.15)
+        size = int(alone.counts)
+        assert int(together.counts[row]) == size
+        # The order of sums depends on the size of the table.
+        assert int(together.edges[row]) == pytest.approx(int(alone.edges), rel=0.02)
+        assert int(together.touched[row]) == pytest.approx(int(alone.touched), rel=0.02)
+        ours, fresh = (
+            dict(
+                zip(
+                    found.entities[place, :size].tolist(),
+                    found.score[place, :size].tolist(),
+                    strict=True,
+                )
+            )
+            for found, place in ((together, row), (alone, 0))
+        )
+        both = sorted(ours.keys() & fresh.keys())
+        assert len(both) >= 0.99 * size
+        assert [ours[e] for e in both] == pytest.approx([fresh[e] for e in both], rel=1e-3)
+
+
 def test_compiled_and_plain_push_agree() -> None:
     if compiled.library() is None:
         pytest.skip("no kernels without a C compiler")

@@ -68,7 +68,7 @@ typedef struct {
 typedef struct {
     Slot *slots;
     uint64_t mask;
-    int64_t used;
+    int64_t used, used_before; /* by the current query, by that before it */
     double left; /* sum of the residues */
     Pushed *frontier, *next;
     int64_t frontier_room, next_room;
@@ -150,10 +150,20 @@ static int reserve(State *s, int64_t more) {
     return 1;
 }
 
-/* Forget the last query. */
+/* Forget the last query. The table is cleared and scanned as a whole: if one of the last two queries
+ * needed far less of it, it is replaced, so that the queries after a large one stay cheap. */
 static void clear(State *s) {
-    if (s->slots) memset(s->slots, 0xff, (s->mask + 1) * sizeof(Slot));
+    const int64_t usual = s->used < s->used_before ? s->used : s->used_before;
+    uint64_t size = FIRST_SIZE;
+    while ((int64_t)size <= 4 * usual) size *= 2;
+    if (s->slots && size <= s->mask / 2) {
+        free(s->slots);
+        s->slots = NULL;
+        s->mask = 0;
+    }
+    s->used_before = s->used;
     s->used = s->num_selected = 0;
+    if (s->slots) memset(s->slots, 0xff, (s->mask + 1) * sizeof(Slot));
     s->hubs = PUSHED_AS_OTHERS;
 }
 
