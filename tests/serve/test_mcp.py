@@ -253,6 +253,7 @@ def test_a_neighbourhood_is_a_small_graph(session: Session, reasoner: Reasoner) 
     texts = sorted(as_text(reasoner, fact) for fact in expected.facts.tolist())
     assert sorted(value["facts"]) == texts
     assert value["omitted_facts"] == 0
+    assert value["method"] == "exact"
     assert "link 1 —next→ link 2" in value["facts"]
 
 

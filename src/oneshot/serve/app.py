@@ -418,6 +418,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
                 "entities": [{"entity": name, "score": score} for name, score in found.entities],
                 "facts": [list(fact) for fact in found.facts],
                 "omitted_facts": found.omitted,
+                "method": found.method,
                 "version": version,
             }
         )

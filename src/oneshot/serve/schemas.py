@@ -2,7 +2,7 @@
 
 import itertools
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -337,10 +337,17 @@ class NearOut(BaseModel):
     score: Annotated[float, Field(description="Personalized PageRank from the given entities")]
 
 
+NearMethod = Annotated[
+    Literal["exact", "push", "hub index"],
+    Field(description="how scores were computed: over the whole graph, or approximately"),
+]
+
+
 class NeighbourhoodOut(BaseModel):
     entities: Annotated[list[NearOut], Field(description="nearest first")]
     facts: Annotated[list[FactOut], Field(description="facts between these entities")]
     omitted_facts: Annotated[int, Field(description="number of further facts between them")]
+    method: NearMethod
     version: Version
 
 

@@ -24,7 +24,7 @@ from oneshot.reasoner.check import CheckedFact, JudgedFact, judge_fact
 from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
-from oneshot.samplers.neighbourhood import neighbourhood
+from oneshot.samplers.neighbourhood import Method, neighbourhood
 from oneshot.serve.engine import (
     Answered,
     Engine,
@@ -52,12 +52,14 @@ _MORE_NAMES = 20  # searched besides those wanted, in case some of them have no 
 class NearFacts:
     """A neighbourhood by names: entities with scores, nearest first, and facts between them.
 
-    `omitted`: the number of facts between them that are not listed.
+    `omitted`: the number of facts between them that are not listed. `method`: how the scores were
+    computed (see `Neighbourhood`).
     """
 
     entities: list[tuple[str, float]]
     facts: list[NamedFact]
     omitted: int
+    method: Method
 
 
 class Service:
@@ -541,7 +543,8 @@ def _near_facts(graph: KnowledgeGraph, seeds: Sequence[int], top: int, max_facts
         (names[head], graph.relations[relation], names[tail])
         for head, relation, tail in facts[:max_facts]
     ]
-    return NearFacts([(names[one], score[one]) for one in ids], listed, len(facts) - len(listed))
+    near = [(names[one], score[one]) for one in ids]
+    return NearFacts(near, listed, len(facts) - len(listed), found.method)
 
 
 def _degrees(graph: Any) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":

@@ -14,6 +14,7 @@ from oneshot.serve.schemas import (
     Known,
     Logit,
     Name,
+    NearMethod,
     NearOut,
     NumCandidates,
     OtherTails,
@@ -141,6 +142,7 @@ class NeighbourhoodOut(BaseModel):
     entities: Annotated[list[NearOut], Field(description="nearest first")]
     facts: Annotated[list[FactText], Field(description="facts between these entities")]
     omitted_facts: Annotated[int, Field(description="number of further facts between them")]
+    method: NearMethod
     version: Version
 
 
