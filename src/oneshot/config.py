@@ -58,7 +58,7 @@ class SamplerConfig:
     # score that ranks edges when they exceed the budget: "product" or "sum" of the end scores
     edge_score: str = "product"
     # edges of a subgraph without an edge budget, above which entities are dropped (0 = no limit);
-    # by default 1,000,000 with max_entities, and 500 per entity above 2,000 entities
+    # by default 1,000,000, and 500 per entity of budgets above 2,000 entities
     edge_limit: int | None = None
 
     def __post_init__(self) -> None:

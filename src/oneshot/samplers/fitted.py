@@ -17,6 +17,7 @@ from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
 from oneshot.samplers._push import push_scores
 from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
+from oneshot.subgraph import SubgraphBatch
 
 # Added to PPR scores before the logarithm; below the scores of all relevant entities.
 _FLOOR = 1e-7
@@ -36,6 +37,8 @@ _BIG = 1e30
 _WEIGHTS = "weights"
 # Entities whose PPR is computed on large graphs, as a multiple of the budget.
 _NEAREST = 4
+# Instead of a share of the budget that is 0.
+_LEAST_SHARE = 1e-9
 # Minimum number of facts for a fit.
 _LEAST_FACTS = 10
 # Cache of the last fit in this process: trials and probes on one graph repeat it.
@@ -150,6 +153,23 @@ class FittedSampler(PPRSampler):
         wanted[row, context] = _BIG
         entities, query, _ = choose_highest(wanted, counts, forced, True)
         return entities, query, likely[query, entities]
+
+    def priority(self, graph: AdjacencyGraph, batch: SubgraphBatch, rows: Tensor) -> Tensor:
+        """A smaller budget keeps its share of context: likely answers alone would starve the paths.
+
+        The negative of the budget from which on an entity is chosen, about: by PPR at its rank by
+        PPR over `context`, as a likely answer at its rank by likelihood over the other share.
+        """
+        value = batch.score.double()
+        for part, near in self._score_blocks(graph, batch.queries[rows, 0]):
+            for place, query in enumerate(rows[part].tolist()):
+                mine = (batch.entity_query == query).nonzero().squeeze(1)
+                ppr = near[place, batch.entities[mine]]
+                by_ppr = _places(ppr) / max(self.context, _LEAST_SHARE)
+                by_ppr[ppr == 0] = torch.inf  # never chosen by PPR
+                likely = _places(batch.score[mine]) / max(1 - self.context, _LEAST_SHARE)
+                value[mine] = -torch.minimum(by_ppr, likely)
+        return value
 
     def _ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
@@ -284,6 +304,14 @@ class FittedSampler(PPRSampler):
             (at == 0).float()[..., None],
         ]
         return _Examples(torch.cat(columns, dim=-1), offset, relations)
+
+
+def _places(values: Tensor) -> Tensor:
+    """The place of each value [n] in descending order, from 1: float64 [n]."""
+    places = torch.empty(len(values), dtype=torch.float64, device=values.device)
+    order = values.argsort(descending=True, stable=True)
+    places[order] = torch.arange(1, len(values) + 1, dtype=torch.float64, device=values.device)
+    return places
 
 
 def _repeated(entities: Tensor) -> Tensor:
