@@ -123,6 +123,24 @@ def test_entities_with_more_neighbours_than_are_selected_cost_little_more() -> N
             assert float(good.float().mean()) >= 0.97
 
 
+@pytest.mark.usefixtures("kind")
+def test_selections_of_many_entities_are_pushed_further() -> None:
+    graph = power_law(5000, 40_000).graph
+    entities = torch.tensor([3, 100])
+
+    def edges(counts: list[int], **limits: float) -> list[int]:
+        pushed = ppr_push(graph, entities, torch.tensor(counts), 0.15, limits=PushLimits(**limits))
+        return [int(number) for number in pushed.edges]
+
+    low = edges([50, 51], large_precision=math.inf)
+    further = edges([50, 51], large_precision=0.001)
+    assert further[0] == low[0]  # a hundredth of the entities
+    assert further[1] > 2 * low[1]
+    # Whatever is asked beside it, and never less far.
+    assert edges([51, 51], large_precision=0.001)[1] == further[1]
+    assert edges([51, 51], precision=0.001) == edges([51, 51], precision=0.001, large_precision=1)
+
+
 def test_queries_after_a_large_one_are_those_of_a_new_state() -> None:
     """The kernel replaces the table of a large query; nothing of it may be left."""
     if compiled.library() is None:

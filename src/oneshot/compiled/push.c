@@ -29,11 +29,12 @@
 /* `start` [V + 1] and `index`: neighbours of each entity, int64 if wide; the rows have gaps if
  * `counts` [V] gives their lengths. `heads`: entities by descending degree, those of a query from
  * `head_begin` to `head_end`. `most`: columns of `found` and `score`. Hubs have at least `hub_degree`
- * neighbours, if `num_hubs` is not 0; others may have as many if `hubs_are_listed`. */
+ * neighbours, if `num_hubs` is not 0; others may have as many if `hubs_are_listed`. Selections of
+ * more than `large_count` entities have `large_precision` if that is lower. */
 typedef struct {
     int64_t num_queries, wide_starts, wide_ids, scattered, most, num_probes, max_edges;
-    int64_t num_hubs, hub_degree, hubs_are_listed;
-    double restart, first_threshold, precision, stable, tie, backstop;
+    int64_t num_hubs, hub_degree, hubs_are_listed, large_count;
+    double restart, first_threshold, precision, large_precision, stable, tie, backstop;
     double negligible, park_threshold, least_parked;
     const void *start, *index;
     const int64_t *counts, *entity, *count, *head_begin, *head_end, *heads;
@@ -478,7 +479,8 @@ static int push_query(const Push *p, State *s, int64_t query) {
     int64_t size = 0, edges = 0, most_edges = p->max_edges;
     float least = 0;
     int done = 0, is_precise = 0;
-    double volume = p->volume[query];
+    double volume = p->volume[query], precision = p->precision;
+    if (count > p->large_count && p->large_precision < precision) precision = p->large_precision;
     s->left = 1;
     if (p->num_hubs) {
         s->hubs = PARKED;
@@ -503,7 +505,7 @@ static int push_query(const Push *p, State *s, int64_t query) {
         done = done || (s->hubs != CLOSED && s->left <= p->negligible) ||
                threshold * p->volume[query] <= p->negligible;
         /* A selection costs about as much as its threshold; only the last two are needed. */
-        if (done || threshold <= 4 * p->precision * least || !s->num_selected) {
+        if (done || threshold <= 4 * precision * least || !s->num_selected) {
             /* With closed hubs, `left` is what the entities lack, not a residue. */
             const double share = s->hubs == CLOSED ? 1 : 1 - p->restart;
             tail = volume > 0 ? share * (s->left > 0 ? s->left : 0) / volume : 0;
@@ -512,7 +514,7 @@ static int push_query(const Push *p, State *s, int64_t query) {
             const int64_t last = count < size ? count : size;
             memcpy(s->copy, s->scores, (size_t)size * sizeof(float));
             least = largest_but(s->copy, size, last);
-            if (!done && s->num_selected && threshold <= p->precision * least) {
+            if (!done && s->num_selected && threshold <= precision * least) {
                 /* Which of nearly equal scores are selected changes for long. */
                 const float kept = (float)(least * (1 - p->tie));
                 int64_t same = 0;

@@ -47,6 +47,7 @@ from oneshot.samplers._pagerank import check_unweighted
 # Entities of the list by degree that may be compared, as a multiple of the selected ones: more
 # than are touched and not selected.
 _HEADS = 8
+_LARGE_SHARE = 0.01
 # Edges per query, to decide on the number of threads; a single query runs on one.
 _USUAL_EDGES = 200_000
 
@@ -64,7 +65,8 @@ class PushLimits:
     residues that ends a push. `park_threshold`: threshold of the phase in which the residue of hubs
     is parked; `least_parked`: residue of a hub for which its row of the index is read;
     `hub_precision`: the `precision` with a hub index, where hubs need not be pushed to be known and
-    the entities around them decide.
+    the entities around them decide. `large_precision`: the `precision`, if that is not lower, of
+    selections of more than a hundredth of the entities, whose last scores differ little.
     """
 
     precision: float = 0.1
@@ -77,6 +79,11 @@ class PushLimits:
     park_threshold: float = 1e-6
     least_parked: float = 1e-6
     hub_precision: float = 0.025
+    large_precision: float = 0.05
+
+    def large_count(self, graph: AdjacencyGraph) -> int:
+        """The number of entities of a selection above which `large_precision` holds."""
+        return int(_LARGE_SHARE * graph.num_entities)
 
 
 LIMITS = PushLimits()
@@ -86,7 +93,12 @@ def limits_for(graph: AdjacencyGraph) -> PushLimits:
     """The limits of a push on a graph: the default ones, with the precision chosen for it."""
     if graph.push_precision is None:
         return LIMITS
-    return dataclasses.replace(LIMITS, precision=graph.push_precision)
+    return at_precision(graph.push_precision)
+
+
+def at_precision(precision: float) -> PushLimits:
+    """The default limits with another precision, for selections of any size."""
+    return dataclasses.replace(LIMITS, precision=precision, large_precision=precision)
 
 
 class Pushed(NamedTuple):
@@ -149,11 +161,11 @@ class PushCall(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
             "num_queries", "wide_starts", "wide_ids", "scattered", "most", "num_probes",
-            "max_edges", "num_hubs", "hub_degree", "hubs_are_listed",
+            "max_edges", "num_hubs", "hub_degree", "hubs_are_listed", "large_count",
         )),
         *((name, ctypes.c_double) for name in (
-            "restart", "first_threshold", "precision", "stable", "tie", "backstop", "negligible",
-            "park_threshold", "least_parked",
+            "restart", "first_threshold", "precision", "large_precision", "stable", "tie",
+            "backstop", "negligible", "park_threshold", "least_parked",
         )),
         *((name, ctypes.c_void_p) for name in (
             "start", "index", "counts", "entity", "count", "head_begin", "head_end", "heads",
@@ -232,6 +244,7 @@ def compiled_push(
         most=most,
         num_probes=probes.shape[1],
         restart=restart,
+        large_count=limits.large_count(graph),
         **options,
         **fields,
         **{name: compiled.pointer(tensor) for name, tensor in tensors.items()},
@@ -426,7 +439,9 @@ def _push_one(
                 break
             threshold /= 4
         state.close_hubs(hubs, limits.least_parked)
-    threshold, least = limits.first_threshold, 0.0
+    threshold, least, precision = limits.first_threshold, 0.0, limits.precision
+    if count > limits.large_count(graph):
+        precision = min(precision, limits.large_precision)
     before: Tensor | None = None
     is_done, is_precise, max_edges = False, False, limits.max_edges
     while True:
@@ -434,7 +449,7 @@ def _push_one(
         left = float(state.residue.sum()) if hubs is None else state.unknown()
         most_left = threshold * volume if hubs is not None else min(left, threshold * volume)
         is_done |= is_over or most_left <= limits.negligible
-        if is_done or before is None or threshold <= 4 * limits.precision * least:
+        if is_done or before is None or threshold <= 4 * precision * least:
             degree = state.degree
             if hubs is None:
                 tail = (1 - restart) * left / volume
@@ -448,7 +463,7 @@ def _push_one(
             every_score = _One(own, score[:0], state.touched, score, tail, state.edges, reached)
             chosen = _select(every_score, neighbours, entity, count, heads)
             least = float(chosen.score.amin()) if len(chosen.entities) > 1 else torch.inf
-            if before is not None and threshold <= limits.precision * least:
+            if before is not None and threshold <= precision * least:
                 kept = every_score.scores_of(neighbours, before) >= least * (1 - limits.tie)
                 same = int((kept | (before == entity)).sum())
                 is_done |= same >= limits.stable * len(chosen.entities)
