@@ -132,7 +132,7 @@ def reading() -> str:
 def push() -> str:
     value = result("push")
     head = ["graph", "facts", "largest degree", "mean recall", "lowest recall", "edges read"]
-    head += ["CPU time, median", "CPU time, p99", "recall of the ball"]
+    head += ["CPU time, median", "CPU time, p99", "recall of the ball", "measured", "load"]
     rows = [
         [
             row["graph"] + remark,
@@ -144,6 +144,8 @@ def push() -> str:
             f"{row[way]['sample_cpu_ms']:.1f} ms",
             f"{row[way]['sample_p99_cpu_ms']:.1f} ms",
             f"{row['ball']['recall']:.3f}",
+            measured(row),
+            f"{row['load']}",
         ]
         for row in value["rows"]
         for way, remark in (("push", ""), ("hub_index", ", hub index"))
@@ -152,10 +154,8 @@ def push() -> str:
     few = min(row["ball"]["queries"] for row in value["rows"])
     remark = (
         f"{value['queries']} queries per graph (at least {few} for the ball), "
-        f"{value['max_entities']:,} entities each. Load of the machine during the measurements, "
-        f"on {value['hardware']['cores']} cores: "
-        + ", ".join(f"{row['load']}" for row in value["rows"])
-        + "."
+        f"{value['max_entities']:,} entities each. The load of the machine is that during the "
+        f"measurement, on {value['hardware']['cores']} cores."
     )
     for row in value["rows"]:
         if "hub_index" in row:
@@ -165,7 +165,47 @@ def push() -> str:
                 f"{index['least_degree']:,} neighbours and {index['megabytes']:.0f} MB; building "
                 f"it took {index['build_cpu_seconds']:.0f} s of the CPU."
             )
-    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+    return "\n\n".join([table(head, rows), remark, *push_peers(value), machine(*stamps(value))])
+
+
+def push_peers(value: dict[str, Any]) -> list[str]:
+    """Other packages beside the push at equal recall, for the rows that were measured so."""
+    rows = [
+        [
+            row["graph"],
+            name,
+            f"{other['recall']:.3f}",
+            f"{other['cpu_ms']:,.1f} ms",
+            "–" if other["ratio"] is None else f"{other['our_cpu_ms']:,.1f} ms",
+            "–" if other["ratio"] is None else OUR_WAYS[other["our_way"]],
+            "–" if other["ratio"] is None else f"{other['ratio']:,.1f} ×",
+        ]
+        for row in value["rows"]
+        for name, other in row["others"].items()
+        if isinstance(other, dict) and "ratio" in other
+    ]
+    if not rows:
+        return []
+    head = ["graph", "package", "recall", "CPU time", "ours at this recall", "method", "ratio"]
+    few = min(row["others"].get("queries", value["queries"]) for row in value["rows"])
+    return [table(head, rows), f"Median over {few} queries, one at a time, without extraction."]
+
+
+OUR_WAYS = {"this package, push": "push", "this package, whole graph": "whole graph"}
+
+
+def stamps(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """The machines of the rows of a result that is measured row by row.
+
+    Rows of earlier versions have none; that of the file is then that of the newest row.
+    """
+    return [row for row in value["rows"] if "hardware" in row] or [value]
+
+
+def measured(row: dict[str, Any]) -> str:
+    """When a row was measured, and with which revision, if that was recorded."""
+    stamp = row.get("hardware")
+    return "–" if stamp is None else f"{stamp['date']}, {stamp['revision']}"
 
 
 def scale_plan() -> str:
@@ -840,14 +880,14 @@ def scale() -> str:
         f"{value['max_entities']:,} entities each, sampled locally. The page cache was cold: "
         "`open` and the first query wait for the disk."
     )
-    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(*stamps(value))
 
 
 def scale_sampling() -> str:
     value = result("scale")
     head = ["graph", "facts", "warm", "cold", "CPU time, median", "CPU time, p99"]
     head += ["mean recall", "lowest recall", "queries for recall", "subgraph edges"]
-    head += ["whole graph", "method of `auto`"]
+    head += ["whole graph", "method of `auto`", "measured"]
     rows = [
         [
             row["graph"],
@@ -862,10 +902,24 @@ def scale_sampling() -> str:
             f"{row['subgraph_edges']:,}",
             f"{_amount(row['whole_graph_ms'], 0)} ms",
             row["method_of_auto"],
+            measured(row),
         ]
         for row in value["rows"]
     ]
-    return table(head, rows)
+    slowest = [
+        f"{row['graph']}, {row['facts']:,} facts: {row['slowest']['cpu_ms']:.1f} ms, "
+        f"{row['slowest']['degree']:,} neighbours"
+        + (
+            f", {row['slowest']['push_edges']:,} edges read"
+            if row["slowest"]["push_edges"] is not None
+            else ""
+        )
+        for row in value["rows"]
+        if "slowest" in row
+    ]
+    if not slowest:
+        return table(head, rows)
+    return table(head, rows) + "\n\nThe slowest queries: " + "; ".join(slowest) + "."
 
 
 def _milliseconds(value: float | None) -> str:
