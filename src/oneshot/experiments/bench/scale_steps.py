@@ -50,7 +50,7 @@ _EXACT_STEPS = 30  # terms of the Chebyshev series: the remainder is below 1e-7
 _EXACT_QUERIES = 100
 _TIMES = 3  # as many queries for the times of subgraphs as are answered: their p99 needs many
 _EXACT_BLOCK = 6  # queries at once; takes 150 bytes per entity
-_EXACT_PATIENCE = 900  # seconds of the CPU after which no further block starts
+_EXACT_PATIENCE = 3600  # seconds of the CPU after which no further block starts
 
 
 def write(graph: str, facts: int, directory: str, seed: int) -> dict[str, Any]:
