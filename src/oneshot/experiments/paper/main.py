@@ -70,22 +70,22 @@ def _plan(bench: Workbench) -> Iterator[Row]:
                 source = {"seed": recorded["seed"], "source": recorded["source"]}
                 key = {"data": name, "system": OURS, **source}
                 yield Row(key, partial(dict, recorded), _published(name), derived=True)
-    # The first seed of each data set first, so that a partial run covers all of them.
+    # The first seed and the peers of each data set first, so that a partial run covers all of them.
     for number in range(1 if bench.quick else SEEDS):
-        seed = bench.seed + number
         for name in names:
-            key = {"data": name, "system": OURS, "seed": seed, "source": _NOW}
-            yield Row(
-                key,
-                partial(_trained, bench, name, configs[name], seed),
-                _published(name),
-                config=config_digest(configs[name]),
-                seconds=_FULL.get(name),
-            )
-        if number == 0:
-            for name in names:
-                if bench.quick or name in _WITH_PEERS:
-                    yield from _peers(bench, name)
+            yield _ours(bench, name, configs[name], bench.seed + number)
+            if number == 0 and (bench.quick or name in _WITH_PEERS):
+                yield from _peers(bench, name)
+
+
+def _ours(bench: Workbench, name: str, config: Config, seed: int) -> Row:
+    return Row(
+        {"data": name, "system": OURS, "seed": seed, "source": _NOW},
+        partial(_trained, bench, name, config, seed),
+        _published(name),
+        config=config_digest(config),
+        seconds=_FULL.get(name),
+    )
 
 
 def _peers(bench: Workbench, name: str) -> Iterator[Row]:
