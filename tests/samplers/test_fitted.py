@@ -16,6 +16,7 @@ from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.runs.layout import SAMPLER
+from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 from oneshot.samplers import FittedSampler, PPRSampler
 from oneshot.training.epoch import draw_epoch
@@ -160,6 +161,45 @@ def test_a_run_keeps_the_weights(tmp_path: Path) -> None:
     there = oneshot.Reasoner.load(tmp_path / "run", graph=other)
     assert torch.equal(there.sampler.parameters()["weights"], sampler.weights)
     there.reason(random_queries(other, 4, 0))
+
+
+def saved_run(path: Path, graph: KnowledgeGraph, is_fitted: bool = True) -> FittedSampler:
+    """Save a reasoner with a fitted sampler. → its sampler"""
+    sampler = FittedSampler(0.3)
+    if is_fitted:
+        sampler.fit(graph)
+    config = oneshot.PredictorConfig(num_layers=1, dim=4, priors=True, prior_start=1.0)
+    oneshot.Reasoner(graph, sampler, oneshot.Predictor(config, graph.num_relations)).save(path)
+    return sampler
+
+
+def test_a_run_without_the_file_of_its_sampler_fits_it_and_reports_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = saved_run(tmp_path / "run", typed_graph())
+    (tmp_path / "run" / SAMPLER).unlink()
+    again = oneshot.Reasoner.load(tmp_path / "run")
+    assert f"{SAMPLER}: is missing; the sampler is fitted" in caplog.text
+    assert torch.equal(again.sampler.parameters()["weights"], sampler.weights)
+    with pytest.raises(InputError, match=f"{SAMPLER}: is missing; `oneshot train"):
+        Run(tmp_path / "run").load_sampler(FittedSampler(0.3))
+    # Where a fit takes long, nobody waits for it unasked.
+    monkeypatch.setattr("oneshot.runs.run._FITTED_FACTS", 10)
+    with pytest.raises(InputError, match="is missing"):
+        oneshot.Reasoner.load(tmp_path / "run")
+    # The options of another sampler need no file.
+    assert Run.open(tmp_path / "run", ["sampler.name=ppr"]).reasoner.sampler.name == "ppr"
+
+
+def test_a_sampler_that_was_not_fitted_is_loaded_like_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved_run(tmp_path / "run", typed_graph(), is_fitted=False)
+    assert not oneshot.Reasoner.load(tmp_path / "run").sampler.parameters()
+    saved_run(tmp_path / "other", typed_graph())
+    other = Run.open(tmp_path / "other", ["sampler.name=ppr"]).reasoner
+    assert other.sampler.name == "ppr"
+    assert not caplog.text
 
 
 def test_damaged_weights_are_told(tmp_path: Path) -> None:
