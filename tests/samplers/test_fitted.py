@@ -1,6 +1,9 @@
 """The fitted sampler: what it chooses, what it learns, and that it never sees what is asked."""
 
+import dataclasses
+import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -11,15 +14,19 @@ from tests.support.samples import chain_world
 
 import oneshot
 from oneshot.config import from_table
+from oneshot.data.dataset import Dataset
 from oneshot.data.synthetic.generators import power_law
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.vocabulary import Vocabulary
+from oneshot.predictor.priors import prior_features
 from oneshot.runs.layout import SAMPLER
 from oneshot.runs.run import Run
+from oneshot.runs.tensors import save_tensors
 from oneshot.runs.train import train_run
 from oneshot.samplers import FittedSampler, PPRSampler
-from oneshot.training.epoch import draw_epoch
+from oneshot.subgraph import SubgraphBatch
 from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -95,41 +102,23 @@ def test_a_fit_is_repeatable_and_depends_on_the_seed() -> None:
     assert not torch.equal(weights[0], weights[2])
 
 
-@pytest.mark.parametrize("facts", [[[0, 0, 1]], [[0, 0, 1], [1, 0, 2]], [[0, 0, 0]]])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [[0, 0, 1]],
+        [[0, 0, 1], [1, 0, 2]],
+        [[0, 0, 0]],
+        [[0, relation, 1] for relation in range(12)],  # all facts between one pair
+        [[0, 0, tail] for tail in range(4)] * 4,
+    ],
+)
 def test_a_graph_that_teaches_nothing_gets_weights_that_work(facts: list[list[int]]) -> None:
-    graph = KnowledgeGraph.from_facts(facts, 4, 2)
+    graph = KnowledgeGraph.from_facts(facts, 4, 12)
     sampler = FittedSampler(0.5)
     sampler.fit(graph)
-    batch = sampler.sample(graph, torch.tensor([[0, 0], [0, 1], [3, 3]]))  # 1: without facts
+    batch = sampler.sample(graph, torch.tensor([[0, 0], [0, 11], [3, 3]]))
     assert bool(batch.score.isfinite().all())
     assert batch.num_entities == 6
-
-
-def test_what_is_asked_is_not_seen() -> None:
-    """Counts and scores come from the observation facts, whatever the training graph holds."""
-    data = chain_world(40)
-    config = oneshot.TrainingConfig(epochs=1, batch_size=8, fact_ratio=0.7)
-    sampler = FittedSampler(0.5)
-    predictor = oneshot.Predictor(
-        oneshot.PredictorConfig(num_layers=1, dim=4, priors=True, prior_start=1.0),
-        data.graph.num_relations,
-    )
-    trainer = Trainer(oneshot.Reasoner(data.graph, sampler, predictor), data, config)
-    seen: list[KnowledgeGraph] = []
-    likelihood = sampler._likelihood
-
-    def spied(graph: KnowledgeGraph, relations: torch.Tensor, near: torch.Tensor) -> torch.Tensor:
-        seen.append(graph)
-        return likelihood(graph, relations, near)
-
-    sampler._likelihood = spied  # type: ignore[method-assign]
-    epoch = draw_epoch(trainer.graph, config, 1)
-    list(trainer.stepper.steps(epoch))
-    asked = {tuple(row) for row in torch.cat([epoch.queries, epoch.answers[:, None]], 1).tolist()}
-    assert seen
-    for graph in seen:
-        held = {tuple(fact) for fact in graph.facts.tolist()}
-        assert not held & asked
 
 
 def test_the_training_graph_is_refused_as_what_is_sampled_from() -> None:
@@ -161,6 +150,148 @@ def test_a_run_keeps_the_weights(tmp_path: Path) -> None:
     there = oneshot.Reasoner.load(tmp_path / "run", graph=other)
     assert torch.equal(there.sampler.parameters()["weights"], sampler.weights)
     there.reason(random_queries(other, 4, 0))
+
+
+def with_names(facts: torch.Tensor, names: list[str]) -> KnowledgeGraph:
+    return KnowledgeGraph.from_facts(facts, None, Vocabulary.from_names(names, "relation"))
+
+
+@pytest.mark.parametrize("split", ["epoch", "leave_out"])
+def test_what_is_asked_is_not_seen(split: Literal["epoch", "leave_out"]) -> None:
+    """Subgraphs, scores and priors are those of a data set that never had the facts asked about."""
+    facts, names = typed_facts(60, 6, 4), ["knows", "lives in", "works as"]
+    graph = with_names(facts, names)
+    num_relations, entities = graph.num_relations, graph.entities
+    data = Dataset("typed", graph, valid=facts[:4], test=facts[:4])
+    sampler = FittedSampler(0.3)
+    sampler.fit(graph)
+    predictor = oneshot.Predictor(
+        oneshot.PredictorConfig(num_layers=2, dim=4, priors=True, prior_start=1.0), num_relations
+    )
+    config = oneshot.TrainingConfig(epochs=1, batch_size=8, split=split, fact_ratio=0.7)
+    trainer = Trainer(oneshot.Reasoner(graph, sampler, predictor), data, config)
+    seen: list[SubgraphBatch] = []
+    hook = predictor.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    epoch = trainer.stepper.draw_epoch(1)
+    if split == "leave_out":
+        epoch = epoch.first(4 * epoch.part_size)
+    list(trainer.stepper.steps(epoch))
+    hook.remove()
+    whole = {tuple(fact) for fact in graph.facts.tolist()}
+    batches = iter(seen)
+    changed = 0
+    for part in epoch.parts():
+        asked = set()
+        for (entity, relation), answer in zip(
+            part.queries.tolist(), part.answers.tolist(), strict=True
+        ):
+            inverse = relation >= num_relations
+            head, tail = (answer, entity) if inverse else (entity, answer)
+            asked.add((head, relation % num_relations, tail))
+        assert asked <= whole
+        without = KnowledgeGraph.from_facts(sorted(whole - asked), entities, graph.relations)
+        fresh = FittedSampler(0.3)
+        fresh.take(sampler.parameters(), graph.relations)
+        for queries in part.queries.split(config.batch_size):
+            batch, expected = next(batches), fresh.sample(without, queries)
+            for field in dataclasses.fields(SubgraphBatch):
+                ours, theirs = (getattr(one, field.name) for one in (batch, expected))
+                if isinstance(theirs, torch.Tensor):  # integers are equal
+                    torch.testing.assert_close(ours, theirs, msg=field.name)
+            priors = [prior_features(one, torch.float32) for one in (batch, expected)]
+            torch.testing.assert_close(*priors)
+            spoiled = fresh.sample(graph, queries)
+            changed += not torch.equal(spoiled.score, expected.score)
+    assert next(batches, None) is None
+    assert changed == len(seen)  # with the facts asked about, all batches would be others
+
+
+def test_relations_are_matched_by_name_and_unseen_ones_have_the_shared_weights() -> None:
+    names = ["knows", "lives in", "works as"]
+    sampler = FittedSampler(0.3)
+    sampler.fit(with_names(typed_facts(), names))
+    assert sampler.weights is not None
+    assert sampler.shared is not None
+    assert len(sampler.weights.unique(dim=0)) == 6
+    other = with_names(typed_facts(60, 5, 3), ["works as", "something new", "knows"])
+    expected = [sampler.weights[2], sampler.shared, sampler.weights[0]]
+    expected += [sampler.weights[5], sampler.shared, sampler.weights[3]]
+    assert torch.equal(sampler._weights(other), torch.stack(expected))
+    batch = sampler.sample(other, torch.tensor([[0, 1], [0, 4]]))
+    assert bool(batch.score.isfinite().all())
+    # Back on its own graph, nothing has changed.
+    assert torch.equal(sampler._weights(with_names(typed_facts(), names)), sampler.weights)
+
+
+def test_a_relation_without_facts_has_the_shared_weights() -> None:
+    graph = with_names(typed_facts(), ["knows", "lives in", "works as", "never seen"])
+    sampler = FittedSampler(0.3)
+    sampler.fit(graph)
+    assert sampler.weights is not None
+    assert sampler.shared is not None
+    assert torch.allclose(sampler.weights[[3, 7]], sampler.shared.expand(2, -1), atol=1e-5)
+    batch = sampler.sample(graph, torch.tensor([[0, 3], [0, 7]]))
+    assert bool(batch.score.isfinite().all())
+
+
+def test_a_fit_that_diverges_leaves_the_default_weights(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("oneshot.samplers.fitted._HELD", math.nan)
+    graph = KnowledgeGraph.from_facts(typed_facts(50))
+    sampler = FittedSampler(0.3)
+    sampler.fit(graph)
+    assert "diverged; it has its default weights" in caplog.text
+    queries = random_queries(graph, 5, 0)
+    plain = FittedSampler(0.3).sample(graph, queries)
+    assert torch.equal(sampler.sample(graph, queries).score, plain.score)
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_run_on_a_graph_with_other_relations(tmp_path: Path, is_older: bool) -> None:
+    graph = with_names(typed_facts(), ["knows", "lives in", "works as"])
+    sampler = FittedSampler(0.3)
+    sampler.fit(graph)
+    config = oneshot.PredictorConfig(
+        message="nbfnet", relations="relative", num_layers=1, dim=4, priors=True, prior_start=1.0
+    )
+    predictor = oneshot.Predictor(config, graph.num_relations)
+    oneshot.Reasoner(graph, sampler, predictor).save(tmp_path / "run")
+    shared, file = sampler.parameters()["shared"], tmp_path / "run" / SAMPLER
+    if is_older:  # without the shared weights
+        save_tensors(file, {"weights": sampler.parameters()["weights"]}, {})
+        shared = sampler.parameters()["weights"].mean(0)
+    other = with_names(typed_facts(60, 5, 3), ["works as", "something new", "knows"])
+    there = oneshot.Reasoner.load(tmp_path / "run", graph=other)
+    assert isinstance(there.sampler, FittedSampler)
+    assert sampler.weights is not None
+    expected = torch.stack([sampler.weights[2], shared, sampler.weights[0]])
+    assert torch.equal(there.sampler._weights(other)[:3], expected)
+    there.reason(random_queries(other, 4, 0))
+
+
+def test_weights_do_not_depend_on_ids_of_relations_or_the_order_of_facts() -> None:
+    facts, names = typed_facts(), ["knows", "lives in", "works as"]
+    first = FittedSampler(0.3)
+    first.fit(with_names(facts, names))
+    order = torch.randperm(len(facts), generator=torch.Generator().manual_seed(1))
+    renumbered = facts.clone()
+    renumbered[:, 1] = torch.tensor([2, 0, 1])[facts[:, 1]]
+    assert first.weights is not None
+    for other, rows in (
+        (with_names(facts[order], names), [0, 1, 2, 3, 4, 5]),
+        (with_names(renumbered[order], ["lives in", "works as", "knows"]), [1, 2, 0, 4, 5, 3]),
+    ):
+        second = FittedSampler(0.3)
+        second.fit(other)
+        assert second.weights is not None
+        assert torch.allclose(second.weights, first.weights[rows], atol=1e-3)
+        queries = random_queries(other, 20, 0)
+        near = second.scores(other, queries[:, 0])
+        found = second._likelihood(other, queries[:, 1], near.clone())
+        there = torch.tensor(rows)[queries[:, 1]]
+        expected = first._likelihood(with_names(facts, names), there, near)
+        assert torch.allclose(found.log(), expected.log(), atol=1e-2)
 
 
 def saved_run(path: Path, graph: KnowledgeGraph, is_fitted: bool = True) -> FittedSampler:

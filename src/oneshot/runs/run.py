@@ -132,6 +132,11 @@ class Run:
         """Whether the run has a graph of its own; a pre-trained one has none."""
         return self.reference.has_graph
 
+    @property
+    def _has_relations(self) -> bool:
+        """Whether the run has relations of its own; a pre-trained one has none."""
+        return self.config.predictor.relations == "embedded" or self.has_graph
+
     @cached_property
     def relations(self) -> Vocabulary:
         """The relations of the predictor, in its order.
@@ -211,26 +216,23 @@ class Run:
     def reasoner_on(self, graph: KnowledgeGraph) -> Reasoner:
         """A new reasoner on another graph, whose relations are matched by name.
 
-        With relative relations, the graph may have any relations. If the run does not know them,
-        the sampler is fitted to the graph, which takes seconds; on a large graph, where it would
-        take minutes, the sampler has its default weights.
+        With relative relations, the graph may have any relations. A fitted sampler then has its
+        shared weights for those that the run does not know. The sampler of a pre-trained run, which
+        has no relations, is fitted to the graph, which takes seconds; on a large graph, where it
+        would take minutes, it has its default weights.
         """
         config = self.config
-        is_known = True
-        if config.predictor.relations == "embedded" or self.has_graph:
+        if self._has_relations:
             try:
                 graph = graph.with_relations(self.relations)
             except UnknownNameError:
                 if config.predictor.relations == "embedded":
                     raise
-                is_known = False
-        else:
-            is_known = False
         reasoner = build_reasoner(graph, config)
         if not (self.path / PREDICTOR).is_file():
             raise InputError(f"{self.path}: this run has no trained predictor yet")
         load_parameters(self.path / PREDICTOR, reasoner.predictor)
-        if is_known:
+        if self._has_relations:
             self._load_or_fit_sampler(reasoner)
         elif graph.num_facts <= _FITTED_FACTS:
             reasoner.sampler.fit(reasoner.graph, config.training.seed)
@@ -268,7 +270,7 @@ class Run:
         if not parameters and about.get("fitted") is False:
             return
         try:
-            sampler.take(parameters)
+            sampler.take(parameters, self.relations if self._has_relations else None)
         except InputError as error:
             raise InputError(f"{file}: {error}") from error
 

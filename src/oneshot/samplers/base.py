@@ -13,6 +13,7 @@ from torch import Tensor
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.samplers import _extract_gpu
 from oneshot.samplers._budget import Budget, Count, Ratio
 from oneshot.samplers._edge_limit import (
@@ -112,8 +113,12 @@ class Sampler(ABC):
         """The fitted parameters by name; empty if there are none."""
         return {}
 
-    def take(self, parameters: dict[str, Tensor]) -> None:
-        """Load the fitted parameters of another sampler of the same type."""
+    def take(self, parameters: dict[str, Tensor], relations: Vocabulary | None = None) -> None:
+        """Load the fitted parameters of another sampler of the same type.
+
+        `relations`: names of the relations that the parameters are for. They are matched by name on
+        each graph; without names, by their ids.
+        """
         if parameters:
             raise InputError(f"the sampler {self.name!r} has no parameters")
 

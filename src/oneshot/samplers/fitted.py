@@ -1,5 +1,6 @@
 """FittedSampler: entities near the query entity by PPR, and likely answers by a fitted score."""
 
+import logging
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,11 +14,13 @@ from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
 from oneshot.samplers._push import push_scores
 from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.hashed_random import integers, uniform
 
 # Added to PPR scores before the logarithm; below the scores of all relevant entities.
 _FLOOR = 1e-7
@@ -34,7 +37,9 @@ _ITERATIONS = 60
 # Maximum number of entries of a table over relations and entities that is cached per graph.
 _TABLE = 1 << 27
 _BIG = 1e30
-_WEIGHTS = "weights"
+_WEIGHTS, _SHARED = "weights", "shared"
+# Steps per unit of a score, in which scores are compared regardless of rounding.
+_STEPS = 10_000
 # Entities whose PPR is computed on large graphs, as a multiple of the budget.
 _NEAREST = 4
 # Instead of a share of the budget that is 0.
@@ -43,7 +48,17 @@ _LEAST_SHARE = 1e-9
 _LEAST_FACTS = 10
 # Cache of the last fit in this process: trials and probes on one graph repeat it.
 _FITS = 8
-_fits: dict[tuple[Any, ...], Tensor] = {}
+_fits: dict[tuple[Any, ...], "_Weights"] = {}
+
+warn = logging.getLogger(__name__).warning
+"""Receiver of the messages of a fit."""
+
+
+class _Weights(NamedTuple):
+    """Weights of the features: per relation [2R, f], and shared ones [f] for other relations."""
+
+    relations: Tensor
+    shared: Tensor
 
 
 class _Examples(NamedTuple):
@@ -75,7 +90,8 @@ class FittedSampler(PPRSampler):
     `context`: share of the budget chosen by PPR, for the paths between query entity and answer.
     Unreachable entities can be among the likely answers, regardless of `keep_unreachable`.
     `weights` [2R, 7]: per relation, in the order of the features; None before `fit`, when default
-    weights are used.
+    weights are used. On another graph, relations are matched by name, and `shared` [7] are the
+    weights of those that were not fitted.
     """
 
     name = "fitted"
@@ -88,33 +104,51 @@ class FittedSampler(PPRSampler):
             raise InputError(f"context must be from 0 to 1, not {context}")
         self.context = context
         self.weights: Tensor | None = None
+        self.shared: Tensor | None = None
+        self._relations: Vocabulary | None = None  # names of the relations of `weights`
+        self._matched: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
         self._tables: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
         self._counts: WeakKeyDictionary[AdjacencyGraph, AnswerCounts] = WeakKeyDictionary()
 
     def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:
-        """Learn the weights from facts of the graph; deterministic for a graph and seed."""
+        """Learn the weights from facts of the graph; deterministic for a graph and seed.
+
+        The ids of the relations and the order of the facts change the weights only by rounding.
+        """
         graph = graph.host or graph
         options = (self.restart, self.steps, self.method, self.transition, graph.device.type)
         key = (graph.fingerprint, seed, *options)
         if key not in _fits:
-            weights = None
-            if graph.num_facts >= _LEAST_FACTS:
-                weights = _fitted(self._examples(graph, seed), 2 * graph.num_relations)
+            weights = self._fitted(graph, seed)
             while len(_fits) >= _FITS:
                 del _fits[next(iter(_fits))]
-            _fits[key] = self._default(graph) if weights is None else weights
-        self.take({_WEIGHTS: _fits[key]})
+            _fits[key] = weights
+        weights = _fits[key]
+        self.take({_WEIGHTS: weights.relations, _SHARED: weights.shared}, graph.relations)
 
     def parameters(self) -> dict[str, Tensor]:
-        return {} if self.weights is None else {_WEIGHTS: self.weights}
+        if self.weights is None or self.shared is None:
+            return {}
+        return {_WEIGHTS: self.weights, _SHARED: self.shared}
 
-    def take(self, parameters: dict[str, Tensor]) -> None:
-        weights = parameters.get(_WEIGHTS)
-        wrong = weights is None or weights.dim() != 2 or weights.shape[1] != len(_DEFAULT)
-        if weights is None or wrong or len(parameters) > 1 or not bool(weights.isfinite().all()):
+    def take(self, parameters: dict[str, Tensor], relations: Vocabulary | None = None) -> None:
+        weights, shared = parameters.get(_WEIGHTS), parameters.get(_SHARED)
+        if weights is not None and weights.dim() == 2 and shared is None and len(weights):
+            shared = weights.mean(0)  # earlier versions did not save it
+        size = len(_DEFAULT)
+        if (
+            weights is None
+            or shared is None
+            or weights.dim() != 2
+            or weights.shape[1] != size
+            or shared.shape != (size,)
+            or parameters.keys() - {_WEIGHTS, _SHARED}
+            or not bool(weights.isfinite().all() & shared.isfinite().all())
+            or (relations is not None and len(weights) != 2 * len(relations))
+        ):
             raise InputError("these are not the weights of a fitted sampler")
-        self.weights = weights.float()
-        self._tables = WeakKeyDictionary()
+        self.weights, self.shared, self._relations = weights.float(), shared.float(), relations
+        self._tables, self._matched = WeakKeyDictionary(), WeakKeyDictionary()
 
     def likelihoods(
         self, graph: AdjacencyGraph, queries: Tensor
@@ -220,17 +254,29 @@ class FittedSampler(PPRSampler):
     def _weights(self, graph: AdjacencyGraph) -> Tensor:
         if self.weights is None:
             return self._default(graph)
-        if len(self.weights) != 2 * graph.num_relations:
+        if graph not in self._matched:
+            self._matched[graph] = self._matching(graph).to(graph.device)
+        return self._matched[graph]
+
+    def _matching(self, graph: AdjacencyGraph) -> Tensor:
+        """The weights of every relation and inverse of a graph, [2R, f]."""
+        assert self.weights is not None
+        assert self.shared is not None
+        names, count = self._relations, len(self.weights) // 2
+        if names is None and count != graph.num_relations:
             raise InputError(
-                f"the sampler was fitted to {len(self.weights) // 2} relations, the graph has "
-                f"{graph.num_relations}"
+                f"the sampler was fitted to {count} relations, the graph has {graph.num_relations}"
             )
-        return self.weights.to(graph.device)
+        if names is None or names is graph.relations or names == graph.relations:
+            return self.weights
+        found = [names.get(name) for name in graph.relations]
+        forward = [2 * count if place is None else place for place in found]
+        inverse = [2 * count if place is None else place + count for place in found]
+        return torch.cat([self.weights, self.shared[None]])[[*forward, *inverse]]
 
     @staticmethod
     def _default(graph: AdjacencyGraph) -> Tensor:
-        default = torch.tensor(_DEFAULT, device=graph.device)
-        return default.repeat(2 * graph.num_relations, 1)
+        return _default_weights(graph).relations
 
     def _table(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The part of the score that does not depend on the query entity: [b] → [b, V]."""
@@ -251,25 +297,38 @@ class FittedSampler(PPRSampler):
 
     # fitting ------------------------------------------------------------------------------------
 
-    def _examples(self, graph: KnowledgeGraph, seed: int) -> _Examples:
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(graph.num_facts, generator=generator)
-        taken = order[: max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)]
+    def _fitted(self, graph: KnowledgeGraph, seed: int) -> _Weights:
+        """Weights that are fitted to a graph; the default ones if that is not possible."""
+        if graph.num_facts < _LEAST_FACTS:
+            return _default_weights(graph)
+        taken = _taken_facts(graph, seed)
+        if len(taken) == graph.num_facts:  # all between one pair of entities
+            return _default_weights(graph)
+        found = _fitted(self._examples(graph, taken, seed), 2 * graph.num_relations)
+        if found is None:
+            warn("the fit of the sampler diverged; it has its default weights")
+            return _default_weights(graph)
+        return found
+
+    def _examples(self, graph: KnowledgeGraph, taken: Tensor, seed: int) -> _Examples:
+        """Examples from the facts `taken` [k], which are removed from the graph."""
         keep = torch.ones(graph.num_facts, dtype=torch.bool)
-        keep[taken] = False
+        keep[taken.cpu()] = False
         observed = graph.subset(keep)
-        facts = graph.facts[taken.to(graph.device)].long()
+        facts = graph.facts[taken].long()
         queries, answers = both_directions(facts, graph.num_relations)
+        # Few relations at once, because the features of an entity depend on nothing else.
         order = queries[:, 1].argsort(stable=True)
-        queries, answers = queries[order], answers[order]
         known = KnownFacts(graph.facts, graph.num_entities, graph.num_relations)
         counts = AnswerCounts(observed)
         size = 32 if graph.device.type == "cpu" else 256
         parts = [
-            self._compared(observed, counts, queries[part], answers[part], known, generator)
-            for part in torch.arange(len(queries), device=graph.device).split(size)
+            self._compared(observed, counts, queries[part], answers[part], known, seed)
+            for part in order.split(size)
         ]
-        return _Examples(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        # The order of the facts taken: sums are then the same whatever ids the relations have.
+        back = order.argsort()
+        return _Examples(*(torch.cat(column)[back] for column in zip(*parts, strict=True)))
 
     def _compared(
         self,
@@ -278,17 +337,18 @@ class FittedSampler(PPRSampler):
         queries: Tensor,
         answers: Tensor,
         known: KnownFacts,
-        generator: torch.Generator,
+        seed: int,
     ) -> _Examples:
         entities, relations = queries.unbind(1)
         near = self.scores(graph, entities)
         distinct, which = relations.unique(return_inverse=True)
         about = counts.features(distinct)
         size = graph.num_entities
-        nearest = near.topk(min(_NEAR, size), dim=1).indices
+        nearest = _highest((near + _FLOOR).log(), _NEAR)
         default = torch.tensor(_DEFAULT[1 : 1 + NUM_FEATURES], device=graph.device)
-        likeliest = (about @ default).topk(min(_LIKELY, size), dim=1).indices[which]
-        drawn = torch.randint(size, (len(queries), _RANDOM), generator=generator).to(graph.device)
+        likeliest = _highest(about @ default, _LIKELY)[which]
+        columns = torch.arange(_RANDOM, device=graph.device)
+        drawn = integers(seed, size, entities[:, None], columns)
         chosen = torch.cat([answers[:, None], nearest, likeliest], dim=1)
         listed = torch.cat([chosen, drawn], dim=1)
         again = _repeated(listed)
@@ -298,12 +358,41 @@ class FittedSampler(PPRSampler):
         offset.masked_fill_(again | known.holds(queries, listed), -math.inf)
         offset[:, 0] = 0
         at = near.gather(1, listed)
-        columns = [
+        features = [
             (at + _FLOOR).log()[..., None],
             about[which[:, None], listed],
             (at == 0).float()[..., None],
         ]
-        return _Examples(torch.cat(columns, dim=-1), offset, relations)
+        return _Examples(torch.cat(features, dim=-1), offset, relations)
+
+
+def _default_weights(graph: AdjacencyGraph) -> _Weights:
+    default = torch.tensor(_DEFAULT, device=graph.device)
+    return _Weights(default.repeat(2 * graph.num_relations, 1), default)
+
+
+def _taken_facts(graph: KnowledgeGraph, seed: int) -> Tensor:
+    """Places of the facts that are removed as queries, in random order: int64 [k].
+
+    They depend on the entities of the facts alone: all facts of a pair of entities are taken or
+    none.
+    """
+    head, _, tail = graph.facts.long().unbind(1)
+    drawn = uniform(seed, head, tail)
+    count = max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)
+    taken = (drawn <= drawn.kthvalue(count).values).nonzero().squeeze(1)
+    return taken[drawn[taken].argsort(stable=True)]
+
+
+def _highest(values: Tensor, count: int) -> Tensor:
+    """The `count` highest columns of each row, [n, m] → int64 [n, count].
+
+    Values that differ by rounding count as equal; of equal ones, the first.
+    """
+    size = values.shape[1]
+    columns = torch.arange(size, device=values.device)
+    keys = (values * _STEPS).round().long() * size + (size - 1 - columns)
+    return keys.topk(min(count, size), dim=1).indices
 
 
 def _places(values: Tensor) -> Tensor:
@@ -322,17 +411,21 @@ def _repeated(entities: Tensor) -> Tensor:
     return torch.zeros_like(again).scatter_(1, order, again)
 
 
-def _fitted(examples: _Examples, num_relations: int) -> Tensor | None:
-    """The fitted weights of every relation [num_relations, f]; None if the fit fails.
+class _DivergedError(Exception):
+    """The loss of a fit is not finite."""
 
-    Softmax cross-entropy. Relations with few examples stay near the shared weights.
+
+def _fitted(examples: _Examples, num_relations: int) -> _Weights | None:
+    """The fitted weights of `num_relations` relations; None if the fit diverges.
+
+    Softmax cross-entropy. Relations with few examples stay near the shared weights. In float64, as
+    the steps of the optimizer would amplify rounding.
     """
-    relation = examples.relation
-    scale = examples.features.flatten(0, 1).std(0).clamp(min=0.1)
-    features = examples.features / scale
-    start = torch.tensor(_DEFAULT, device=scale.device) * scale
-    shared = start.clone().requires_grad_()
-    own = torch.zeros(num_relations, len(scale), device=scale.device, requires_grad=True)
+    relation, features = examples.relation, examples.features.double()
+    scale = features.flatten(0, 1).std(0).clamp(min=0.1)
+    features /= scale
+    shared = (torch.tensor(_DEFAULT).to(scale) * scale).requires_grad_()
+    own = scale.new_zeros(num_relations, len(scale)).requires_grad_()
     optimizer = torch.optim.LBFGS(
         [shared, own], max_iter=_ITERATIONS, line_search_fn="strong_wolfe"
     )
@@ -342,9 +435,15 @@ def _fitted(examples: _Examples, num_relations: int) -> Tensor | None:
         z = (features @ (shared + own[relation])[..., None]).squeeze(-1) + examples.offset
         held = _HELD * own.square().sum() + _HELD_ALL * shared.square().sum()
         total = (z.logsumexp(1) - z[:, 0]).mean() + held / len(relation)
+        if not bool(total.isfinite()):
+            raise _DivergedError
         total.backward()
         return total
 
-    optimizer.step(loss)
-    weights = ((shared + own) / scale).detach()
-    return weights if bool(weights.isfinite().all()) else None
+    try:
+        optimizer.step(loss)
+    except _DivergedError:
+        return None
+    weights = ((shared + own) / scale).detach().float()
+    found = _Weights(weights, (shared / scale).detach().float())
+    return found if all(bool(part.isfinite().all()) for part in found) else None
