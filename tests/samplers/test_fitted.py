@@ -14,18 +14,19 @@ from tests.support.samples import chain_world
 
 import oneshot
 from oneshot.config import from_table
-from oneshot.data.dataset import Dataset
+from oneshot.data.dataset import Dataset, both_directions
 from oneshot.data.synthetic.generators import power_law
-from oneshot.errors import InputError
+from oneshot.errors import InputError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph
+from oneshot.graph.storage import open_graph, save_graph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.predictor.priors import prior_features
 from oneshot.runs.layout import SAMPLER
 from oneshot.runs.run import Run
 from oneshot.runs.tensors import save_tensors
 from oneshot.runs.train import train_run
-from oneshot.samplers import FittedSampler, PPRSampler
+from oneshot.samplers import FittedSampler, PPRSampler, fitted
 from oneshot.subgraph import SubgraphBatch
 from oneshot.training.trainer import Trainer
 
@@ -78,15 +79,15 @@ def test_it_learns_what_kind_of_entity_an_answer_is() -> None:
     held &= facts[:, 1] > 0
     graph = KnowledgeGraph.from_facts(facts[~held], 138, 3)
     asked, answers = facts[held][:, :2], facts[held][:, 2]
-    fitted, plain = FittedSampler(0.15), PPRSampler(0.15)
-    fitted.fit(graph)
+    sampler, plain = FittedSampler(0.15), PPRSampler(0.15)
+    sampler.fit(graph)
     found = [
-        float((sampler.sample(graph, asked).find(answers) >= 0).float().mean())
-        for sampler in (fitted, plain)
+        float((one.sample(graph, asked).find(answers) >= 0).float().mean())
+        for one in (sampler, plain)
     ]
     assert found[0] > found[1] + 0.2
     # The score alone ranks the twelve cities, or the six trades, before all others.
-    likely = fitted._likelihood(graph, asked[:, 1], fitted.scores(graph, asked[:, 0]))
+    likely = sampler._likelihood(graph, asked[:, 1], sampler.scores(graph, asked[:, 0]))
     ahead = (likely > likely.gather(1, answers[:, None])).sum(1)
     assert float((ahead < 12).float().mean()) > 0.9
 
@@ -119,6 +120,105 @@ def test_a_graph_that_teaches_nothing_gets_weights_that_work(facts: list[list[in
     batch = sampler.sample(graph, torch.tensor([[0, 0], [0, 11], [3, 3]]))
     assert bool(batch.score.isfinite().all())
     assert batch.num_entities == 6
+
+
+def misled(
+    monkeypatch: pytest.MonkeyPatch, facts: torch.Tensor, relation: int
+) -> tuple[KnowledgeGraph, torch.Tensor, torch.Tensor]:
+    """A graph on which the features mislead one relation: its fit ranks likely answers last.
+
+    → (graph, queries and answers that are not in it)
+    """
+    held = torch.zeros(len(facts), dtype=torch.bool)
+    held[torch.randperm(len(facts), generator=torch.Generator().manual_seed(0))[:150]] = True
+    graph = KnowledgeGraph.from_facts(facts[~held], 138, 3)
+    whole = fitted._fitted
+
+    def spoiled(examples: fitted._Examples, num_relations: int) -> fitted._Weights | None:
+        found = whole(examples, num_relations)
+        assert found is not None
+        found.relations[[relation, relation + 3]] *= -1
+        return found
+
+    monkeypatch.setattr(fitted, "_fitted", spoiled)
+    monkeypatch.setattr(fitted, "_fits", {})
+    monkeypatch.setattr(fitted, "_shares", {})
+    return graph, *both_directions(facts[held], 3)
+
+
+def test_a_relation_that_the_features_mislead_has_the_coverage_of_ppr(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Friends of friends are friends; where one lives and what one does is as before.
+    facts = typed_facts()
+    ring = torch.arange(120)
+    near = [torch.stack([ring, ring * 0, (ring + step) % 120], 1) for step in range(1, 6)]
+    facts = torch.cat([*near, facts[facts[:, 1] > 0]])
+    graph, queries, answers = misled(monkeypatch, facts, 0)
+    monkeypatch.setattr(fitted, "_SHRINKAGE", 1.0)
+    found = {}
+    for context in (None, 0.5, 1.0):
+        sampler = FittedSampler(0.2, context=context)
+        sampler.fit(graph)
+        found[context] = (sampler.ranks(graph, queries, answers) < 27).double()
+        is_sampled = sampler.sample(graph, queries).find(answers) >= 0
+        assert torch.equal(is_sampled, found[context] > 0)
+    of_relation = [queries[:, 1] % 3 == relation for relation in range(3)]
+    coverage = {c: [float(hits[mine].mean()) for mine in of_relation] for c, hits in found.items()}
+    assert coverage[1.0][0] > coverage[0.5][0] + 0.1  # it is misled
+    assert coverage[None][0] > coverage[1.0][0] - 0.02
+    assert coverage[None][1:] == coverage[0.5][1:]  # the others are not
+
+
+def test_the_share_of_ppr_needs_evidence_and_never_falls() -> None:
+    def hits(*covered: int, of: int = 40) -> torch.Tensor:
+        """The first queries are covered, so many with each share of PPR."""
+        return torch.stack([(torch.arange(of) < count).double() for count in covered])
+
+    relations = torch.zeros(40, dtype=torch.long)
+    chosen = fitted._best_shares(hits(20, 25, 30, 30, 28), relations, 2)
+    assert float(chosen[0]) == pytest.approx(0.5 + 0.25 * 40 / (40 + fitted._SHRINKAGE))
+    assert float(chosen[1]) == 0.5  # without queries
+    assert float(fitted._best_shares(hits(20, 21, 22, 22, 22), relations, 1)) == 0.5
+    assert float(fitted._best_shares(hits(30, 20, 20, 20, 20), relations, 1)) == 0.5
+    both = torch.cat([hits(10, 10, 10, 10, 20), hits(20, 20, 20, 20, 10)], dim=1)
+    mixed = fitted._best_shares(both, torch.arange(80) // 40, 2)
+    assert float(mixed[0]) > 0.8
+    assert float(mixed[1]) == 0.5
+
+
+def test_the_share_of_ppr_may_be_a_table(tmp_path: Path) -> None:
+    graph = with_names(typed_facts(), ["knows", "lives in", "works as"])
+    sampler = FittedSampler(0.3, context={"default": 0.25, "knows": 1.0, "knows⁻¹": 0.0})
+    sampler.fit(graph)
+    assert sampler.parameters().keys() == {"weights", "shared"}  # no share is fitted
+    relations = torch.arange(6)
+    shares = sampler._share(graph, relations, torch.full((6,), 40))
+    assert shares.tolist() == [40, 10, 10, 1, 10, 10]
+    with pytest.raises(UnknownNameError, match="did you mean 'knows'"):
+        FittedSampler(0.3, context={"know": 1.0}).check_names(graph)
+    with pytest.raises(InputError, match="context must be from 0 to 1, not 2"):
+        FittedSampler(0.3, context={"knows": 2})
+    config = oneshot.PredictorConfig(num_layers=1, dim=4)
+    oneshot.Reasoner(graph, sampler, oneshot.Predictor(config, 3)).save(tmp_path / "run")
+    again = oneshot.Reasoner.load(tmp_path / "run").sampler
+    assert isinstance(again, FittedSampler)
+    assert again.context == sampler.context
+
+
+def test_a_run_keeps_the_shares_of_ppr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, *_ = misled(monkeypatch, typed_facts(), 0)
+    sampler = saved_run(tmp_path / "run", graph)
+    again = oneshot.Reasoner.load(tmp_path / "run").sampler
+    assert isinstance(again, FittedSampler)
+    assert sampler.shares is not None
+    assert again.shares is not None
+    assert torch.equal(again.shares, sampler.shares)
+    # A number in the configuration comes before them.
+    fixed = Run.open(tmp_path / "run", ["sampler.context=0.25"]).reasoner.sampler
+    assert isinstance(fixed, FittedSampler)
+    every = torch.arange(6)
+    assert fixed._share(graph, every, torch.full((6,), 40)).tolist() == [10] * 6
 
 
 def test_the_training_graph_is_refused_as_what_is_sampled_from() -> None:
@@ -367,16 +467,101 @@ def test_a_training_that_is_resumed_ends_the_same(tmp_path: Path) -> None:
         assert whole == cut, name
 
 
+def of_types() -> FittedSampler:
+    """A sampler with a small budget, fitted to `typed_graph`."""
+    sampler = FittedSampler(0.1, keep_unreachable=False)
+    sampler.fit(typed_graph())
+    return sampler
+
+
 def test_changed_facts_count_at_once() -> None:
     """The same sampler, before and after facts are added to a live graph."""
     live = LiveGraph(KnowledgeGraph.from_facts(typed_facts()))
-    sampler, queries = FittedSampler(1.0), torch.tensor([[0, 1], [5, 2]])
+    sampler, queries = of_types(), torch.tensor([[0, 1], [5, 2]])
+    assert live.entities.get("newtown") is None
     before = sampler.sample(live.graph(), queries)
-    live.add([(str(person), "1", "125") for person in range(30)])
-    after = sampler.sample(live.graph(), queries)
-    fresh = FittedSampler(1.0).sample(live.graph(), queries)
-    assert torch.equal(after.score, fresh.score)
+    live.add([(str(person), "1", "newtown") for person in range(20, 60)])
+    graph = live.graph()
+    after = sampler.sample(graph, queries)
+    # A new city, which is no trade.
+    near = sampler.scores(graph, queries[:, 0])
+    likely = sampler._likelihood(graph, queries[:, 1], near)[:, graph.entities.index("newtown")]
+    assert float(likely[0]) > 5 > float(likely[1])
     assert not torch.equal(after.score, before.score)
+    fresh = FittedSampler(0.1, keep_unreachable=False)
+    fresh.take(sampler.parameters(), graph.relations)
+    expected = fresh.sample(
+        KnowledgeGraph.from_facts(graph.facts, graph.entities, graph.relations), queries
+    )
+    assert torch.equal(after.entities, expected.entities)
+    torch.testing.assert_close(after.score, expected.score)
+    live.remove([(str(person), "1", "newtown") for person in range(20, 60)])
+    again = sampler.sample(live.graph(), queries)
+    assert torch.equal(again.entities, before.entities)
+
+
+def test_a_saved_graph_gives_the_same_subgraphs(tmp_path: Path) -> None:
+    graph, sampler = typed_graph(), of_types()
+    save_graph(tmp_path / "graph", graph, {}, {})
+    opened, _, _ = open_graph(tmp_path / "graph")
+    queries = random_queries(graph, 20, 0)
+    here, there = (sampler.sample(one, queries) for one in (graph, opened))
+    assert torch.equal(here.entities, there.entities)
+    assert torch.equal(here.edges, there.edges)
+    torch.testing.assert_close(here.score, there.score)
+    own = FittedSampler(0.1, keep_unreachable=False)
+    own.fit(opened)
+    assert own.weights is not None
+    assert sampler.weights is not None
+    assert torch.allclose(own.weights, sampler.weights, atol=1e-3)
+
+
+@pytest.mark.parametrize("context", [None, 0.0, 1.0])
+def test_included_entities_are_in_and_take_places(context: float | None) -> None:
+    graph, sampler = typed_graph(), of_types()
+    sampler.context = context
+    queries = random_queries(graph, 3, 0)
+    include = torch.tensor([[137, 119], [136, -1], [-1, -1]])
+    batch = sampler.sample(graph, queries, include)
+    plain = sampler.sample(graph, queries)
+    for row, wanted in enumerate(include.tolist()):
+        chosen = set(batch.entities[batch.entity_query == row].tolist())
+        assert chosen >= {entity for entity in wanted if entity >= 0}
+        assert len(chosen) <= 13
+        if row == 2:
+            assert chosen == set(plain.entities[plain.entity_query == 2].tolist())
+
+
+def test_mass_ends_a_subgraph_early() -> None:
+    graph, sampler = typed_graph(), of_types()
+    queries = random_queries(graph, 30, 0)
+    sizes = []
+    for mass in (0.2, 0.6, 1.0, None):
+        some = FittedSampler(0.3, mass=mass, keep_unreachable=False)
+        some.take(sampler.parameters())
+        # As many as PPR needs for that share of it: for each query another number.
+        both = [
+            one.sample(graph, queries).entity_query for one in (some, PPRSampler(0.3, mass=mass))
+        ]
+        assert torch.equal(both[0].bincount(), both[1].bincount())
+        sizes.append(both[0].bincount())
+    assert int(sizes[0].sum()) < int(sizes[1].sum()) < int(sizes[2].sum())
+    assert len(sizes[1].unique()) > 1
+    assert torch.equal(sizes[2], sizes[3])
+
+
+def test_answers_are_explained_on_the_subgraph_they_were_found_in() -> None:
+    graph, sampler = typed_graph(), of_types()
+    config = oneshot.PredictorConfig(num_layers=3, dim=4, priors=True, prior_start=1.0)
+    torch.manual_seed(0)
+    reasoner = oneshot.Reasoner(graph, sampler, oneshot.Predictor(config, graph.num_relations))
+    found = reasoner.predict(0, 1, top=8, explain=True)
+    batch = sampler.sample(graph, torch.tensor([[0, 1]]))
+    for answer, explanation in zip(found, found.explanations, strict=True):
+        assert torch.equal(explanation.batch.entities, batch.entities)
+        alone = reasoner.explain(0, 1, answer.entity)
+        assert explanation.as_dict() == alone.as_dict()
+    assert any(explanation.paths for explanation in found.explanations)
 
 
 def test_the_local_push_gives_nearly_the_same_likelihoods() -> None:

@@ -106,6 +106,10 @@ class Sampler(ABC):
         )
         return other
 
+    def check_names(self, graph: AdjacencyGraph) -> None:
+        """Raise if an option names a relation that the graph does not have."""
+        self.budget.check_names(graph)
+
     def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:  # noqa: B027
         """Fit the sampler to the facts of a graph; does nothing for most samplers."""
 

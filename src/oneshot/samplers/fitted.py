@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,6 +16,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
+from oneshot.samplers._budget import Ratio, by_relation, numbers_of
 from oneshot.samplers._push import push_scores
 from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
@@ -27,17 +28,23 @@ _FLOOR = 1e-7
 # Default weights if nothing was fitted: approximate values for various graphs.
 _DEFAULT = (1.0, 0.4, 1.0, 0.3, 0.8, -0.8, 5.0)
 # Training facts that are removed from the graph as queries: maximum number and share.
-_FACTS, _FACT_SHARE = 2000, 0.1
+_FACTS, _FACT_SHARE = 4000, 0.1
 # Negatives of an answer: the highest by PPR, the most likely of the relation, and a random sample,
 # which represents all others.
 _NEAR, _LIKELY, _RANDOM = 128, 128, 128
 # Regularization of the weights of a relation towards the shared weights, and of these towards 0.
-_HELD, _HELD_ALL = 1.0, 0.1
+_HELD, _HELD_ALL = 0.3, 0.1
 _ITERATIONS = 60
 # Maximum number of entries of a table over relations and entities that is cached per graph.
 _TABLE = 1 << 27
 _BIG = 1e30
-_WEIGHTS, _SHARED = "weights", "shared"
+_WEIGHTS, _SHARED, _CONTEXT = "weights", "shared", "context"
+# Share of the budget for PPR: the default, and larger ones that a relation may have instead.
+DEFAULT_CONTEXT = 0.5
+_CONTEXTS = (DEFAULT_CONTEXT, 0.625, 0.75, 0.875, 1.0)
+# Maximum number of queries by which they are compared, the number of standard errors by which a
+# larger share must be better, and the number of queries at which half of the change is made.
+_COMPARED, _ERRORS, _SHRINKAGE = 2000, 1.64, 20
 # Steps per unit of a score, in which scores are compared regardless of rounding.
 _STEPS = 10_000
 # Entities whose PPR is computed on large graphs, as a multiple of the budget.
@@ -49,6 +56,7 @@ _LEAST_FACTS = 10
 # Cache of the last fit in this process: trials and probes on one graph repeat it.
 _FITS = 8
 _fits: dict[tuple[Any, ...], "_Weights"] = {}
+_shares: dict[tuple[Any, ...], Tensor] = {}
 
 warn = logging.getLogger(__name__).warning
 """Receiver of the messages of a fit."""
@@ -73,6 +81,34 @@ class _Examples(NamedTuple):
     relation: Tensor
 
 
+class _HeldOut(NamedTuple):
+    """Facts that are removed from a graph, as queries in both directions, in random order.
+
+    `observed`: the graph without them, with `counts`; `queries` [n, 2]; `answers` [n]. The facts
+    depend on the seed and their entities alone: all facts of a pair of entities are taken or none.
+    """
+
+    observed: KnowledgeGraph
+    counts: AnswerCounts
+    queries: Tensor
+    answers: Tensor
+
+    @classmethod
+    def of(cls, graph: KnowledgeGraph, seed: int) -> "_HeldOut":
+        head, _, tail = graph.facts.long().unbind(1)
+        drawn = uniform(seed, head, tail)
+        number = max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)
+        is_taken = drawn <= drawn.kthvalue(number).values
+        taken = is_taken.nonzero().squeeze(1)
+        taken = taken[drawn[taken].argsort(stable=True)]
+        observed = graph.subset(~is_taken.cpu())
+        facts = graph.facts[taken].long()
+        # Both directions of a fact one after the other, so that any first part has both.
+        queries, answers = both_directions(facts, graph.num_relations)
+        order = torch.arange(len(queries), device=graph.device).view(2, -1).t().flatten()
+        return cls(observed, AnswerCounts(observed), queries[order], answers[order])
+
+
 class FittedSampler(PPRSampler):
     """Chooses a share of the budget by PPR, and the rest by the likelihood of being the answer.
 
@@ -87,26 +123,33 @@ class FittedSampler(PPRSampler):
     On large graphs on which PPR uses the local push (see `PPRSampler`), so does the likelihood: its
     cost per query is then that of a few passes over the entities, instead of passes over all facts.
 
-    `context`: share of the budget chosen by PPR, for the paths between query entity and answer.
+    `context`: share of the budget chosen by PPR, for the paths between query entity and answer, or
+    a table by relation name, as for the budgets. None: one half, and more for the relations of
+    which PPR covers more of the removed facts with the budget at hand. Never less, as a subgraph of
+    likely answers alone has no paths.
     Unreachable entities can be among the likely answers, regardless of `keep_unreachable`.
     `weights` [2R, 7]: per relation, in the order of the features; None before `fit`, when default
     weights are used. On another graph, relations are matched by name, and `shared` [7] are the
-    weights of those that were not fitted.
+    weights of those that were not fitted. `shares` [2R]: the share of PPR per relation, if it was
+    fitted.
     """
 
     name = "fitted"
     options = (*PPRSampler.options, "context")
     scores_answers = True
 
-    def __init__(self, *arguments: Any, context: float = 0.5, **options: Any) -> None:
+    def __init__(self, *arguments: Any, context: Ratio | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if not 0 <= context <= 1:
-            raise InputError(f"context must be from 0 to 1, not {context}")
+        for value in numbers_of(context, "context"):
+            if not 0 <= value <= 1:
+                raise InputError(f"context must be from 0 to 1, not {value}")
         self.context = context
         self.weights: Tensor | None = None
         self.shared: Tensor | None = None
+        self.shares: Tensor | None = None
         self._relations: Vocabulary | None = None  # names of the relations of `weights`
         self._matched: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
+        self._contexts: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
         self._tables: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
         self._counts: WeakKeyDictionary[AdjacencyGraph, AnswerCounts] = WeakKeyDictionary()
 
@@ -118,37 +161,59 @@ class FittedSampler(PPRSampler):
         graph = graph.host or graph
         options = (self.restart, self.steps, self.method, self.transition, graph.device.type)
         key = (graph.fingerprint, seed, *options)
+        held_out: list[_HeldOut] = []  # made when it is needed, once
+
+        def held() -> _HeldOut:
+            if not held_out:
+                held_out.append(_HeldOut.of(graph, seed))
+            return held_out[0]
+
         if key not in _fits:
-            weights = self._fitted(graph, seed)
-            while len(_fits) >= _FITS:
-                del _fits[next(iter(_fits))]
-            _fits[key] = weights
+            _remember(_fits, key, self._fitted(graph, held, seed))
         weights = _fits[key]
-        self.take({_WEIGHTS: weights.relations, _SHARED: weights.shared}, graph.relations)
+        parameters = {_WEIGHTS: weights.relations, _SHARED: weights.shared}
+        self.take(parameters, graph.relations)
+        if self.context is not None:
+            return
+        every = torch.arange(2 * graph.num_relations, device=graph.device)
+        counts = self.budget.entity_counts(graph, every)
+        of_budget = (*key, counts.cpu().numpy().tobytes())
+        if of_budget not in _shares:
+            _remember(_shares, of_budget, self._fitted_shares(graph, held, counts))
+        self.take(parameters | {_CONTEXT: _shares[of_budget]}, graph.relations)
 
     def parameters(self) -> dict[str, Tensor]:
         if self.weights is None or self.shared is None:
             return {}
-        return {_WEIGHTS: self.weights, _SHARED: self.shared}
+        shares = {} if self.shares is None else {_CONTEXT: self.shares}
+        return {_WEIGHTS: self.weights, _SHARED: self.shared, **shares}
+
+    def check_names(self, graph: AdjacencyGraph) -> None:
+        super().check_names(graph)
+        by_relation(graph, self.context or 0, 0)
 
     def take(self, parameters: dict[str, Tensor], relations: Vocabulary | None = None) -> None:
         weights, shared = parameters.get(_WEIGHTS), parameters.get(_SHARED)
         if weights is not None and weights.dim() == 2 and shared is None and len(weights):
             shared = weights.mean(0)  # earlier versions did not save it
-        size = len(_DEFAULT)
+        size, shares = len(_DEFAULT), parameters.get(_CONTEXT)
         if (
             weights is None
             or shared is None
             or weights.dim() != 2
             or weights.shape[1] != size
             or shared.shape != (size,)
-            or parameters.keys() - {_WEIGHTS, _SHARED}
+            or parameters.keys() - {_WEIGHTS, _SHARED, _CONTEXT}
+            or (shares is not None and shares.shape != weights.shape[:1])
+            or not (shares is None or bool(((shares >= 0) & (shares <= 1)).all()))
             or not bool(weights.isfinite().all() & shared.isfinite().all())
             or (relations is not None and len(weights) != 2 * len(relations))
         ):
             raise InputError("these are not the weights of a fitted sampler")
         self.weights, self.shared, self._relations = weights.float(), shared.float(), relations
+        self.shares = None if shares is None else shares.double()
         self._tables, self._matched = WeakKeyDictionary(), WeakKeyDictionary()
+        self._contexts = WeakKeyDictionary()
 
     def likelihoods(
         self, graph: AdjacencyGraph, queries: Tensor
@@ -182,7 +247,8 @@ class FittedSampler(PPRSampler):
     ) -> tuple[Tensor, Tensor, Tensor]:
         likely = self._likelihood(graph, queries[:, 1], scores)
         # Entities chosen by PPR come before all others.
-        context, row, _ = choose_highest(scores, self._share(counts), forced[:, :1], False)
+        share = self._share(graph, queries[:, 1], counts)
+        context, row, _ = choose_highest(scores, share, forced[:, :1], False)
         wanted = likely.clone()
         wanted[row, context] = _BIG
         entities, query, _ = choose_highest(wanted, counts, forced, True)
@@ -209,15 +275,23 @@ class FittedSampler(PPRSampler):
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
         for rows, near in self._score_blocks(graph, queries[:, 0]):
             likely = self._likelihood(graph, queries[rows, 1], near)
-            places[rows] = self._places(near, likely, queries[rows, 0], targets[rows])
+            places[rows] = self._places(graph, near, likely, queries[rows], targets[rows])
         return places
 
-    def _places(self, near: Tensor, likely: Tensor, first: Tensor, targets: Tensor) -> Tensor:
+    def _places(
+        self,
+        graph: AdjacencyGraph,
+        near: Tensor,
+        likely: Tensor,
+        queries: Tensor,
+        targets: Tensor,
+    ) -> Tensor:
         """The smallest budget with which each target is sampled, minus one: [b].
 
-        `near`, `likely` [b, V]: PPR and likelihood; `first`, `targets` [b]. A sampled
+        `near`, `likely` [b, V]: PPR and likelihood; `queries` [b, 2], `targets` [b]. A sampled
         entity is also sampled with any larger budget, so binary search finds the smallest.
         """
+        first, relations = queries.unbind(1)
         rows = torch.arange(len(near), device=near.device)
         near[rows, first] = torch.inf
         order = near.argsort(dim=1, descending=True, stable=True)
@@ -232,16 +306,28 @@ class FittedSampler(PPRSampler):
         low, high = torch.ones_like(own), torch.full_like(own, near.shape[1])
         while bool((low < high).any()):
             budget = (low + high) // 2
-            share = self._share(budget)
+            share = self._share(graph, relations, budget)
             ahead = (better & (place >= share[:, None])).sum(1) + torch.minimum(share, reachable)
             is_sampled = (own < share) | (ahead < budget)
             low = torch.where(is_sampled, low, budget + 1).clamp(max=near.shape[1])
             high = torch.where(is_sampled, budget, high)
         return low - 1
 
-    def _share(self, budget: Tensor) -> Tensor:
-        """Number of entities chosen by PPR for each budget."""
-        return (budget.double() * self.context).ceil().long().clamp(min=1)
+    def _share(self, graph: AdjacencyGraph, relations: Tensor, budget: Tensor) -> Tensor:
+        """Number of entities chosen by PPR for query relations and budgets [b]."""
+        if graph not in self._contexts:
+            self._contexts[graph] = self._contexts_of(graph)
+        context = self._contexts[graph][relations]
+        return (budget.double() * context).ceil().long().clamp(min=1)
+
+    def _contexts_of(self, graph: AdjacencyGraph) -> Tensor:
+        """The share of PPR for every relation and inverse of a graph, float64 [2R]."""
+        if self.context is None and self.shares is not None:
+            default = self.shares.new_full((1,), DEFAULT_CONTEXT)
+            return self._matching(graph, self.shares, default).to(graph.device)
+        context = DEFAULT_CONTEXT if self.context is None else self.context
+        values = by_relation(graph, context, DEFAULT_CONTEXT)
+        return torch.tensor(values, dtype=torch.float64, device=graph.device)
 
     def _likelihood(self, graph: AdjacencyGraph, relations: Tensor, near: Tensor) -> Tensor:
         """Likelihood of each entity relative to a random one: PPR [b, V] → [b, V]."""
@@ -252,31 +338,29 @@ class FittedSampler(PPRSampler):
         return z.softmax(1).mul_(graph.num_entities)
 
     def _weights(self, graph: AdjacencyGraph) -> Tensor:
-        if self.weights is None:
-            return self._default(graph)
+        if self.weights is None or self.shared is None:
+            return _default_weights(graph).relations
         if graph not in self._matched:
-            self._matched[graph] = self._matching(graph).to(graph.device)
+            matched = self._matching(graph, self.weights, self.shared[None])
+            self._matched[graph] = matched.to(graph.device)
         return self._matched[graph]
 
-    def _matching(self, graph: AdjacencyGraph) -> Tensor:
-        """The weights of every relation and inverse of a graph, [2R, f]."""
-        assert self.weights is not None
-        assert self.shared is not None
-        names, count = self._relations, len(self.weights) // 2
+    def _matching(self, graph: AdjacencyGraph, own: Tensor, shared: Tensor) -> Tensor:
+        """The rows of every relation and inverse of a graph, [2R, …].
+
+        `own`: those of the relations that were fitted; `shared` [1, …]: that of all others.
+        """
+        names, count = self._relations, len(own) // 2
         if names is None and count != graph.num_relations:
             raise InputError(
                 f"the sampler was fitted to {count} relations, the graph has {graph.num_relations}"
             )
         if names is None or names is graph.relations or names == graph.relations:
-            return self.weights
+            return own
         found = [names.get(name) for name in graph.relations]
         forward = [2 * count if place is None else place for place in found]
         inverse = [2 * count if place is None else place + count for place in found]
-        return torch.cat([self.weights, self.shared[None]])[[*forward, *inverse]]
-
-    @staticmethod
-    def _default(graph: AdjacencyGraph) -> Tensor:
-        return _default_weights(graph).relations
+        return torch.cat([own, shared])[[*forward, *inverse]]
 
     def _table(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The part of the score that does not depend on the query entity: [b] → [b, V]."""
@@ -297,52 +381,58 @@ class FittedSampler(PPRSampler):
 
     # fitting ------------------------------------------------------------------------------------
 
-    def _fitted(self, graph: KnowledgeGraph, seed: int) -> _Weights:
+    def _fitted(self, graph: KnowledgeGraph, held: Callable[[], _HeldOut], seed: int) -> _Weights:
         """Weights that are fitted to a graph; the default ones if that is not possible."""
-        if graph.num_facts < _LEAST_FACTS:
+        if graph.num_facts < _LEAST_FACTS or not held().observed.num_facts:
             return _default_weights(graph)
-        taken = _taken_facts(graph, seed)
-        if len(taken) == graph.num_facts:  # all between one pair of entities
-            return _default_weights(graph)
-        found = _fitted(self._examples(graph, taken, seed), 2 * graph.num_relations)
+        found = _fitted(self._examples(graph, held(), seed), 2 * graph.num_relations)
         if found is None:
             warn("the fit of the sampler diverged; it has its default weights")
             return _default_weights(graph)
         return found
 
-    def _examples(self, graph: KnowledgeGraph, taken: Tensor, seed: int) -> _Examples:
-        """Examples from the facts `taken` [k], which are removed from the graph."""
-        keep = torch.ones(graph.num_facts, dtype=torch.bool)
-        keep[taken.cpu()] = False
-        observed = graph.subset(keep)
-        facts = graph.facts[taken].long()
-        queries, answers = both_directions(facts, graph.num_relations)
+    def _examples(self, graph: KnowledgeGraph, held: _HeldOut, seed: int) -> _Examples:
         # Few relations at once, because the features of an entity depend on nothing else.
-        order = queries[:, 1].argsort(stable=True)
+        order = held.queries[:, 1].argsort(stable=True)
         known = KnownFacts(graph.facts, graph.num_entities, graph.num_relations)
-        counts = AnswerCounts(observed)
-        size = 32 if graph.device.type == "cpu" else 256
         parts = [
-            self._compared(observed, counts, queries[part], answers[part], known, seed)
-            for part in order.split(size)
+            self._compared(held, held.queries[part], held.answers[part], known, seed)
+            for part in order.split(_block(graph))
         ]
         # The order of the facts taken: sums are then the same whatever ids the relations have.
         back = order.argsort()
         return _Examples(*(torch.cat(column)[back] for column in zip(*parts, strict=True)))
 
+    def _fitted_shares(
+        self, graph: KnowledgeGraph, held: Callable[[], _HeldOut], counts: Tensor
+    ) -> Tensor:
+        """The share of PPR per relation, with budgets of `counts` [2R] entities: [2R]."""
+        default = torch.full(counts.shape, DEFAULT_CONTEXT, dtype=torch.float64)
+        if graph.num_facts < _LEAST_FACTS or bool((counts >= graph.num_entities).all()):
+            return default
+        observed, counter, *asked = held()
+        if not observed.num_facts:
+            return default
+        queries, answers = (column[:_COMPARED] for column in asked)
+        size = (len(_CONTEXTS), len(queries))
+        hits = torch.zeros(size, dtype=torch.float64, device=graph.device)
+        self._counts[observed] = counter
+        for rows in queries[:, 1].argsort(stable=True).split(_block(graph)):
+            near = self.scores(observed, queries[rows, 0])
+            likely = self._likelihood(observed, queries[rows, 1], near)
+            budget = counts[queries[rows, 1]]
+            found = _covered(near, likely, queries[rows, 0], answers[rows], budget)
+            hits[:, rows] = found.double()
+        return _best_shares(hits.cpu(), queries[:, 1].cpu(), len(counts))
+
     def _compared(
-        self,
-        graph: AdjacencyGraph,
-        counts: AnswerCounts,
-        queries: Tensor,
-        answers: Tensor,
-        known: KnownFacts,
-        seed: int,
+        self, held: _HeldOut, queries: Tensor, answers: Tensor, known: KnownFacts, seed: int
     ) -> _Examples:
+        graph = held.observed
         entities, relations = queries.unbind(1)
         near = self.scores(graph, entities)
         distinct, which = relations.unique(return_inverse=True)
-        about = counts.features(distinct)
+        about = held.counts.features(distinct)
         size = graph.num_entities
         nearest = _highest((near + _FLOOR).log(), _NEAR)
         default = torch.tensor(_DEFAULT[1 : 1 + NUM_FEATURES], device=graph.device)
@@ -366,22 +456,63 @@ class FittedSampler(PPRSampler):
         return _Examples(torch.cat(features, dim=-1), offset, relations)
 
 
+def _block(graph: AdjacencyGraph) -> int:
+    """Number of queries that are scored at once in a fit."""
+    return 32 if graph.device.type == "cpu" else 256
+
+
+def _remember(fits: dict[tuple[Any, ...], Any], key: tuple[Any, ...], fit: Any) -> None:
+    while len(fits) >= _FITS:
+        del fits[next(iter(fits))]
+    fits[key] = fit
+
+
+def _covered(
+    near: Tensor, likely: Tensor, first: Tensor, answers: Tensor, budget: Tensor
+) -> Tensor:
+    """Whether the answers are sampled with each share of PPR in `_CONTEXTS`: bool [c, b].
+
+    `near`, `likely` [b, V]: PPR, which is overwritten, and likelihood; `first`, `answers`, `budget`
+    [b]. Entities of equal PPR at the end of a share all belong to it.
+    """
+    rows = torch.arange(len(near), device=near.device)
+    near[rows, first] = torch.inf
+    reachable = (near > 0).sum(1)
+    nearest = near.topk(int(budget.max()), dim=1).values
+    own, better = near[rows, answers], likely > likely[rows, answers][:, None]
+    found = []
+    for context in _CONTEXTS:
+        share = (budget.double() * context).ceil().long().clamp(min=1)
+        least = nearest.gather(1, share[:, None] - 1)
+        ahead = (better & ((near < least) | (near == 0))).sum(1) + torch.minimum(share, reachable)
+        is_near = (own >= least.squeeze(1)) & (own > 0)
+        found.append(is_near | (ahead < budget))
+    return torch.stack(found)
+
+
+def _best_shares(hits: Tensor, relations: Tensor, num_relations: int) -> Tensor:
+    """The share of PPR of each relation, by the covered queries of each share: [num_relations].
+
+    `hits` float64 [c, n] of 0 and 1; `relations` [n]. Relations with few queries stay near the
+    default, and those without evidence keep it.
+    """
+    contexts = torch.tensor(_CONTEXTS, dtype=torch.float64)
+    change = hits - hits[:1]
+    gain, moved = (
+        torch.zeros(len(contexts), num_relations, dtype=torch.float64).index_add_(
+            1, relations, part
+        )
+        for part in (change, change.square())
+    )
+    best = (gain - _ERRORS * moved.sqrt()).argmax(0)  # 0 for the default; of equal ones, the first
+    count = torch.bincount(relations, minlength=num_relations).double()
+    chosen: Tensor = contexts[0] + (contexts[best] - contexts[0]) * count / (count + _SHRINKAGE)
+    return chosen
+
+
 def _default_weights(graph: AdjacencyGraph) -> _Weights:
     default = torch.tensor(_DEFAULT, device=graph.device)
     return _Weights(default.repeat(2 * graph.num_relations, 1), default)
-
-
-def _taken_facts(graph: KnowledgeGraph, seed: int) -> Tensor:
-    """Places of the facts that are removed as queries, in random order: int64 [k].
-
-    They depend on the entities of the facts alone: all facts of a pair of entities are taken or
-    none.
-    """
-    head, _, tail = graph.facts.long().unbind(1)
-    drawn = uniform(seed, head, tail)
-    count = max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)
-    taken = (drawn <= drawn.kthvalue(count).values).nonzero().squeeze(1)
-    return taken[drawn[taken].argsort(stable=True)]
 
 
 def _highest(values: Tensor, count: int) -> Tensor:
