@@ -28,7 +28,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 from oneshot.graph.live.store import STORE
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
-from oneshot.samplers import Sampler
+from oneshot.samplers import FittedSampler, Sampler
 from oneshot.serve import engine, protocol
 from oneshot.serve.limits import MAX_BODY
 from oneshot.serve.pages import PAGE
@@ -121,6 +121,23 @@ def test_facts_of_the_graph_have_probability_1(url: str, path: str) -> None:
             found.append((tails.get("link 9"), heads.get("link 3")))
         assert found[1] == (True, True)
         assert True not in (*found[0], *found[2])
+
+
+def test_a_run_with_a_fitted_sampler_is_served_and_counts_new_facts(tmp_path: Path) -> None:
+    path = saved_run(tmp_path / "run", sampler=FittedSampler(0.2, keep_unreachable=False))
+    ask = {"questions": [QUESTION], "top": 7, "explain": True}
+    service = Service(path)
+    with serving(service) as url:
+        before = request(f"{url}/v1/predict", ask).json["results"][0]
+        added = [["link 9", "after", "link 20"], ["link 12", "after", "link 20"]]
+        assert request(f"{url}/v1/facts", {"facts": added}).status == 200
+        after = request(f"{url}/v1/predict", ask).json["results"][0]
+    expected = Reasoner.load(path).predict("link 1", "after", top=7)  # with the added facts
+    assert [a["entity"] for a in after["answers"]] == [a.entity for a in expected]
+    scores = [answer["score"] for answer in after["answers"]]
+    assert scores == pytest.approx([a.score for a in expected], rel=1e-4, abs=1e-5)
+    assert before["answers"] != after["answers"]
+    assert any(answer["paths"] for answer in after["answers"])
 
 
 def test_answers_by_probability_and_type(url: str, run_path: Path) -> None:
