@@ -336,9 +336,9 @@ def _settings(job: Job) -> Config:
     if job.variant in WITHOUT:
         table = tomllib.loads(whole_config(job.data).read_text())
         table.pop("format")
-        parts = (WITHOUT[job.variant], job.settings, ("training.valid_limit=0",))
+        parts = [WITHOUT[job.variant], job.settings, ("training.valid_limit=0",)]
     else:
-        parts = (BASE, DATA.get(job.data, ()), (*VARIANTS[job.variant], *job.settings))
+        parts = [BASE, DATA.get(job.data, ()), VARIANTS[job.variant], job.settings]
     settings: list[str] = []
     for setting in (setting for part in parts for setting in part):
         name, _, value = setting.partition("*=")
