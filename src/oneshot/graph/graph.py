@@ -47,6 +47,7 @@ class KnowledgeGraph:
     `largest_weight`: the maximum weight of the graph as it was read, also in a `subset`.
     `origin`: how to load it again, {"source": …, "options": …}, if it was loaded from a source.
     `packed`: whether the rows of the adjacency are contiguous, without gaps.
+    `is_mapped`: whether it is in memory-mapped files, which may be larger than the memory.
     `host`: the graph with the adjacency, if not on the graph's device (see `HostGraph`).
     `push_recall`: recall of the local push, measured when the graph was saved; otherwise None.
     `push_precision`: the precision of the push that was chosen then; None for its default.
@@ -57,6 +58,7 @@ class KnowledgeGraph:
     """
 
     packed = True
+    is_mapped = False
     host: "KnowledgeGraph | None" = None
     push_recall: float | None = None
     push_precision: float | None = None
@@ -268,10 +270,9 @@ class KnowledgeGraph:
 
     def edges_into(self, entity: int) -> tuple[Tensor, Tensor]:
         """Sources and relations of the edges that point to an entity, int64 [m] each."""
-        start = int(self.edges.indptr[entity])
-        count = int(self.degree_of(torch.tensor([entity], device=self.device)))
-        row = slice(start, start + count)
-        return self.edges.source[row].long(), self.edges.relation[row].long()
+        row = torch.tensor([entity], device=self.device)
+        _, place = self.edges.places(row, self.degree_of(row).long())
+        return self.edges.source[place].long(), self.edges.relation[place].long()
 
     @cached_property
     def relation_graph(self) -> RelationGraph:
@@ -329,6 +330,20 @@ class KnowledgeGraph:
         )
         graph.push_recall, graph.push_precision = self.push_recall, self.push_precision
         return self._share_weights(graph, None if self.weights is None else self.weights[mask])
+
+    def hiding(self, rows: Tensor) -> "KnowledgeGraph":
+        """The graph without the facts in some rows of `facts`, int64 [m].
+
+        A view with the memory of this graph if possible (see `HiddenFacts`), for few facts of a
+        large graph; otherwise as `subset`.
+        """
+        from oneshot.graph.hidden import HiddenFacts, can_hide
+
+        if can_hide(self):
+            return HiddenFacts(self, rows)
+        mask = torch.ones(self.num_facts, dtype=torch.bool)
+        mask[rows.cpu()] = False
+        return self.subset(mask)
 
     def _share_weights(self, graph: "KnowledgeGraph", weights: Tensor | None) -> "KnowledgeGraph":
         """A graph made from this one, with `weights` [F] of its facts."""

@@ -93,6 +93,9 @@ class HostGraph(KnowledgeGraph):
     def subset(self, mask: Tensor) -> "HostGraph":
         return HostGraph(self.host.subset(mask.cpu()), self.device)
 
+    def hiding(self, rows: Tensor) -> "HostGraph":
+        return HostGraph(self.host.hiding(rows.cpu()), self.device)
+
     def to(self, device: torch.device | str) -> KnowledgeGraph:
         return self.host.to(device)
 

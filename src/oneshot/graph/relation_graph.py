@@ -278,10 +278,6 @@ def _blocks(graph: "AdjacencyGraph", entities: Tensor) -> Iterator[tuple[Tensor,
         most = max(_BLOCK_ENTRIES // max(2 * graph.num_relations, 1), 1)
         block = torch.maximum(block, torch.arange(len(entities), device=graph.device) // most)
     for rows in entities.split(torch.unique_consecutive(block, return_counts=True)[1].tolist()):
-        start, count = edges.indptr[rows].long(), graph.degree_of(rows).long()
-        edges.expect(start, count)
-        row = torch.arange(len(rows), device=graph.device).repeat_interleave(count)
-        if not len(row):
-            continue
-        place = torch.arange(len(row), device=graph.device) + (start - count.cumsum(0) + count)[row]
-        yield row, edges.source[place].long(), edges.relation[place].long()
+        row, place = edges.places(rows, graph.degree_of(rows).long())
+        if len(row):
+            yield row, edges.source[place].long(), edges.relation[place].long()

@@ -39,7 +39,7 @@ class AnswerCounts:
         every = torch.arange(self.num_entities, device=graph.device)
         target = every.repeat_interleave(degree)
         pairs, self.count = torch.unique(
-            target * self.num_relations + _relations(graph, degree, target), return_counts=True
+            target * self.num_relations + _relations(graph, degree), return_counts=True
         )
         self.entity, self.relation = pairs // self.num_relations, pairs % self.num_relations
         self._by_entity = torch.searchsorted(self.entity, every)
@@ -137,13 +137,10 @@ class AnswerCounts:
         ]
 
 
-def _relations(graph: AdjacencyGraph, degree: Tensor, target: Tensor) -> Tensor:
+def _relations(graph: AdjacencyGraph, degree: Tensor) -> Tensor:
     """The relation of every edge, in the order of their targets [E]."""
     edges = graph.edges
     if graph.packed:
         return edges.relation.long()
-    first = degree.cumsum(0) - degree
-    start = edges.indptr[: graph.num_entities].long()
-    edges.expect(start, degree)
-    place = torch.arange(len(target), device=graph.device) + (start - first)[target]
-    return edges.relation[place].long()
+    every = torch.arange(graph.num_entities, device=graph.device)
+    return edges.relation[edges.places(every, degree)[1]].long()
