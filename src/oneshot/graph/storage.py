@@ -97,6 +97,8 @@ class MappedNeighbours(Neighbours):
 class MappedGraph(KnowledgeGraph):
     """A graph in a file: degrees are computed on demand."""
 
+    is_mapped = True
+
     def degree_of(self, entities: Tensor) -> Tensor:
         indptr = self.edges.indptr
         return indptr[entities + 1] - indptr[entities]

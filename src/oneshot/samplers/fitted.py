@@ -227,12 +227,17 @@ class FittedSampler(PPRSampler):
     def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         every = torch.arange(2 * graph.num_relations, device=graph.device)
         counts = self.budget.entity_counts(graph, every)
-        if len(counts) and self._local_method(graph, counts) == "push":
+        if self.is_local(graph):
             # The likelihood is over all entities. Beyond the nearest, PPR adds hardly anything to
             # it, and the degree tail is accurate enough.
             most = _NEAREST * int(counts.max())
             return push_scores(graph, entities, most, self.restart)
         return super().scores(graph, entities)
+
+    def is_local(self, graph: AdjacencyGraph) -> bool:
+        every = torch.arange(2 * graph.num_relations, device=graph.device)
+        counts = self.budget.entity_counts(graph, every)
+        return len(counts) > 0 and self._local_method(graph, counts) == "push"
 
     def _may_be_local(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         return False  # the likelihood is over all entities

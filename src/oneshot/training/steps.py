@@ -19,7 +19,6 @@ from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.relation_graph import RelationGraph
-from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import takes_bfloat16
@@ -31,6 +30,7 @@ from oneshot.training.epoch import (
     Epoch,
     QueryBatch,
     draw_epoch,
+    hides_facts,
     mixed_seed,
     queries_per_epoch,
     without_direct,
@@ -95,8 +95,7 @@ class Stepper:
         self.messages = messages
         self.team = Team(self.device)
         self.graph = data.graph.to(self.device)
-        self.seen = KnownFacts(data.train, self.graph.num_entities, self.graph.num_relations)
-        self.seen = self.seen.to(self.device)
+        self.seen = data.train_facts.to(self.device)
         self.sampler = reasoner.sampler
         if not self.sampler.parameters():
             self.sampler.fit(self.graph, config.seed)
@@ -107,6 +106,7 @@ class Stepper:
             )
         if config.entity_ratio is not None:
             self.sampler = self.sampler.with_entity_ratio(config.entity_ratio)
+        self._hides = hides_facts(self.graph, self.sampler)
         self.predictor = reasoner.predictor
         self.network = self.predictor if network is None else network
         if self.team.size > 1:
@@ -146,7 +146,7 @@ class Stepper:
 
     def draw_epoch(self, number: int) -> Epoch:
         """The split of epoch `number`, counted from 1, for the steps of this training."""
-        return draw_epoch(self.graph, self.config, number, self.step_size)
+        return draw_epoch(self.graph, self.config, number, self.step_size, self._hides)
 
     def steps(self, epoch: Epoch, asked: int = 0) -> Iterator[StepResult]:
         """Perform the steps of an epoch after its first `asked` queries, one or more at a time."""

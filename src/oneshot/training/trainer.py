@@ -26,7 +26,6 @@ from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import Report, drawn_queries, evaluate
 from oneshot.evaluation.frequency import Frequency
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.distributed import Team
 from oneshot.training.diagnosis import Diagnosis
@@ -136,7 +135,7 @@ class Trainer:
         self.stepper = self.stepper_type(reasoner, data, config, self.schedule, messages)
         self.budget = budget or TimeBudget(config.minutes)
         self.state = TrainingState()
-        self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
+        self.known = data.known_facts
         self.best = self.current()
         self.observers: Sequence[Observer] = ()
         # Whether the parameters before the first epoch are validated, too, and may be the best.
