@@ -164,6 +164,9 @@ ARRAYS = sorted(
     + [f"edges_{name}" for name in ("indptr", "source", "relation", "fact")]
     + [f"neighbours_{name}" for name in ("indptr", "index", "pair")]
     + [f"components_{name}" for name in ("component", "order", "first", "volume")]
+    + [f"answers_{name}" for name in ("first", "relation", "count", "start", "entity")]
+    + ["answers_entity_count"]
+    + [f"relations_{name}" for name in ("indptr", "index", "count", "facts")]
     + [
         f"{kind}_{name}"
         for kind in ("entity", "relation")

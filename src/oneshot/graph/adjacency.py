@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oneshot.graph.answer_pairs import AnswerPairs
 from oneshot.graph.components import ComponentIndex
 from oneshot.graph.core import Core
 from oneshot.graph.hub_index import HubIndex
@@ -164,6 +165,8 @@ class AdjacencyGraph(Protocol):
 
     core: Core | None
 
+    @property
+    def answer_pairs(self) -> AnswerPairs: ...
     @property
     def edges(self) -> Edges: ...
     @property

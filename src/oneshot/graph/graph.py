@@ -27,6 +27,7 @@ from oneshot.graph.adjacency import (
     moved,
     normalized_adjacency,
 )
+from oneshot.graph.answer_pairs import AnswerPairs, count_answers
 from oneshot.graph.components import ComponentIndex, Components
 from oneshot.graph.core import Core
 from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
@@ -278,6 +279,11 @@ class KnowledgeGraph:
     def relation_graph(self) -> RelationGraph:
         """How the relations touch each other (see `RelationGraph`)."""
         return count_relations(self)
+
+    @cached_property
+    def answer_pairs(self) -> AnswerPairs:
+        """Which entities answer which relations, and how often (see `AnswerPairs`)."""
+        return count_answers(self)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -19,7 +19,7 @@ from oneshot.reasoner.judgement import (
     fact_features,
     judge,
     query_features,
-    several_answers,
+    several_in,
     support,
 )
 from oneshot.reasoner.reasoner import Reasoner
@@ -109,7 +109,7 @@ def calibrate(
     if reasoner.factors is not None and reasoner.factors.weight:
         without = Reasoner(graph, reasoner.sampler, reasoner.predictor)
         alone = calibrate(without, data, limit, seed, batch_size)
-    several = several_answers((graph.host or graph).facts.long(), graph.num_relations)
+    several = several_in(graph)
     calibration = Calibration(
         slope,
         offset,
@@ -217,7 +217,7 @@ def _fitted_present(
     order = torch.randperm(len(data.valid), generator=generator)
     right = data.valid[order[: max(int(_PRESENT * count), 1)]]
     known = data.known_facts
-    wrong = _wrong_facts(right, data.graph.facts, graph.num_entities, known, generator)
+    wrong = _wrong_facts(right, data.graph, known, generator)
     if len(wrong) < _LEAST_TRUE:
         return None
     facts = torch.cat([right, wrong])
@@ -230,7 +230,7 @@ def _fitted_present(
 
 
 def _wrong_facts(
-    facts: Tensor, train: Tensor, num_entities: int, known: KnownFacts, generator: torch.Generator
+    facts: Tensor, graph: KnowledgeGraph, known: KnownFacts, generator: torch.Generator
 ) -> Tensor:
     """`facts` [n, 3] with another head or tail: a random entity, or one of a fact of the relation.
 
@@ -241,12 +241,22 @@ def _wrong_facts(
         zip(facts[:, 1].tolist(), torch.rand(len(facts), generator=generator), strict=True)
     ):
         column = 2 * int(draw * 4 >= 2)
-        ends = train[train[:, 1] == relation, column].long()
+        ends = _ends_of(graph, relation, column)
         if draw * 4 % 2 < 1 or not len(ends):
-            ends = torch.arange(num_entities)
+            ends = torch.arange(graph.num_entities)
         wrong[row, column] = ends[int(torch.randint(len(ends), (), generator=generator))]
     is_new = ~known.holds(wrong[:, :2], wrong[:, 2:]).squeeze(1) & (wrong[:, 0] != wrong[:, 2])
     return wrong[is_new]
+
+
+def _ends_of(graph: KnowledgeGraph, relation: int, column: int) -> Tensor:
+    """The heads (column 0) or tails (column 2) of the facts of a relation, int64 [n]."""
+    if not graph.is_mapped:
+        facts = graph.facts
+        return facts[facts[:, 1] == relation, column].long()
+    label = relation if column == 2 else relation + graph.num_relations
+    pairs = graph.answer_pairs
+    return pairs.entities_of(label).repeat_interleave(pairs.counts_of(label))
 
 
 def _fitted_line(

@@ -163,7 +163,7 @@ class Trainer:
     @cached_property
     def frequency(self) -> Frequency:
         """The frequency baseline."""
-        return Frequency(self.data.train, self.graph.num_entities, self.graph.num_relations)
+        return Frequency.of_graph(self.data.graph)
 
     @cached_property
     def baseline_mrr(self) -> float:
