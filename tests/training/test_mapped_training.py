@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +11,22 @@ from tests.support.samples import chain_world, tiny_predictor
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import family, load
+from oneshot.errors import InputError, OneshotError
 from oneshot.graph.hidden import HiddenFacts
 from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.training import epoch as epochs
-from oneshot.training.epoch import draw_epoch, hides_facts, queries_per_epoch
+from oneshot.training import sampler_workers
+from oneshot.training.epoch import (
+    Epoch,
+    QueryBatch,
+    draw_epoch,
+    hides_facts,
+    queries_per_epoch,
+)
+from oneshot.training.observer import Observer
+from oneshot.training.steps import Stepper
 from oneshot.training.trainer import fit
 
 SMALL = TrainingConfig(epochs=6, batch_size=16, learning_rate=0.01, fact_ratio=0.8)
@@ -86,3 +97,103 @@ def test_nothing_is_copied_for_an_epoch(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(type(data.graph), "normalized_adjacency", copied)
     state = fit(reasoner, data, dataclasses.replace(SMALL, epochs=1))
     assert state.epoch == 1
+
+
+class Losses(Observer):
+    """Records the loss of each step."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_step(self, queries: int, loss: float) -> None:
+        self.losses.append(loss)
+
+
+def losses_with(data: Dataset, workers: int, **settings: Any) -> tuple[list[float], list[str]]:
+    seen, messages = Losses(), []
+    config = dataclasses.replace(
+        SMALL, **({"epochs": 2, "query_share": 0.5, "workers": workers} | settings)
+    )
+    fit(reasoner_on(data), data, config, [seen], messages=messages.append)
+    return seen.losses, messages
+
+
+@pytest.mark.parametrize("settings", [
+    {"fact_dropout": 0.2, "accumulate": 2},
+    {"split": "leave_out", "hide_direct": True, "batch_size": 30},
+])  # fmt: skip
+def test_workers_change_nothing(settings: dict[str, Any], tmp_path: Path) -> None:
+    data = saved(family(100), tmp_path / "saved")
+    alone, _ = losses_with(data, 0, **settings)
+    shared, messages = losses_with(data, 2, **settings)
+    assert len(alone) > 4
+    assert shared == pytest.approx(alone, rel=1e-6)
+    assert not messages
+
+
+def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
+    data = saved(family(100), tmp_path / "saved")
+    stepper, messages = stepper_on(data)
+    workers = stepper.workers
+    assert workers is not None
+    epoch = stepper.draw_epoch(1)
+    expected = [stepper._sample(epoch, part.observed, part.queries, part.answers, numbers_of(part))
+                for part in batches_of(stepper, epoch)]  # fmt: skip
+    for step, batch in enumerate(expected):
+        if step == 1:
+            for one in workers._workers:
+                one.process.kill()
+        begin = step * stepper.step_size
+        found = workers.take(epoch, begin, begin + batch.num_queries)
+        assert found is not None
+        assert torch.equal(found.edges, batch.edges)
+        assert torch.equal(found.score, batch.score)
+    assert messages == ["a sampler worker has died; it is replaced"] * 2
+    processes = [one.process for one in workers._workers]
+    place = workers._place
+    stepper.close()
+    assert all(process.poll() is not None for process in processes)
+    assert place is not None
+    assert not place.exists()
+
+
+def test_training_goes_on_without_workers_that_always_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = saved(family(100), tmp_path / "saved")
+    alone, _ = losses_with(data, 0, epochs=1)
+    monkeypatch.setattr(sampler_workers, "_PROGRAM", "pass")
+    shared, messages = losses_with(data, 2, epochs=1)
+    assert shared == pytest.approx(alone, rel=1e-6)
+    assert "training continues without them" in messages[-1]
+
+
+def test_an_error_of_a_worker_ends_the_training(tmp_path: Path) -> None:
+    data = saved(family(100), tmp_path / "saved")
+    stepper, _ = stepper_on(data)
+    (tmp_path / "saved" / "facts.npy").unlink()
+    with pytest.raises(OneshotError, match=r"a sampler worker failed: .*facts\.npy"):
+        next(stepper.steps(stepper.draw_epoch(1)))
+    stepper.close()
+
+
+def test_workers_need_a_saved_graph() -> None:
+    with pytest.raises(InputError, match="workers needs a saved graph"):
+        losses_with(family(100), 1)
+    with pytest.raises(InputError, match="workers must be at least 0"):
+        TrainingConfig(workers=-1)
+
+
+def stepper_on(data: Dataset) -> tuple[Stepper, list[str]]:
+    messages: list[str] = []
+    config = dataclasses.replace(SMALL, workers=2, query_share=0.3)
+    return Stepper(reasoner_on(data), data, config, messages=messages.append), messages
+
+
+def batches_of(stepper: Stepper, epoch: Epoch) -> list[QueryBatch]:
+    return list(epoch.batches(stepper.step_size))
+
+
+def numbers_of(batch: QueryBatch) -> torch.Tensor:
+    begin = batch.step * SMALL.batch_size
+    return torch.arange(begin, begin + len(batch.queries))

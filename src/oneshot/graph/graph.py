@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -48,7 +49,8 @@ class KnowledgeGraph:
     `largest_weight`: the maximum weight of the graph as it was read, also in a `subset`.
     `origin`: how to load it again, {"source": …, "options": …}, if it was loaded from a source.
     `packed`: whether the rows of the adjacency are contiguous, without gaps.
-    `is_mapped`: whether it is in memory-mapped files, which may be larger than the memory.
+    `is_mapped`: whether it is in memory-mapped files, which may be larger than the memory;
+        `path`: their directory.
     `host`: the graph with the adjacency, if not on the graph's device (see `HostGraph`).
     `push_recall`: recall of the local push, measured when the graph was saved; otherwise None.
     `push_precision`: the precision of the push that was chosen then; None for its default.
@@ -60,6 +62,7 @@ class KnowledgeGraph:
 
     packed = True
     is_mapped = False
+    path: Path | None = None
     host: "KnowledgeGraph | None" = None
     push_recall: float | None = None
     push_precision: float | None = None

@@ -262,6 +262,7 @@ def open_graph(
         entities, relations = (_open_vocabulary(path, kind) for kind in ("entity", "relation"))
         check_relations(relations, str(path))
         graph = MappedGraph(_open(path / "facts.npy", dimensions=2), entities, relations)
+        graph.path = path
         if meta["format"] == WEIGHTED_FORMAT:
             graph.weights = _open_weights(path)
             graph.largest_weight = float(graph.weights.max()) if len(graph.weights) else 1.0

@@ -178,6 +178,29 @@ def _part_size(num_facts: int, step_size: int) -> int:
     return max(2 * facts // unit, 1) * unit
 
 
+def sampled_for(
+    sampler: Sampler,
+    graph: KnowledgeGraph,
+    config: TrainingConfig,
+    epoch: int,
+    part: Part,
+    numbers: Tensor,
+) -> SubgraphBatch:
+    """The subgraphs of training queries of an epoch, as the configuration wants them.
+
+    `graph`: all training facts; `part`: some queries, with the graph that they see; `numbers` int64
+    [n]: those of the queries in the epoch.
+    """
+    seen = graph if config.sample_from == "train" else part.observed
+    batch = sampler.sample(seen, part.queries, edges_from=part.observed)
+    if config.hide_direct:
+        batch = without_direct(batch, part.answers, graph.num_relations)
+    if config.fact_dropout:
+        seed = mixed_seed(config.seed, epoch)
+        batch = without_some_facts(batch, config.fact_dropout, seed, numbers, graph.num_relations)
+    return batch
+
+
 def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) -> SubgraphBatch:
     """The batch without the edges between each query entity and its answer, `answers` [n].
 

@@ -522,6 +522,7 @@ class _Planner:
         training = dataclasses.replace(
             config.training,
             minutes=0.0,
+            workers=0,
         )
         reasoner = build_reasoner(self.data.graph, config, self.device)
         stepper = Stepper(reasoner, self.data, training)

@@ -197,13 +197,16 @@ class Trainer:
         device = self.reasoner.device
         # Dropout uses the global generator of torch, whose state belongs to the caller.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            while not self.state.finished:
-                self._check_going_on()
-                try:
-                    self.run_epoch()
-                except StopTraining:
-                    self._count_seconds()
-                    raise
+            try:
+                while not self.state.finished:
+                    self._check_going_on()
+                    try:
+                        self.run_epoch()
+                    except StopTraining:
+                        self._count_seconds()
+                        raise
+            finally:
+                self.stepper.close()
         self.predictor.load_state_dict(self.best)
         return self.state
 
