@@ -1,6 +1,9 @@
 """Tests of training on saved graphs: what it hides, what it learns, and the memory it takes."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from tests.support.samples import chain_world, tiny_predictor
 from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import family, load
+from oneshot.data.synthetic.generators import power_law
 from oneshot.errors import InputError, OneshotError
 from oneshot.graph.hidden import HiddenFacts
 from oneshot.reasoner.build import build_reasoner
@@ -197,3 +201,58 @@ def batches_of(stepper: Stepper, epoch: Epoch) -> list[QueryBatch]:
 def numbers_of(batch: QueryBatch) -> torch.Tensor:
     begin = batch.step * SMALL.batch_size
     return torch.arange(begin, begin + len(batch.queries))
+
+
+def anonymous_megabytes(path: Path) -> float:
+    """The largest memory of its own, without mapped files, of a process that trains a few steps."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TRAINING, str(path)],
+        check=True,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    return float(done.stdout)
+
+
+_TRAINING = """
+import sys, threading, time
+from pathlib import Path
+from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
+from oneshot.data.load import load
+from oneshot.reasoner.build import build_reasoner
+from oneshot.training.trainer import Trainer
+
+def own():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
+
+most, is_over = [own()], threading.Event()
+
+def watch():
+    while not is_over.wait(0.005):
+        most[0] = max(most[0], own())
+
+thread = threading.Thread(target=watch)
+thread.start()
+data = load(sys.argv[1])
+training = TrainingConfig(epochs=1, batch_size=4, fact_ratio=0.99, query_share=0.001, valid_limit=8)
+shape = PredictorConfig(num_layers=2, dim=4)
+config = Config(SamplerConfig(max_entities=20, method="push"), shape, training)
+trainer = Trainer(build_reasoner(data.graph, config), data, training)
+trainer.run()
+trainer.frequency.metrics(*trainer.drawn_for_validation(), trainer.known)
+is_over.set()
+thread.join()
+print(most[0])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_memory_does_not_grow_with_the_facts(tmp_path: Path) -> None:
+    sizes = 1_000_000, 2_500_000  # of the facts; as many entities
+    used = []
+    for facts in sizes:
+        power_law(50_000, facts).save(tmp_path / str(facts))
+        used.append(anonymous_megabytes(tmp_path / str(facts)))
+    # A copy of the adjacency would take 52 bytes per fact, known answers 16.
+    assert (used[1] - used[0]) * 2**20 / (sizes[1] - sizes[0]) < 8

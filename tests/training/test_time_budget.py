@@ -660,6 +660,6 @@ def test_minutes_on_the_command_line(run: Command, tmp_path: Path) -> None:
     assert Run(out).config.training.minutes == 70
     refused = run(*command, "--resume", "--minutes", 70, "--set", "predictor.dim=4")
     assert refused.code == 2
-    assert "only training.minutes may differ" in refused.err
+    assert "only training.minutes and training.workers may differ" in refused.err
     shown = run(*command, "--resume")
     assert "mrr of the frequency baseline" in shown.out

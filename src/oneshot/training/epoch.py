@@ -186,7 +186,7 @@ def sampled_for(
     part: Part,
     numbers: Tensor,
 ) -> SubgraphBatch:
-    """The subgraphs of training queries of an epoch, as the configuration wants them.
+    """The subgraphs of training queries of an epoch, with the options of the configuration.
 
     `graph`: all training facts; `part`: some queries, with the graph that they see; `numbers` int64
     [n]: those of the queries in the epoch.

@@ -40,8 +40,9 @@ from oneshot.training.epoch import Epoch, draw_epoch, hides_facts, sampled_for
 AHEAD = 2
 """Steps that each worker samples ahead."""
 
-_RESTARTS = 3  # of all workers together, before training goes on without them
+_RESTARTS = 3  # of all workers together, before training continues without them
 _ALIGNED = 64
+_PACKAGES = Path(__file__).resolve().parents[2]
 _SHARED = Path("/dev/shm")
 _LEAST_SHARED = 1 << 30  # free bytes for which shared memory is used instead of temporary files
 _PROGRAM = "from oneshot.training.sampler_workers import serve; serve()"
@@ -155,7 +156,9 @@ class SamplerWorkers:
 
     def _new_worker(self) -> _Worker:
         assert self._place is not None
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # The same package, wherever this process has found it.
+        paths = [str(_PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         worker = _Worker(
             subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM],
@@ -273,6 +276,8 @@ def serve() -> None:
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
+    # Nobody else does it if the training was killed.
+    shutil.rmtree(setup["directory"], ignore_errors=True)
 
 
 class _Sampling:
