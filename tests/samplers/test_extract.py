@@ -37,12 +37,20 @@ kernels = pytest.mark.skipif(
 )
 
 
+# The interpreter is slow: it gets half of the cases here, and the others with the slow tests.
+later_if_interpreted = [pytest.mark.slow] if INTERPRETED else []
+
+
 @pytest.mark.skipif(not HAS_TRITON or DEVICE == "cuda", reason="needs Triton and no CUDA device")
 @pytest.mark.skipif(INTERPRETED, reason="is the process that the cases run in")
-def test_the_cases_below_under_the_interpreter():
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__]
+@pytest.mark.parametrize("chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_the_cases_below_under_the_interpreter(chosen):
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
+        [*command, "-m", chosen, __file__],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
@@ -78,7 +86,14 @@ def random_choice(
 
 # The interpreter takes a tenth of a second for a small kernel: few and small cases for each.
 @kernels
-@pytest.mark.parametrize("tiling", [Tiling(), Tiling(8, 2, 4, 16), Tiling(16, 4, 1, 64)])
+@pytest.mark.parametrize(
+    "tiling",
+    [
+        pytest.param(Tiling(), marks=later_if_interpreted),
+        Tiling(8, 2, 4, 16),
+        pytest.param(Tiling(16, 4, 1, 64), marks=later_if_interpreted),
+    ],
+)
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_edges_equal_those_of_the_plain_code(monkeypatch, tiling, share):
     monkeypatch.setattr(_extract_gpu, "TILING", tiling)
@@ -165,7 +180,13 @@ def test_the_highest_equal_those_of_the_plain_code(monkeypatch, width, block, fo
 
 @kernels
 @pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("options", [{}, {"keep_unreachable": False, "max_edges": 20}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, marks=later_if_interpreted),
+        {"keep_unreachable": False, "max_edges": 20},
+    ],
+)
 def test_samplers_give_the_same_subgraphs(name, options):
     graph = random_graph(3, 40, 90).to(DEVICE)
     queries = random_queries(graph, 5, 5).to(DEVICE)
@@ -240,7 +261,8 @@ def test_without_triton_the_plain_code_is_taken():
 
 
 needs_compiled = pytest.mark.skipif(
-    compiled.library() is None, reason="no kernels without a C compiler"
+    compiled.library() is None or INTERPRETED,
+    reason="no kernels without a C compiler, and not those of Triton",
 )
 
 
