@@ -186,6 +186,9 @@ class TrainingConfig:
     # time budget in minutes for the whole training, including validation and the final evaluation
     # of both splits; 0 for no limit
     minutes: float = 0.0
+    # training queries that fit the time according to the plan, at most 10^15; if they are far
+    # fewer, the training reports it; 0 if the epochs were not planned
+    expected_queries: int = 0
     # queries per step, at most 1,000,000
     batch_size: int = 32
     # options of Adam, each at most 1,000
@@ -247,8 +250,9 @@ class TrainingConfig:
         for name in ("average", "fact_dropout"):
             if getattr(self, name) >= 1:
                 raise InputError(f"{name} must be below 1, not {getattr(self, name)}")
-        _at_least(self, valid_batch_size=0, seed=0, minutes=0)
+        _at_least(self, valid_batch_size=0, seed=0, minutes=0, expected_queries=0)
         _at_most(self, epochs=10**9, patience=10**9, valid_every=10**9, warmup_epochs=10**9)
+        _at_most(self, expected_queries=10**15)
         _at_most(self, batch_size=10**6, valid_batch_size=10**6, accumulate=10**6)
         _at_most(self, weight_decay=1000, learning_rate=1000, seed=2**63 - 1, minutes=10**6)
         if self.entity_ratio is not None and not 0 < self.entity_ratio <= 1:

@@ -107,7 +107,7 @@ def test_time_that_one_predictor_cannot_use_goes_to_an_ensemble(
     assert long.queries == pytest.approx(1000, rel=0.02)
     one = make_plan(load("umls"), 5.0, settings=[*settings, "predictor.members=1"])
     assert one.config.predictor.members == 1
-    assert one.seconds < long.seconds
+    assert one.memory < long.memory  # the seconds are measured
 
 
 def test_layers_follow_the_distance_of_the_answers() -> None:

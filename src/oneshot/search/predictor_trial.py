@@ -111,6 +111,7 @@ def trial_training(
         valid_limit=valid_queries,
         patience=0,
         minutes=0.0,  # the search limits the time
+        expected_queries=0,
     )
 
 
@@ -135,6 +136,7 @@ def timed_training(
         valid_limit=task["valid_queries"],
         patience=0,
         minutes=task["seconds"] / 60,
+        expected_queries=0,
     )
 
 
@@ -146,8 +148,9 @@ def full_config(settings: SearchSettings, trial: Trial, num_facts: int) -> Confi
         seconds = Allotment(60 * settings.minutes)
         expected = seconds.training_seconds(seconds.predictor_end)
         training = dataclasses.replace(training, minutes=round(expected / 60, 4))
-        pace = trial.about["queries_per_second"]
-        queries = min(queries, max(int(_MORE_THAN_ENOUGH * pace * expected), 1))
+        fit_in = trial.about["queries_per_second"] * expected
+        training = dataclasses.replace(training, expected_queries=int(min(fit_in, queries)))
+        queries = min(queries, max(int(_MORE_THAN_ENOUGH * fit_in), 1))
     if queries:
         training = full_training(training, num_facts, queries)
     return dataclasses.replace(config, training=training)

@@ -223,6 +223,9 @@ class _Planner:
         entities = size.entities
         coverage = float((places < entities).double().mean()) if len(places) else 0.0
         seconds, asked = self._expected(config, pace)
+        if "training.epochs" not in self.given:
+            self._choose("training.expected_queries", asked, "")
+            config = from_table(self.table, self.settings)
         return Plan(config, tuple(self.choices), seconds, coverage, _memory(config, pace), asked)
 
     # analysis of the data -----------------------------------------------------------------------
