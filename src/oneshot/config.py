@@ -153,6 +153,8 @@ class FactorsConfig:
     dim: int = 0
     # maximum number of passes over the training facts
     epochs: int = 50
+    # maximum share of the time budget of the training for fitting the vectors
+    time_share: float = 0.33
     # queries per step, at most 1,000,000
     batch_size: int = 500
     # random entities that the answers of a step are compared with, at most 1,000,000,000; 0: all
@@ -172,6 +174,8 @@ class FactorsConfig:
         if not 0 < self.learning_rate <= 1000:
             found = shown(self.learning_rate)
             raise InputError(f"learning_rate must be above 0 and at most 1,000, not {found}")
+        if not 0 < self.time_share < 1:
+            raise InputError(f"time_share must be above 0 and below 1, not {self.time_share}")
         for name in ("regularization", "relation_loss"):
             if getattr(self, name) is not None:
                 _at_least(self, **{name: 0})

@@ -29,9 +29,6 @@ from oneshot.ranking import dense_ranks
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products
 
-FACTOR_SHARE = 0.33
-"""Maximum share of the time budget of a training for fitting factors."""
-
 # Maximum number of scores that are computed at once.
 _SCORES = 1 << 26
 # Validation queries that decide when to stop, and epochs without a better result until then.
@@ -41,6 +38,8 @@ _INITIAL = 1e-3  # standard deviation of the vectors before training
 # one and none; epochs of each trial, and the share of the time for all of them.
 _REGULARIZATION, _REGULARIZATIONS, _RELATION_LOSSES = 0.05, (0.01, 0.1), (0.25, 1.0)
 _TRIAL_EPOCHS, _TRIAL_SHARE = 3, 0.5
+_MARGIN = 1.3  # time limit as a multiple of the expected time
+_TRIED_EPOCHS = (len(_REGULARIZATIONS) + len(_RELATION_LOSSES)) * _TRIAL_EPOCHS
 
 
 class Factors:
@@ -187,8 +186,7 @@ def fit_factors(
     best.train(1)
     started = time.perf_counter()  # the first epoch has costs that the others do not have
     best.train(min(2, config.epochs))
-    trials = (len(_REGULARIZATIONS) + len(_RELATION_LOSSES)) * _TRIAL_EPOCHS
-    is_affordable = trials * (time.perf_counter() - started) < _TRIAL_SHARE * seconds
+    is_affordable = _affords_trials(time.perf_counter() - started, seconds)
     if len(valid) and is_affordable and config.epochs >= _TRIAL_EPOCHS:
         best.train(_TRIAL_EPOCHS)
         if config.regularization is None:
@@ -199,6 +197,24 @@ def fit_factors(
                 best = _better(best, trial(best.weights[0], other))
     best.train(config.epochs)
     return best.best
+
+
+def fitting_time(epoch: float, epochs: int, most: float) -> tuple[float, float]:
+    """Expected time of `fit_factors`, and a time limit that leaves a margin, both at most `most`.
+
+    All in seconds. `epoch`: time per epoch. Trials that `most` allows are possible in the limit.
+    """
+    if not _affords_trials(epoch, most):
+        seconds = enough = epochs * epoch
+    else:
+        seconds = (epochs + _TRIED_EPOCHS) * epoch
+        enough = max(seconds, _TRIED_EPOCHS * epoch / _TRIAL_SHARE)
+    return min(seconds, most), min(_MARGIN * enough, most)
+
+
+def _affords_trials(epoch: float, limit: float) -> bool:
+    """Whether there is time for the trials, given that of an epoch and of the whole fit."""
+    return _TRIED_EPOCHS * epoch < _TRIAL_SHARE * limit
 
 
 def _better(best: "FactorTraining", other: "FactorTraining") -> "FactorTraining":

@@ -16,6 +16,7 @@ from oneshot.data.dataset import Dataset, both_directions
 from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
+from oneshot.factors import fitting_time
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.runs.run import Run
 from oneshot.samplers import FittedSampler
@@ -92,6 +93,55 @@ def test_factors_suit_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(400.0)[0] == 0
     assert chosen(400.0, "factors.dim=32")[0] == 32
     assert chosen(0.1, "factors.dim=0")[0] == 0
+
+
+def test_the_size_suits_the_time_that_the_factors_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    pace = planner._Pace(training=0.05, evaluation=1e-9, edges=1.0, entities=1.0)
+    monkeypatch.setattr(planner._Planner, "_probe", lambda *_: pace)
+    monkeypatch.setattr(planner._Planner, "_factor_epoch", lambda _: 5.0)
+    monkeypatch.setattr(planner.time, "perf_counter", lambda: 0.0)  # planning takes no time
+    plan = make_plan(load("umls"), 10.0, settings=["predictor.dim=8", "predictor.members=1"])
+    # An epoch takes 5 s: ten of them and twelve of trials. Validations take 12%, and 3% stay free.
+    expected = 0.97 * 600 - 22 * 5 - 0.12 * 600
+    assert plan.queries == pytest.approx(expected / 0.05, abs=1)
+    assert plan.config.training.expected_queries == plan.queries
+    assert plan.seconds == pytest.approx(0.97 * 600, abs=0.1)
+    assert not plan.is_beyond_budget
+    # Fitting may take a little longer, not all that is allowed by default.
+    assert 110 < plan.config.factors.time_share * 600 < 1.5 * 110
+    free = make_plan(load("umls"), 10.0, settings=["predictor.num_layers=3", "predictor.members=1"])
+    reason = {choice.option: choice.reason for choice in free.choices}["predictor.dim"]
+    assert f": {free.queries:,} training queries" in reason
+
+
+def test_the_time_limit_of_factors_is_that_of_the_plan() -> None:
+    # Trials of twelve epochs are affordable in half of the time.
+    assert fitting_time(1.0, 50, 1000.0) == (62.0, 1.3 * 62)
+    assert fitting_time(1.0, 10, 1000.0) == (22.0, 1.3 * 24)
+    assert fitting_time(1.0, 10, 24.5) == (22.0, 24.5)
+    assert fitting_time(1.0, 10, 23.0) == (10.0, 13.0)
+    assert fitting_time(1.0, 50, 23.0) == (23.0, 23.0)
+
+
+def test_a_plan_that_needs_more_than_the_budget_says_so(run: Command) -> None:
+    command = ["plan", "umls", "--set", "predictor.dim=8"]
+    told = run(*command, "--minutes", "0.001")
+    lines = [line for line in told.err.splitlines() if "more than the budget of 0.001" in line]
+    assert len(lines) == 1
+    assert "raise --minutes" in lines[0]
+    assert "more than the budget" not in run(*command, "--minutes", "1000").err
+
+
+def test_epochs_without_a_time_limit_are_all_expected() -> None:
+    small = ["predictor.dim=8", "predictor.num_layers=2", "factors.dim=0"]
+    epochs = ["training.epochs=5000", "training.fact_ratio=0.8"]
+    plan = make_plan(chain_world(30), settings=[*small, *epochs])
+    assert plan.config.training.minutes == plan.config.training.expected_queries == 0
+    assert plan.queries == 5000 * 2 * 16  # a fifth of 80 facts, in both directions
+    limited = make_plan(chain_world(30), 0.01, settings=[*small, *epochs])
+    assert limited.config.training.minutes == 0.01
+    assert limited.queries < plan.queries
 
 
 def test_time_that_one_predictor_cannot_use_goes_to_an_ensemble(

@@ -13,7 +13,7 @@ import torch
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, InputError
-from oneshot.factors import FACTOR_SHARE, Factors, fit_factors
+from oneshot.factors import Factors, fit_factors
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import METRICS
 from oneshot.reasoner.build import build_reasoner, build_sampler
@@ -214,14 +214,13 @@ class TrainingJob:
                 found.weight = 0.0  # validations are those of the predictor alone
                 return found
             self.messages(f"{self.path / FACTORS}: was missing or damaged; fitted again")
-        limit = FACTOR_SHARE * self.budget.limit
         return fit_factors(
             trainer.graph,
             self.config.factors,
             trainer.data.valid.to(self.device),
             trainer.known,
             seed=self.config.training.seed,
-            seconds=limit,
+            seconds=self.config.factors.time_share * self.budget.limit,
             should_stop=self._is_stopped,
         )
 

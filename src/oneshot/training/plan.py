@@ -21,7 +21,7 @@ from oneshot.config import Config, TrainingConfig, as_toml, from_table
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.evaluation.coverage import components
-from oneshot.factors import FactorTraining
+from oneshot.factors import FactorTraining, fitting_time
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import AGGREGATES
 from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
@@ -29,6 +29,7 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, BFSSampler, FittedSampler, Sampler
 from oneshot.system.devices import find_device
 from oneshot.training.epoch import queries_per_epoch
+from oneshot.training.final_evaluation import final_queries
 from oneshot.training.steps import Stepper
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
@@ -92,9 +93,9 @@ class Plan:
 
     `choices`: the chosen options in order of choice, with a reason for each; an empty reason means
     that the choice is the same for all graphs. Options set by the user are not included. `seconds`:
-    time of the whole training including evaluation. `coverage`: share of the validation queries
-    whose answer is sampled. `memory`: approximate bytes per training step. `queries`: number of
-    training queries that fit the time.
+    time of planning, training and evaluation, which may exceed the budget. `coverage`: share of the
+    validation queries whose answer is sampled. `memory`: approximate bytes per training step.
+    `queries`: number of training queries that fit the time.
     """
 
     config: Config
@@ -103,6 +104,11 @@ class Plan:
     coverage: float
     memory: int
     queries: int
+
+    @property
+    def is_beyond_budget(self) -> bool:
+        """Whether the training needs more than its time budget, by the estimate."""
+        return self.seconds > 60 * self.config.training.minutes > 0
 
 
 def plan(
@@ -198,25 +204,27 @@ class _Planner:
         self.is_gpu = device.type == "cuda"
         self.given = _given(settings)
         self.settings = [*settings, f"training.seed={seed}"]
+        self.has_minutes = minutes is not None
         set_minutes = self.given.get("training.minutes")
         self.minutes = minutes or set_minutes or (GPU_MINUTES if self.is_gpu else CPU_MINUTES)
         self.choices: list[Choice] = []
         self.table: dict[str, dict[str, Any]] = {}
-        self.factor_seconds = 0.0
+        self.has_factors, self.factor_seconds = False, 0.0
         self._subgraphs: dict[int, tuple[float, float]] = {}
 
     def run(self) -> Plan:
         graph = self.data.graph
-        if "training.epochs" not in self.given:  # otherwise the epochs determine the time
+        # With a number of epochs and no time budget, the epochs determine the time.
+        if "training.epochs" not in self.given or self.has_minutes:
             reason = "time budget, including evaluation"
             self._choose("training.minutes", self.minutes, reason)
         queries, answers = self._held_out()
         self._choose_shape()
         deepest = self._layers(graph, queries, answers)
         places = self._places(graph, queries, answers)
+        self._choose_factors()  # their time is not available to the predictor
         size, pace = self._size(deepest, places)
         self._choose_budget(size, places)
-        self._choose_factors()
         pace = self._choose_members(pace)
         self._choose_course(pace)
         config = from_table(self.table, self.settings)
@@ -350,7 +358,7 @@ class _Planner:
             correction = paces[best].training / self._guess(best)
         best = max(paces, key=lambda s: self._worth(s, deepest, places, paces[s], correction))
         pace = paces[best]
-        asked = self._asked(pace)
+        asked = min(self._asked(pace), self._most_queries)  # more are for an ensemble
         reason = f"best of {len(sizes)} sizes for the time: {asked:,} training queries"
         self._choose("predictor.dim", best.dim, reason)
         if best.layers < deepest:
@@ -460,10 +468,19 @@ class _Planner:
                 fit_in = int(seconds / max(epoch, 1e-9)) - _TRIED_FACTOR_EPOCHS
                 epochs = min(max(fit_in, _FACTOR_EPOCHS), _MOST_FACTOR_EPOCHS)
                 self._choose("factors.epochs", epochs, "")
-                self.factor_seconds = min((epochs + _TRIED_FACTOR_EPOCHS) * epoch, seconds)
+                self._limit_factors(epoch)
                 return
         self.table.pop("factors", None)
         self.choices = [c for c in self.choices if not c.option.startswith("factors.")]
+
+    def _limit_factors(self, epoch: float) -> None:
+        """Set the expected time of the factors and their time limit, given that of an epoch."""
+        config, budget = from_table(self.table, self.settings), 60 * self.minutes
+        factors, self.has_factors = config.factors, True
+        most = factors.time_share * budget if config.training.minutes else math.inf
+        self.factor_seconds, limit = fitting_time(epoch, factors.epochs, most)
+        if limit < most < math.inf:
+            self._choose("factors.time_share", max(round(limit / budget, 4), 0.001), "")
 
     def _choose_members(self, pace: _Pace) -> _Pace:
         """Choose an ensemble if there is time for more queries than are of use. → its pace"""
@@ -577,7 +594,7 @@ class _Planner:
     def _evaluation_seconds(self, pace: _Pace) -> float:
         """Seconds for validations and the final evaluation, limited to their share."""
         budget = 60 * self.minutes
-        final = 2 * (len(self.data.valid) + len(self.data.test)) * pace.evaluation
+        final = final_queries(self.data, self.has_factors) * pace.evaluation
         return min(final, _EVALUATION_SHARE * budget) + 0.12 * budget
 
     def _guess(self, size: _Size) -> float:
@@ -608,10 +625,15 @@ class _Planner:
         facts = self.data.graph.num_facts
         per_split = queries_per_epoch(dataclasses.replace(training, query_share=1.0), facts)
         wanted = training.epochs * max(int(training.query_share * per_split), 2)
-        asked = min(wanted, self._asked(pace))
-        seconds = asked * pace.training + self._evaluation_seconds(pace)
-        seconds += time.perf_counter() - self.started + self.factor_seconds
-        return min(seconds, 60 * self.minutes), asked
+        if training.minutes:
+            asked, evaluation = min(wanted, self._asked(pace)), self._evaluation_seconds(pace)
+        else:
+            valid = training.valid_limit or 2 * len(self.data.valid)
+            queries = final_queries(self.data, self.has_factors)
+            queries += valid * (training.epochs // training.valid_every)
+            asked, evaluation = wanted, queries * pace.evaluation
+        seconds = asked * pace.training + evaluation
+        return seconds + time.perf_counter() - self.started + self.factor_seconds, asked
 
 
 def _given(settings: Sequence[str]) -> dict[str, Any]:
