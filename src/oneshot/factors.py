@@ -47,7 +47,8 @@ class Factors:
 
     `entities` [V, 2k], `relations` [2R, 2k]: real parts, then imaginary parts. The score of `v` as
     an answer to `(u, q, ?)` is `Re(u ∘ q · conj(v))`. `weight`: 0 if the scores are not used;
-    `relation_weights` float32 [2R]: those of the query relations, if they differ.
+    `relation_weights` float32 [2R]: those of the query relations, if they differ. `is_complete`:
+    false if fitting was interrupted.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class Factors:
         relations: Tensor,
         weight: float = 0.0,
         relation_weights: Tensor | None = None,
+        is_complete: bool = True,
     ) -> None:
         self.entities, self.relations = entities, relations
         self.weight, self.relation_weights = weight, relation_weights
+        self.is_complete = is_complete
 
     @property
     def num_parameters(self) -> int:
@@ -68,7 +71,7 @@ class Factors:
         """These factors with their tensors on a device."""
         own = None if self.relation_weights is None else self.relation_weights.to(device)
         vectors = (self.entities.to(device), self.relations.to(device))
-        return Factors(*vectors, self.weight, own)
+        return Factors(*vectors, self.weight, own, self.is_complete)
 
     def scores(self, queries: Tensor) -> Tensor:
         """Scores of all entities with a vector as answers to `queries` [n, 2], [n, V]."""
@@ -109,6 +112,7 @@ class Factors:
         """Tensors and JSON value of a file with these factors of a graph."""
         about = {
             "weight": self.weight,
+            "complete": self.is_complete,
             "entities": name_digest(graph.entities, len(self.entities)),
             "relations": name_digest(graph.relations, graph.num_relations),
         }
@@ -127,6 +131,7 @@ class Factors:
         """
         entities, relations = tensors.get("entities"), tensors.get("relations")
         weight = about.get("weight")
+        is_complete = about.get("complete", True)  # earlier versions saved only complete ones
         own = tensors.get("relation_weights")  # earlier versions had one weight for all
         if (
             entities is None
@@ -138,6 +143,7 @@ class Factors:
             or relations.dim() != 2
             or entities.shape[1] != relations.shape[1]
             or entities.shape[1] % 2
+            or not isinstance(is_complete, bool)
             or not isinstance(weight, int | float)
             or not math.isfinite(weight)
             or not bool(entities.isfinite().all() and relations.isfinite().all())
@@ -151,7 +157,8 @@ class Factors:
         ):
             return None
         own = None if own is None else own.float()
-        return cls(entities.float(), relations.float(), float(weight), own).to(graph.device)
+        found = cls(entities.float(), relations.float(), float(weight), own, is_complete)
+        return found.to(graph.device)
 
 
 def fit_factors(
@@ -169,7 +176,7 @@ def fit_factors(
     If the weights of regularization and relations are not set, a few of them are trained for some
     epochs, if the time allows it, and the best one is continued. `known`: the facts to filter by.
     `seconds`: time limit. `should_stop`: called after each step; once it returns true, the best
-    factors so far are returned. Without validation facts, all epochs are trained.
+    factors so far are returned, as not complete. Without validation facts, all epochs are trained.
     """
     begun = time.perf_counter()
 
@@ -196,6 +203,7 @@ def fit_factors(
             for other in _RELATION_LOSSES:
                 best = _better(best, trial(best.weights[0], other))
     best.train(config.epochs)
+    best.best.is_complete = not should_stop()
     return best.best
 
 
