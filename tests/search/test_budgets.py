@@ -14,7 +14,9 @@ from tests.support.samples import chain_world
 
 from oneshot.config import SamplerConfig, from_table
 from oneshot.errors import InputError
-from oneshot.reasoner.build import build_sampler, sampler_config
+from oneshot.evaluation.evaluate import evaluate
+from oneshot.ranking import KnownFacts
+from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
@@ -96,7 +98,7 @@ def test_a_mass_stands_in_the_configuration() -> None:
 
 def settings(count: int, kinds: int) -> list[Setting]:
     ones = np.ones(kinds)
-    return [Setting(i, ones / (i + 1), ones, ones, 0.15) for i in range(count)]
+    return [Setting(i, ones / (i + 1), ones, ones, 0.15, 0.5) for i in range(count)]
 
 
 def test_each_relation_gets_the_smallest_budget_that_answers_it() -> None:
@@ -168,6 +170,42 @@ def test_the_mixed_sampler_takes_exactly_the_chosen_budgets() -> None:
     # Nothing chosen: the sampler of the training stays as it was written.
     unchanged = choose(options[:1], values[:1], sizes[:1], relation, 6, "smaller", 0.0, 0)
     assert mixed_sampler(base, options, unchanged, graph) == base
+
+
+def test_settings_with_another_share_of_context_are_not_mixed() -> None:
+    graph = chain_world(60).graph
+    base = SamplerConfig(name="fitted", entity_ratio=0.5)
+    changes = ({"entity_ratio": 0.2}, {"context": 0.25}, {"entity_ratio": 0.1, "context": 0.25})
+    values_of = [{f"test_sampler.{n}": v for n, v in change.items()} for change in changes]
+    trials = [base, *(sampler_at_test(base, values) for values in values_of)]
+    options = [setting_of(i, config, graph) for i, config in enumerate(trials)]
+    relation = np.arange(6).repeat(50)
+    # Each relation is best with one of the settings, and those of the second context are better.
+    values = np.zeros((4, 300))
+    for place, kinds in enumerate(((0, 3), (1, 4), (0, 2, 5), (1, 3, 4))):
+        values[place, np.isin(relation, kinds)] = 1.0
+    found = choose(options, values, np.ones((4, 300)), relation, 6, "better", 0.0, 0)
+    assert found.setting.tolist() == [2, 3, 2, 3, 3, 2]
+    sampler = mixed_sampler(base, options, found, graph)
+    assert sampler.context == 0.25
+    counts = build_sampler(sampler).budget.entity_counts(graph, torch.arange(6))
+    assert counts.tolist() == [30, 6, 30, 6, 6, 30]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_trial_ranks_as_the_evaluation_does(size: int) -> None:
+    """Also answers outside the subgraph, which a sampler can rank by their likelihood."""
+    data = chain_world(60)
+    options = ["sampler.name=fitted", f"sampler.max_entities={size}", "predictor.dim=4"]
+    config = from_table({}, options)
+    reasoner = build_reasoner(data.graph, config)
+    reasoner.sampler.fit(data.graph)
+    known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
+    queries, answers = data.queries("valid")
+    found = ask(reasoner, queries, answers, known, 8)
+    report = evaluate(reasoner, data.valid, known)
+    assert report.coverage < 1
+    assert target_values(found.ranks, "mrr").mean() == pytest.approx(report.mrr, abs=1e-6)
 
 
 def test_targets_of_ranks() -> None:

@@ -28,13 +28,22 @@ _REPEATS = 5
 
 @dataclass(frozen=True)
 class Setting:
-    """The sampler setting of a trial: ratios by relation and direction, float [2R], and restart."""
+    """The sampler setting of a trial: ratios by relation and direction, float [2R].
+
+    `restart`, `context`: those of all relations; settings that differ in them cannot be mixed.
+    """
 
     number: int
     entity_ratio: Floats
     edge_ratio: Floats
     mass: Floats
     restart: float
+    context: float
+
+    @property
+    def shared(self) -> tuple[float, float]:
+        """What all relations of a sampler have in common."""
+        return self.restart, self.context
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ def setting_of(number: int, config: SamplerConfig, graph: KnowledgeGraph) -> Set
         _as_share(edges, 2 * graph.num_facts),
         np.ones(len(relations)) if masses is None else masses.cpu().numpy(),
         config.restart,
+        config.context,
     )
 
 
@@ -88,8 +98,8 @@ def choose(
     kinds[np.arange(len(relation)), relation] = 1
     everything = np.ones(len(relation), bool)
     best = Choice(np.zeros(num_kinds, np.int64), 0.0, 1.0)
-    for restart in sorted({setting.restart for setting in settings}):
-        places = np.array([i for i, s in enumerate(settings) if s.restart == restart])
+    for shared in sorted({setting.shared for setting in settings}):
+        places = np.array([i for i, s in enumerate(settings) if s.shared == shared])
         for price in _PRICES:
             gain, share = _on_unseen(gains, size, kinds, places, price, seed)
             if goal == "better":
@@ -155,6 +165,7 @@ def mixed_sampler(
         max_entities=None,
         max_edges=None,
         restart=chosen[0].restart,
+        context=chosen[0].context,
     )
 
 

@@ -55,6 +55,10 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
     session.store.set_about(SAMPLER, phase)
     share = float(setting_of(0, config.sampler, graph).entity_ratio.mean())
     space = budget_space(settings, config.sampler, share)
+    # As in training otherwise, so that they can be mixed with its setting.
+    at_training = {
+        f"test_sampler.{name}": getattr(config.sampler, name) for name in ("restart", "context")
+    }
     ladder = [f for f in _LADDER if "test_sampler.entity_ratio" in space.dimensions]
     queries, seconds = _affordable(session, phase, result)
 
@@ -63,13 +67,14 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
             return Proposal({}, "reference")
         if number <= len(ladder):
             ratio = float(f"{share * ladder[number - 1]:.6g}")
-            # With the restart of the training, so that they can be mixed with its setting.
-            smaller = {"entity_ratio": ratio, "restart": config.sampler.restart}
-            values = {f"test_sampler.{name}": value for name, value in smaller.items()}
-            return Proposal(nearest(space, values), "ladder")
+            smaller = {"test_sampler.entity_ratio": ratio, **at_training}
+            return Proposal(nearest(space, smaller), "ladder")
         # The same for two in a row: one is a variation, the other a proposal from the whole space.
         price = _PRICES[number // 2 % len(_PRICES)]
-        known = [known_budget(t, trials[0], price) for t in trials[1:]]
+        known = []
+        for trial in trials[1:]:  # those of earlier versions have no context
+            values = nearest(space, {**at_training, **trial.values})
+            known.append(known_budget(dataclasses.replace(trial, values=values), trials[0], price))
         return propose(space, known, settings.seed, number, settings.surrogate)
 
     def make_task(values: dict[str, Any], _: list[Trial]) -> dict[str, Any]:
@@ -129,6 +134,8 @@ def budget_space(settings: SearchSettings, sampler: SamplerConfig, share: float)
     fixed = dict(given.fixed)
     if sampler.name != "ppr":  # other samplers have no restart, or were fitted with it
         fixed["test_sampler.restart"] = sampler.restart
+    if sampler.name != "fitted":
+        fixed["test_sampler.context"] = sampler.context
     return phase_2_space(given.dimensions, fixed, share)
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from oneshot.config import SamplerConfig
 from oneshot.data.dataset import Dataset
-from oneshot.ranking import METRICS, KnownFacts, filtered_ranks
+from oneshot.evaluation.evaluate import answer_ranks
+from oneshot.ranking import METRICS, KnownFacts
 from oneshot.reasoner.build import build_sampler
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
@@ -67,7 +68,7 @@ def ask(
     for start in range(0, len(queries), batch_size):
         part = slice(start, start + batch_size)
         batch, scores = reasoner.reason(queries[part])
-        found = filtered_ranks(batch, scores, answers[part], known, graph.num_entities)
+        found = answer_ranks(reasoner, batch, scores, answers[part], known)
         ranks.append(found.realistic.float())
         entities.append(torch.bincount(batch.entity_query, minlength=batch.num_queries))
         edges.append(torch.bincount(batch.edge_query, minlength=batch.num_queries))

@@ -25,7 +25,7 @@ from oneshot.reasoner.build import build_sampler
 from oneshot.search.space import FORBIDDEN, Choice, Dimension, Range, Value
 from oneshot.system.files import check_readable
 
-TEST_OPTIONS = ("entity_ratio", "edge_ratio", "restart", "mass")
+TEST_OPTIONS = ("entity_ratio", "edge_ratio", "restart", "context", "mass")
 
 _SECTIONS: dict[str, Any] = {
     "predictor": PredictorConfig,
