@@ -19,6 +19,7 @@ from oneshot.evaluation.coverage import coverage
 from oneshot.factors import fitting_time
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.runs.run import Run
+from oneshot.runs.train import train_run
 from oneshot.samplers import FittedSampler
 from oneshot.training.plan import Plan, _direct_shares, make_plan
 
@@ -212,6 +213,38 @@ def test_odd_graphs_have_a_plan_or_a_clear_line() -> None:
     data = Dataset("unseen", unseen, apart, apart)
     assert make_plan(data, 0.1, settings=["sampler.name='ppr'"]).coverage == 0
     assert make_plan(data, 0.1).coverage == 1  # no path leads there, but a graph so small is whole
+
+
+ODD = {
+    "one relation": ([[0, 0, 1], [1, 0, 2], [2, 0, 3]], 4, [[0, 0, 2]]),
+    "two facts": ([[0, 0, 1], [1, 0, 2]], 3, [[0, 0, 2]]),
+    "the same fact twice": ([[0, 0, 1], [0, 0, 1], [1, 0, 1]], 2, [[0, 0, 1]]),
+    "unseen valid entities": ([[0, 0, 1], [1, 0, 2]], 6, [[3, 0, 4], [4, 0, 5]]),
+    "loops": ([[0, 0, 0], [1, 0, 1], [2, 1, 2]], 3, [[0, 1, 0]]),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("sampler", ["fitted", "ppr"])
+def test_odd_graphs_are_trained_to_a_usable_run(tmp_path: Path, name: str, sampler: str) -> None:
+    facts, entities, held_out = ODD[name]
+    relations = 1 + max(relation for _, relation, _ in facts)
+    graph = KnowledgeGraph.from_facts(facts, entities, relations)
+    data = Dataset(name, graph, torch.tensor(held_out), torch.tensor(held_out))
+    settings = [f"sampler.name='{sampler}'", "predictor.dim=4"]
+    config = make_plan(data, 0.01, settings=settings).config
+    messages: list[str] = []
+    result = train_run(
+        data, tmp_path / "run", config, torch.device("cpu"), messages=messages.append
+    )
+    assert result["epochs"] >= 1
+    assert 0 < result["test"]["mrr"] <= 1
+    assert 0 < result["baseline_mrr"] <= 1
+    assert all("\n" not in message for message in messages)
+    reasoner = Run.open(tmp_path / "run").reasoner
+    answers = list(reasoner.predict(0, 0))
+    assert answers
+    assert all(0 <= answer.probability <= 1 for answer in answers)
 
 
 def test_the_public_function_gives_the_configuration() -> None:
