@@ -471,7 +471,8 @@ def _check_same(data: Dataset, path: Path, config: Config) -> None:
 
 
 def _without_time(config: Config) -> str:
-    return to_toml(replace(config, training=replace(config.training, minutes=0.0)))
+    training = replace(config.training, minutes=0.0, expected_queries=0)
+    return to_toml(replace(config, training=training))
 
 
 def _saved_result(path: Path) -> dict[str, Any] | None:
@@ -496,7 +497,7 @@ def _prepare(path: Path, config: Config, trainer: Trainer) -> None:
     """Prepare a run for resuming, with its new time budget."""
     if to_toml(Run(path).config) != to_toml(
         config
-    ):  # they differ only in `minutes`, as checked before
+    ):  # they differ only in their time, as checked before
         write_sealed_text(path / CONFIG, to_toml(config))
     if not trainer.state.finished:  # belongs to an earlier state of the predictor
         for name in (RESULT, CALIBRATION):
