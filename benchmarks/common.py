@@ -27,6 +27,24 @@ def write_result(
     print(f"wrote {directory / name}.json", file=sys.stderr)
 
 
+def write_parts(
+    name: str,
+    parts: dict[str, dict[str, Any]],
+    device: torch.device | None = None,
+    directory: Path = RESULTS,
+) -> None:
+    """Write parts of a result, each with the machine and revision that it was measured on.
+
+    Parts that were not measured now keep theirs.
+    """
+    path = directory / f"{name}.json"
+    # Read now: another part may have been written in the meantime.
+    before = json.loads(path.read_text()) if path.is_file() else {}
+    stamp = hardware(device)
+    write_json(path, before | {key: {**part, "hardware": stamp} for key, part in parts.items()})
+    print(f"wrote {path}", file=sys.stderr)
+
+
 def find(name: str) -> Path:
     """The directory of a named data set; ends the script with a word if it is not here."""
     for directory in data_directories():

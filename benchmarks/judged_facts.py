@@ -9,13 +9,14 @@ The commands of a user run in processes of their own, which are measured: `onesh
 `oneshot discover`, `oneshot audit`. Each result is added to `judged-facts.json`, one row per data
 set and job; rows of other data sets are kept.
 
-`discover`: RUN was trained on the data set NAME. The facts of the test split are hidden: it is
-counted how many of the first 100 and 1,000 facts are among them. Facts of the validation split,
-which a training may look at, are no discoveries: they are left out of every list. All other facts
-count as wrong. Beside it stand the frequency baseline, which proposes for each relation the most
-frequent tails of its most frequent heads, and a PyKEEN model that scores all triples, by its score
-and by its logarithm of the softmax, averaged over the two directions. The sum of the probabilities
-is compared with the number of validation and test facts among those of the list.
+`discover`: RUN was trained on the data set NAME. The facts of the test split are hidden, and
+`--held-out` lists them: it is counted how many of the first 100 and 1,000 facts are among them.
+Facts of the validation split, which a training may look at, are no discoveries: they are left out
+of every list. All other facts count as wrong. Beside it stand the frequency baseline, which
+proposes for each relation the most frequent tails of its most frequent heads, and a PyKEEN model
+that scores all triples, by its score and by its logarithm of the softmax, averaged over the two
+directions. The sum of the probabilities is compared with the number of validation and test facts
+among those of the list.
 
 `audit`: wrong facts are added to the training facts, 1 % with a random tail, and 1 % with a tail
 of another fact of the relation ("near"). Reasoner and PyKEEN model are trained on all of them, with
@@ -129,7 +130,8 @@ def discovery(given: str, options: argparse.Namespace) -> dict[str, Any]:
     top = max(_FIRST) + len(seen)
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "facts.tsv"
-        value, used = command("discover", run, "--top", top, "--out", out, device=options.device)
+        line = ("discover", run, "--held-out", "--top", top, "--out", out)
+        value, used = command(*line, device=options.device)
     facts = value["facts"]
     ids = [_ids(data.graph, fact) for fact in facts]
     chances = [fact["probability"] for fact in facts]

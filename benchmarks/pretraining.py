@@ -62,7 +62,6 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     path, device = RESULTS / "pretraining.json", find_device(options.device)
-    rows = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
     size = 32 if device.type == "cpu" else 64
     changes = [f"training.batch_size={size}", f"training.minutes={options.minutes!r}"]
     for variant in options.variants:
@@ -77,6 +76,8 @@ def main() -> None:
         with stop_request() as should_stop:
             result = job.run(True, [PretrainingDisplay()], should_stop)
         result |= {"variant": variant, "settings": options.settings, "hardware": hardware(device)}
+        # Read only now: another process may have added the row of another variant.
+        rows = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
         rows = [row for row in rows if row["variant"] != variant] + [result]
         write_json(path, {"rows": rows})
         print(f"{variant}: MRR {result['mrr']}, {result['valid']}", flush=True)

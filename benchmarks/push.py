@@ -4,9 +4,16 @@
 the queries are about entities of random facts, half about the 1 % of the entities with the most
 neighbours. Rows of other graphs in the result are kept, so that graphs can be measured one by one.
 `_cpu_ms` is the time of the CPU: other jobs of the machine lengthen it less than the elapsed time.
-Graphs on which the push finds too little are measured with a hub index as well.
+Graphs on which the push finds too little are measured with a hub index as well. Each row has the
+machine, the revision and the date that it was measured with.
+
+Other packages are compared at equal recall: with the lowest precision of the push with which it
+finds as much as they do on the same queries, or else with scores over the whole graph. The package
+fast-pagerank is compared if it is installed.
 """
 
+import dataclasses
+import importlib
 import json
 import os
 import statistics
@@ -24,11 +31,12 @@ from torch import Tensor
 
 from oneshot.data.load import Dataset, load
 from oneshot.data.synthetic.generators import family, power_law
+from oneshot.experiments.bench.measure import hardware
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.samplers import PPRSampler
 from oneshot.samplers._hubs import build_hub_index
 from oneshot.samplers._pagerank import ppr_chebyshev
-from oneshot.samplers._push import ppr_push
+from oneshot.samplers._push import PushLimits, at_precision, ppr_push
 from oneshot.samplers.ppr import PUSH_LEAST_RECALL
 from oneshot.samplers.push_recall import push_recall, sampled_entities
 
@@ -48,7 +56,12 @@ SEED = 0
 RESTART = 0.15
 EXACT_STEPS = 40  # terms of the Chebyshev series: the remainder is below 1e-9
 TIES = 1e-5  # relative difference of scores that float32 does not distinguish
-PEER_QUERIES = 2
+PEER_QUERIES = 10
+# From the lowest to the highest recall; with a limit of edges that does not end the last ones.
+PRECISIONS = (3.2, 1.6, 0.8, 0.4, 0.2, 0.1, 0.05, 0.025, 0.01, 0.003, 0.001)
+SWEEP_EDGES = 40_000_000
+SAME_RECALL = 0.0005  # that much less counts as equal
+OUR_PUSH, WHOLE_GRAPH = "this package, push", "this package, whole graph"
 NETWORKX_FACTS = 400_000  # it takes minutes per query on larger graphs
 FAMILY_FACTS, POWER_LAW_FACTS = 7.88, 10  # per entity
 PATIENCE = 30.0  # seconds for one setting of another package
@@ -112,6 +125,7 @@ def measured(name: str, data: Dataset) -> dict[str, Any]:
     row["coverage"] = covered(data)
     row["others"] = others(graph, entities, best)
     row["load"] = round(os.getloadavg()[0], 1)  # other jobs of the machine
+    row["hardware"] = hardware()
     return row
 
 
@@ -214,7 +228,10 @@ def covered(data: Dataset) -> dict[str, Any] | None:
 
 
 def others(graph: KnowledgeGraph, entities: Tensor, best: list[Tensor]) -> dict[str, Any]:
-    """Other ways to the highest scores, one query at a time: median time of the CPU and recall."""
+    """Other ways to the highest scores, one query at a time: median time of the CPU and recall.
+
+    `ratio`: their time divided by ours at equal recall, `our_way`.
+    """
     # As many of the entities of facts as of hubs.
     some = [n * QUERIES // PEER_QUERIES for n in range(PEER_QUERIES)]
     neighbours = graph.neighbours
@@ -240,7 +257,7 @@ def others(graph: KnowledgeGraph, entities: Tensor, best: list[Tensor]) -> dict[
         return torch.from_numpy(np.argpartition(-p, COUNT)[:COUNT].copy())
 
     ways: dict[str, Callable[[int], Tensor]] = {
-        "this package, whole graph": chebyshev,
+        WHOLE_GRAPH: chebyshev,
         "scipy, power iteration": power,
     }
     if graph.num_facts <= NETWORKX_FACTS:
@@ -251,11 +268,75 @@ def others(graph: KnowledgeGraph, entities: Tensor, best: list[Tensor]) -> dict[
             return torch.tensor(sorted(scores, key=scores.get, reverse=True)[:COUNT])
 
         ways["networkx"] = by_networkx
-    result = {}
+    ways |= by_fast_pagerank(adjacency)
+    result: dict[str, Any] = {}
     for name, way in ways.items():
         result[name] = timed(graph, way, entities, best, some)
     result |= by_pyg(graph, entities, best, some)
-    return result
+    ours = [*sweep(graph, entities, best, some), {"way": WHOLE_GRAPH, **result[WHOLE_GRAPH]}]
+    for name, row in result.items():
+        if name != WHOLE_GRAPH and row["cpu_ms"] is not None:
+            row |= at_equal_recall(row, ours)
+    return {"queries": len(some), "ours": ours, **result}
+
+
+def sweep(
+    graph: KnowledgeGraph, entities: Tensor, best: list[Tensor], some: list[int]
+) -> list[dict[str, Any]]:
+    """Time and recall of the push with each precision."""
+    count = torch.tensor([min(COUNT, graph.num_entities)])
+    rows = []
+    for precision in PRECISIONS:
+        limits = dataclasses.replace(
+            at_precision(precision), hub_precision=precision / 4, max_edges=SWEEP_EDGES
+        )
+
+        def one(entity: int, limits: PushLimits = limits) -> Tensor:
+            own = torch.tensor([entity])
+            index = graph.hub_index
+            pushed = ppr_push(graph, own, count, RESTART, limits=limits, hub_index=index)
+            return pushed.entities[0, : int(pushed.counts)]
+
+        row = timed(graph, one, entities, best, some)
+        rows.append({"way": OUR_PUSH, "precision": precision, **row})
+    return rows
+
+
+def at_equal_recall(row: dict[str, Any], ours: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fastest of our ways with at least the recall of another package, and the ratio."""
+    enough = [one for one in ours if one["recall"] >= row["recall"] - SAME_RECALL]
+    if not enough:
+        return {"our_way": None, "ratio": None}
+    fastest = min(enough, key=lambda one: float(one["cpu_ms"]))
+    return {
+        "our_way": fastest["way"],
+        "our_precision": fastest.get("precision"),
+        "our_recall": fastest["recall"],
+        "our_cpu_ms": fastest["cpu_ms"],
+        "ratio": round(row["cpu_ms"] / max(fastest["cpu_ms"], 1e-3), 2),
+    }
+
+
+def by_fast_pagerank(adjacency: Any) -> dict[str, Callable[[int], Tensor]]:
+    """The power iteration of the package fast-pagerank, with two tolerances."""
+    try:
+        pagerank_power = importlib.import_module("fast_pagerank").pagerank_power
+    except ImportError:
+        print("skipped fast-pagerank: it is not installed", file=sys.stderr)
+        return {}
+    size = adjacency.shape[0]
+    matrix = scipy.sparse.csr_matrix(adjacency)
+    ways: dict[str, Callable[[int], Tensor]] = {}
+    for tolerance in (1e-4, 1e-6):  # the latter by default
+
+        def one(entity: int, tol: float = tolerance) -> Tensor:
+            start = np.zeros(size)
+            start[entity] = 1
+            scores = pagerank_power(matrix, 1 - RESTART, tol=tol, personalize=start)
+            return torch.from_numpy(np.argpartition(-scores, COUNT)[:COUNT].copy())
+
+        ways[f"fast-pagerank, tolerance {tolerance:g}"] = one
+    return ways
 
 
 def by_pyg(

@@ -3,11 +3,12 @@
     python -m benchmarks.recipes VARIANTS.json OUT [--jobs 8] [--data DIR]
 
 VARIANTS: a list of {"name", "config", "data", "set": [...], "test_data"?}, for example
-`benchmarks/small-graphs.json`. Each becomes a run in OUT/name; `OUT/summary.json` has the
-validation MRR of each, by which to choose, and the figures of the test split, which are not for
-choosing. For inductive data (`test_data`, another graph) they are those of both protocols in use:
-`test` asks the test facts of that graph alone, `valid_and_test` its valid and test facts together.
-Data sets are looked for in DIR, or in $ONESHOT_DATA and the cache.
+`benchmarks/small-graphs.json`, or `benchmarks/small-graph-variants.json` with several variants of
+each small graph, the best of which by validation is to be shipped. Each becomes a run in OUT/name;
+`OUT/summary.json` has the validation MRR of each, by which to choose, and the figures of the test
+split, which are not for choosing. For inductive data (`test_data`, another graph) they are those of
+both protocols in use: `test` asks the test facts of that graph alone, `valid_and_test` its valid
+and test facts together. Data sets are looked for in DIR, or in $ONESHOT_DATA and the cache.
 """
 
 import argparse

@@ -4,21 +4,25 @@
         [--fuzz-minutes 10] [--requests 10000] [--idle 1100] [--explanations 30]
 
 `soak`: four clients predict, explain, search, read, add and remove facts, with a short pause after
-each request. `fuzz`: six clients send requests that are cut, swollen, slow, wrongly encoded or of
-unknown methods and paths, beside one that asks ordinary queries. Both use a small run on the
+each request. `fuzz`: twelve clients send requests that are cut, swollen, slow, wrongly encoded, of
+unknown methods and paths, or with bodies larger than the service accepts, beside one that asks
+ordinary queries. They pause as well, and have a process of their own, so that the health is not
+measured beside them in one process. Both use a small run on the
 bundled graph `world`, in a process of its own. Every second the health is asked and its time
 measured; every ten seconds the memory of the process is read. `versions`: clients ask about an
 entity while another adds facts about it and removes them again, so that the number of known answers
 tells the version of the graph that answered; it is compared with the version in each result.
 `idle`: ordinary queries while idle connections are held open, without and with a token that these
 do not have. `explaining`: CPU time of explanations on the shipped run of WN18RR, one at a time.
-Writes `benchmarks/results/serve-soak.json`; parts that are not measured keep their results.
+Writes `benchmarks/results/serve-soak.json`: each part with the revision that it was measured at;
+parts that are not measured keep their results.
 """
 
 import argparse
 import dataclasses
 import http.client
 import json
+import multiprocessing
 import os
 import random
 import socket
@@ -29,13 +33,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.common import RESULTS, write_result
+from benchmarks.common import write_parts
 from benchmarks.serve import SHIPPED, questions
 
 from oneshot.client import Client, ServiceError
@@ -62,6 +67,13 @@ BEGINNINGS = (
 REPEATS = 3  # of an explanation
 QUERIES_BESIDE = 100  # while connections are idle
 PAUSE = 0.05
+HOSTILE = 12  # clients of `fuzz`
+HOSTILE_PAUSE = 0.1
+HOSTILE_PATIENCE = 0.3  # seconds for a response; many requests are never complete
+HUGE_SHARE = 0.03  # of the hostile requests
+DRIPPING_SHARE = 0.03
+LARGEST = 2 << 20  # bytes of a body that the service accepts
+SENT_AT_ONCE = 1 << 16
 CHANGED = 50  # facts that are added and removed again
 PATHS = (b"/v1/predict", b"/v1/explain", b"/v1/facts", b"/v1/entities", b"/metrics", b"/", b"/x")
 METHODS = (b"GET", b"POST", b"DELETE", b"PUT", b"TRACE", b"G\x00T", b"")
@@ -178,33 +190,34 @@ def main() -> None:
                 print(json.dumps({part: result[part]}), flush=True)
                 continue
             build_reasoner(data.graph, demo_config()).save(run)
-            minutes = options.minutes if part == "soak" else options.fuzz_minutes
-            worker, count = (polite, 4) if part == "soak" else (hostile, 6)
-            result[part] = measure(run, minutes, worker, count)
+            if part == "soak":
+                result[part] = measure(run, options.minutes, ordinary=5)
+            else:
+                result[part] = measure(run, options.fuzz_minutes, ordinary=1, hostile=HOSTILE)
             print(json.dumps({part: result[part]}), flush=True)
-    # Read now: the other part may have been written in the meantime.
-    path = RESULTS / f"{NAME}.json"
-    before = json.loads(path.read_text()) if path.is_file() else {}
-    before.pop("hardware", None)
-    write_result(NAME, before | result)
+    write_parts(NAME, result)
 
 
-def measure(
-    run: Path, minutes: float, worker: Callable[[Watched, int, float], None], count: int
-) -> dict[str, Any]:
-    """Let so many clients work on a service for some minutes, beside one ordinary client."""
-    watched = Watched(run, run.with_suffix(".log"))
-    until = time.monotonic() + 60 * minutes
-    threads = [
-        threading.Thread(target=worker, args=(watched, number, until)) for number in range(count)
-    ]
-    threads.append(threading.Thread(target=polite, args=(watched, count, until)))
-    for thread in threads:
-        thread.start()
-    watched.watch(until)
-    for thread in threads:
-        thread.join(60)
-    return watched.report(minutes)
+def measure(run: Path, minutes: float, ordinary: int, hostile: int = 0) -> dict[str, Any]:
+    """Let so many clients work on a service for some minutes."""
+    # Started before the measurement: it imports as much as the service.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(os.getpid).result()
+        watched = Watched(run, run.with_suffix(".log"))
+        until = time.monotonic() + 60 * minutes
+        attacked = pool.submit(attack, watched.address, hostile, until)
+        threads = [
+            threading.Thread(target=polite, args=(watched, number, until))
+            for number in range(ordinary)
+        ]
+        for thread in threads:
+            thread.start()
+        watched.watch(until)
+        for thread in threads:
+            thread.join(60)
+        watched.statuses.update(attacked.result())
+    huge = watched.statuses.pop("huge", 0)
+    return watched.report(minutes) | ({"huge_bodies": huge} if hostile else {})
 
 
 def measure_versions(run: Path, requests: int) -> dict[str, Any]:
@@ -380,26 +393,79 @@ def polite(watched: Watched, number: int, until: float) -> None:
         time.sleep(PAUSE)
 
 
-def hostile(watched: Watched, number: int, until: float) -> None:
-    """Malformed requests on connections of their own."""
-    draw = random.Random(1000 + number)
-    while time.monotonic() < until:
-        with suppress(OSError), socket.create_connection(watched.address, timeout=1) as connection:
-            for piece in broken_request(draw):
+def attack(address: tuple[str, int], clients: int, until: float) -> Counter[str]:
+    """Hostile clients until a time by `time.monotonic`. → what became of their requests
+
+    `huge`: how many of them had a body that is larger than accepted.
+    """
+    counts: list[Counter[str]] = [Counter() for _ in range(clients)]
+
+    def client(number: int) -> None:
+        draw, found = random.Random(1000 + number), counts[number]
+        while time.monotonic() < until:
+            is_huge = draw.random() < HUGE_SHARE
+            found["huge"] += is_huge
+            request = huge_request(draw) if is_huge else broken_request(draw)
+            found[exchange(address, request, draw)] += 1
+            time.sleep(HOSTILE_PAUSE * draw.random())
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts, Counter())
+
+
+def exchange(address: tuple[str, int], pieces: Iterable[bytes], draw: random.Random) -> str:
+    """Send a request on a connection of its own. → the status, or how it ended"""
+    try:
+        connection = socket.create_connection(address, timeout=HOSTILE_PATIENCE)
+    except OSError:
+        return "no connection"
+    with connection:
+        is_cut, drips = False, draw.random() < DRIPPING_SHARE
+        try:
+            for piece in pieces:
                 connection.sendall(piece)
-                if draw.random() < 0.02:
-                    time.sleep(draw.random())  # dripping
-            if draw.random() >= 0.8:
-                watched.statuses["left"] += 1
-                continue
-            try:
-                start = connection.recv(64)
-                watched.statuses[start[9:12].decode("latin-1") or "closed"] += 1
-            except TimeoutError:  # the rest of the request is waited for
-                watched.statuses["left unfinished"] += 1
+                if drips and draw.random() < 0.02:
+                    time.sleep(draw.random())
+        except OSError:
+            is_cut = True  # it may have been answered
+        if not is_cut and draw.random() >= 0.8:
+            return "left"
+        try:
+            start = connection.recv(64)
+        except TimeoutError:  # the rest of the request is waited for
+            return "left unfinished"
+        except OSError:
+            return "cut off"
+        return start[9:12].decode("latin-1") or "closed"
 
 
-def broken_request(draw: random.Random) -> list[bytes]:
+def huge_request(draw: random.Random) -> Iterator[bytes]:
+    """The pieces of a request whose body is larger than accepted, with a length or in chunks."""
+    size = draw.randrange(LARGEST + 1, 5 * LARGEST)
+    unit = draw.choice((b" ", b"[", b'{"a":', b"[],", b'"x",', b"\xff"))
+    path = draw.choice((b"/v1/facts", b"/v1/predict", b"/v1/predict/stream", b"/x"))
+    is_chunked = draw.random() < 0.5
+    framing = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % size
+    yield (
+        b"POST "
+        + path
+        + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        + framing
+        + b"\r\n\r\n"
+    )
+    for start in range(0, size, SENT_AT_ONCE):
+        count = min(SENT_AT_ONCE, size - start)
+        piece = (unit * (count // len(unit) + 1))[:count]
+        yield b"%x\r\n%s\r\n" % (count, piece) if is_chunked else piece
+    if is_chunked:
+        yield b"0\r\n\r\n"
+
+
+def broken_request(draw: random.Random) -> Iterable[bytes]:
     """The pieces of a request with something wrong in it."""
     body = json.dumps({"questions": [{"entity": "Bolivia", "relation": "borders"}]}).encode()
     body = draw.choice((body, body[:-3], b"[" * 5000, b"\xff" * 200, b"{}" * 3000, b"null", b""))

@@ -45,7 +45,7 @@ def main() -> None:
             for name, (size, scheme) in SHOTS.items():
                 page = browser.new_page(viewport=size, color_scheme=scheme)
                 page.goto(f"{url}/#entity={entity}&relation={relation}&new=1")
-                page.locator("#charts svg").last.wait_for()
+                explain(page)
                 page.screenshot(path=IMAGES / f"{name}.png", full_page=True)
                 page.close()
                 print(IMAGES / f"{name}.png")
@@ -53,11 +53,18 @@ def main() -> None:
             browser.close()
 
 
+def explain(page: Any) -> None:
+    """Select the first answer and wait for its explanation."""
+    page.locator("#answers tbody button").first.click()
+    page.locator("#why:not([aria-busy]) #charts svg").last.wait_for()
+    page.mouse.move(0, 0)  # away from the answer
+
+
 def take_changes(browser: Any, address: str, entity: str) -> None:
     """The page after a change: answers compared, an entity expanded, another fact checked."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto(address)
-    page.locator("#charts svg").last.wait_for()
+    explain(page)
     answers = [row.get_attribute("data-answer") for row in page.locator("#answers tbody tr").all()]
     relation = page.locator("#relation").input_value()
     for answer, button in ((answers[1], "Add the fact"), (answers[0], "Check the fact")):

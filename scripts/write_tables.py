@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oneshot.experiments.baselines.peers import OURS
 from oneshot.experiments.bench.measure import sources
 from oneshot.experiments.bench.scale import ASSUMPTIONS, estimate
 from oneshot.experiments.paper import literature
@@ -42,8 +43,16 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def machine(*values: dict[str, Any]) -> str:
-    """The provenance of results: one line per machine, with all revisions."""
-    return "\n\n".join(f"*{line}.*" for line in sources(value["hardware"] for value in values))
+    """The provenance of results: one line per machine and date, with all revisions."""
+    stamps = (stamp for value in values for stamp in measured_on(value))
+    return "\n\n".join(f"*{line}.*" for line in sources(stamps))
+
+
+def measured_on(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """The machine of a result, or those of its parts if they were measured separately."""
+    if "hardware" in value:
+        return [value["hardware"]]
+    return [part["hardware"] for part in value.values()]
 
 
 def coverage() -> str:
@@ -124,7 +133,7 @@ def reading() -> str:
 def push() -> str:
     value = result("push")
     head = ["graph", "facts", "largest degree", "mean recall", "lowest recall", "edges read"]
-    head += ["CPU time, median", "CPU time, p99", "recall of the ball"]
+    head += ["CPU time, median", "CPU time, p99", "recall of the ball", "measured", "load"]
     rows = [
         [
             row["graph"] + remark,
@@ -136,6 +145,8 @@ def push() -> str:
             f"{row[way]['sample_cpu_ms']:.1f} ms",
             f"{row[way]['sample_p99_cpu_ms']:.1f} ms",
             f"{row['ball']['recall']:.3f}",
+            measured(row),
+            f"{row['load']}",
         ]
         for row in value["rows"]
         for way, remark in (("push", ""), ("hub_index", ", hub index"))
@@ -144,10 +155,8 @@ def push() -> str:
     few = min(row["ball"]["queries"] for row in value["rows"])
     remark = (
         f"{value['queries']} queries per graph (at least {few} for the ball), "
-        f"{value['max_entities']:,} entities each. Load of the machine during the measurements, "
-        f"on {value['hardware']['cores']} cores: "
-        + ", ".join(f"{row['load']}" for row in value["rows"])
-        + "."
+        f"{value['max_entities']:,} entities each. The load of the machine is that during the "
+        f"measurement, on {value['hardware']['cores']} cores."
     )
     for row in value["rows"]:
         if "hub_index" in row:
@@ -157,7 +166,47 @@ def push() -> str:
                 f"{index['least_degree']:,} neighbours and {index['megabytes']:.0f} MB; building "
                 f"it took {index['build_cpu_seconds']:.0f} s of the CPU."
             )
-    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+    return "\n\n".join([table(head, rows), remark, *push_peers(value), machine(*stamps(value))])
+
+
+def push_peers(value: dict[str, Any]) -> list[str]:
+    """Other packages beside the push at equal recall, for the rows that were measured so."""
+    rows = [
+        [
+            row["graph"],
+            name,
+            f"{other['recall']:.3f}",
+            f"{other['cpu_ms']:,.1f} ms",
+            "–" if other["ratio"] is None else f"{other['our_cpu_ms']:,.1f} ms",
+            "–" if other["ratio"] is None else OUR_WAYS[other["our_way"]],
+            "–" if other["ratio"] is None else f"{other['ratio']:,.1f} ×",
+        ]
+        for row in value["rows"]
+        for name, other in row["others"].items()
+        if isinstance(other, dict) and "ratio" in other
+    ]
+    if not rows:
+        return []
+    head = ["graph", "package", "recall", "CPU time", "ours at this recall", "method", "ratio"]
+    few = min(row["others"].get("queries", value["queries"]) for row in value["rows"])
+    return [table(head, rows), f"Median over {few} queries, one at a time, without extraction."]
+
+
+OUR_WAYS = {"this package, push": "push", "this package, whole graph": "whole graph"}
+
+
+def stamps(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """The machines of the rows of a result that is measured row by row.
+
+    Rows of earlier versions have none; that of the file is then that of the newest row.
+    """
+    return [row for row in value["rows"] if "hardware" in row] or [value]
+
+
+def measured(row: dict[str, Any]) -> str:
+    """When a row was measured, and with which revision, if that was recorded."""
+    stamp = row.get("hardware")
+    return "–" if stamp is None else f"{stamp['date']}, {stamp['revision']}"
 
 
 def scale_plan() -> str:
@@ -375,12 +424,17 @@ ELSEWHERE = {
 LARGE = ("WN18RR", "NELL-995", "FB15k-237")
 
 
+def own_trainings() -> list[dict[str, Any]]:
+    """The rows of the paper's main table that are ours."""
+    return [row for row in result("paper/main")["rows"] if row.get("system", OURS) == OURS]
+
+
 def recipes() -> str:
     """The large benchmarks: means over all full runs of each."""
     head = ["data", "test MRR", "Hits@1", "Hits@10", "paper: MRR / Hits@1 / Hits@10"]
     head += ["best verified MRR", "claimed MRR", "training time, H200"]
     head += ["paper's training time, RTX 3090"]
-    measured = result("paper/main")["rows"]
+    measured = own_trainings()
     rows: list[list[str]] = []
     measured_by: list[dict[str, Any]] = []
     for name, known in ELSEWHERE.items():
@@ -437,7 +491,7 @@ class System(NamedTuple):
 
 def overview() -> str:
     """oneshot beside other systems: accuracy, training time and memory."""
-    main, small = result("paper/main"), result("small-graphs")
+    main, small = own_trainings(), result("small-graphs")
     umls, rotate = result("compare-umls"), result("paper/nodepiece")
     step, cpu = result("predictor-h200"), result("cpu-training")
     on_cpu = next(row for row in cpu["rows"] if row["data"] == "WN18RR")
@@ -445,7 +499,7 @@ def overview() -> str:
     pykeen = next(row for row in rotate["rows"] if row["model"] == "rotate")
 
     def mean(name: str, key: str) -> float:
-        values = [row[key] for row in main["rows"] if row["data"] == name]
+        values = [row[key] for row in main if row["data"] == name]
         return float(sum(values) / len(values))
 
     def printed(system: str) -> dict[str, str]:
@@ -522,7 +576,7 @@ def overview() -> str:
         [one.name, *(one.mrr.get(name, "–") for name in columns), one.training, one.memory, one.cpu]
         for one in systems
     ]
-    peak = max(row["peak_megabytes"] for row in main["rows"] if row["data"] == "WN18RR") / 1024
+    peak = max(row["peak_megabytes"] for row in main if row["data"] == "WN18RR") / 1024
     baseline = step["baseline"]["edge by edge"]["peak_megabytes"] / 1024
     best = {"NELL-995": VERIFIED["AdaProp"], "FB15k-237": VERIFIED["KnowFormer"]}
     ahead = [name for name, system in best.items() if system[name] > mean(name, "mrr")]
@@ -713,6 +767,7 @@ def soak_rows(value: Any) -> list[list[str]]:
     broken = sum(fuzz["statuses"].values()) - fuzz["statuses"]["answered"]
     errors = sum(soak["statuses"].values()) - soak["statuses"]["answered"]
     memory, most = soak["memory_megabytes"], fuzz["memory_megabytes"]
+    huge = f" ({fuzz['huge_bodies']:,} over 2 MiB)" if "huge_bodies" in fuzz else ""
     return [
         [
             f"shipped run of WN18RR, {value['explaining']['explanations']} explanations, one at a "
@@ -728,8 +783,8 @@ def soak_rows(value: Any) -> list[list[str]]:
         ],
         [
             f"{fuzz['minutes']:.0f} minutes of malformed requests",
-            f"{broken:,} of them, beside {fuzz['statuses']['answered']:,} ordinary ones; health "
-            f"check at most {fuzz['health_seconds']['most']:.2f} s; memory at most "
+            f"{broken:,} of them{huge}, beside {fuzz['statuses']['answered']:,} ordinary ones; "
+            f"health check at most {fuzz['health_seconds']['most']:.2f} s; memory at most "
             f"{most['most']:.0f} MB; log {fuzz['log_bytes']:,} bytes",
         ],
         [
@@ -831,14 +886,14 @@ def scale() -> str:
         f"{value['max_entities']:,} entities each, sampled locally. The page cache was cold: "
         "`open` and the first query wait for the disk."
     )
-    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(value)
+    return table(head, rows) + "\n\n" + remark + "\n\n" + machine(*stamps(value))
 
 
 def scale_sampling() -> str:
     value = result("scale")
     head = ["graph", "facts", "warm", "cold", "CPU time, median", "CPU time, p99"]
     head += ["mean recall", "lowest recall", "queries for recall", "subgraph edges"]
-    head += ["whole graph", "method of `auto`"]
+    head += ["whole graph", "method of `auto`", "measured"]
     rows = [
         [
             row["graph"],
@@ -853,10 +908,24 @@ def scale_sampling() -> str:
             f"{row['subgraph_edges']:,}",
             f"{_amount(row['whole_graph_ms'], 0)} ms",
             row["method_of_auto"],
+            measured(row),
         ]
         for row in value["rows"]
     ]
-    return table(head, rows)
+    slowest = [
+        f"{row['graph']}, {row['facts']:,} facts: {row['slowest']['cpu_ms']:.1f} ms, "
+        f"{row['slowest']['degree']:,} neighbours"
+        + (
+            f", {row['slowest']['push_edges']:,} edges read"
+            if row["slowest"]["push_edges"] is not None
+            else ""
+        )
+        for row in value["rows"]
+        if "slowest" in row
+    ]
+    if not slowest:
+        return table(head, rows)
+    return table(head, rows) + "\n\nThe slowest queries: " + "; ".join(slowest) + "."
 
 
 def _milliseconds(value: float | None) -> str:
@@ -926,6 +995,76 @@ def paper() -> str:
     if missing:
         parts.append(f"Not measured yet: {', '.join(missing)}.\n")
     return "\n".join(parts)
+
+
+def paper_cells() -> str:
+    """The numeric cells of the paper's tables about the data sets at hand, by table."""
+    import oneshot.experiments.paper
+    from oneshot.experiments.paper.cells import count_cells, gpu_seconds
+    from oneshot.experiments.tables.report import read_report
+
+    reports = {
+        name: read_report(RESULTS / "paper" / f"{name}.json")
+        for name in oneshot.experiments.paper.TABLES
+    }
+    rows = {name: report["rows"] for name, report in reports.items() if report is not None}
+    shown = {name: oneshot.experiments.paper.TABLES[name].shown(rows[name]) for name in rows}
+    counts = count_cells(shown)
+    lines = [
+        [
+            f"`{count.table}`",
+            f"{count.cells}",
+            f"{count.measured}",
+            f"{count.published or '–'}",
+            ", ".join(f"{data} {cells}" for data, cells in count.missing.items()) or "–",
+            f"{count.elsewhere or '–'}",
+            f"{gpu_seconds(rows.get(count.table, ())):,.0f}",
+        ]
+        for count in counts
+    ]
+    whole = [
+        sum(count.cells for count in counts),
+        sum(count.measured for count in counts),
+        sum(count.published for count in counts),
+        sum(count.elsewhere for count in counts),
+    ]
+    missing = whole[0] - whole[1] - whole[2]
+    seconds = sum(gpu_seconds(rows.get(count.table, ())) for count in counts)
+    lines.append(
+        ["all", *(f"{n}" for n in whole[:3]), f"{missing}", f"{whole[3]}", f"{seconds:,.0f}"]
+    )
+    others = {
+        name: gpu_seconds(rows[name]) for name in rows if name not in {c.table for c in counts}
+    }
+    more = ", ".join(f"`{name}` {took:,.0f}" for name, took in others.items() if took)
+    head = ["table", "cells", "measured", "published only", "needs a GPU", "data not at hand"]
+    head.append("GPU seconds")
+    text = (
+        f"{whole[1]} of {whole[0]} cells about WN18RR and NELL-995 ({whole[1] / whole[0]:.0%}) "
+        f"have a measured counterpart; {whole[2]} are of systems that we have only as published. "
+        "Cells that need a GPU are measured by `oneshot paper TABLE`. Data not at hand: YAGO3-10, "
+        "whose part here is another graph, ogbl-biokg and ogbl-wikikg2."
+    )
+    if more:
+        text += f" GPU seconds of tables without cells of the paper: {more}."
+    return f"{table(head, lines)}\n\n{text}\n"
+
+
+def importance() -> str:
+    """How much each dimension of the search space contributed to the search on WN18RR."""
+    value = result("search-WN18RR")
+    found = sorted(value["importance"].items(), key=lambda item: -item[1])
+    rows = [[f"`{name}`", f"{share:.1%}"] for name, share in found if share >= 0.0005]
+    rest = [name for name, share in found if share < 0.0005]
+    phase = value["phase_2"]
+    text = (
+        f"Of {value['trials']} trials; below 0.05%: {', '.join(f'`{n}`' for n in rest)}. The "
+        "second phase of this search (`smaller`) needs "
+        f"{phase['after']['entities']:,.0f} entities per "
+        f"query instead of {phase['before']['entities']:,.0f}, at test MRR "
+        f"{value['test']['mrr']:.4f} instead of {value['test_before']['mrr']:.4f}."
+    )
+    return f"{table(['dimension', 'importance'], rows)}\n\n{text}\n\n{machine(value)}\n"
 
 
 def cases() -> str:
@@ -1406,6 +1545,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "calibration": calibrated,
     "zero-shot": zero_shot,
     "paper": paper,
+    "paper-cells": paper_cells,
+    "search-importance": importance,
     "theorem": theorem,
     "cases": cases,
     "tasks": tasks,

@@ -38,11 +38,13 @@ ROOMS = (
     "client",
     "cli",
 )
-# Imports against the order, inside of functions: a reasoner saves and loads itself, and an
-# explanation draws itself.
+# Imports against the order, inside of functions: a reasoner saves and loads itself; an explanation
+# and a report draw themselves.
 EXCEPTIONS = {
     ("reasoner.reasoner", "runs.run"),
     ("reasoner.explanation", "plots.explanation.figure"),
+    ("evaluation.evaluate", "plots.bars"),
+    ("evaluation.evaluate", "plots.shapes"),
 }
 # What stands outside of the rooms.
 ENTRY = {"", "__main__", "_version"}

@@ -13,6 +13,8 @@ import oneshot
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 
+from oneshot import client as client_module
+from oneshot.serve import limits
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
 from oneshot.serve.settings import ServeSettings
@@ -64,8 +66,7 @@ def test_a_client_finds_and_changes(changing: oneshot.Client) -> None:
     assert sorted(client.facts("we/ird ?")) == sorted(facts)
     assert client.state()["version"] == 1
     assert client.remove(facts) == 2
-    assert client.add((f"n{n}", "next", "link 0") for n in range(1500)) == 1500
-    assert client.remove((f"n{n}", "next", "link 0") for n in range(1500)) == 1500
+    assert client.add([]) == 0
     assert "Client('http://127.0.0.1" in repr(client)
 
 
@@ -85,14 +86,45 @@ def test_a_client_keeps_its_connection(changing: oneshot.Client) -> None:
     assert client.remove([("a", "next", "b")]) == 1
 
 
-def test_many_facts_are_checked_before_any_is_sent(changing: oneshot.Client) -> None:
-    facts = [(f"n{n}", "next", "link 0") for n in range(1500)]
-    with pytest.raises(oneshot.ServiceError, match="not a fact with a known relation") as caught:
-        changing.add([*facts, ("a", "nxt", "b")])
-    assert (changing.state()["version"], caught.value.changed) == (0, 0)
+def test_facts_are_changed_all_or_not_at_all(changing: oneshot.Client) -> None:
+    """As many as a service accepts: the last one of them is wrong, or all are right."""
+    facts = [(f"n{n}", "next", "link 0") for n in range(client_module._MAX_FACTS - 1)]
     with pytest.raises(oneshot.ServiceError, match="1,024") as caught:
         changing.add([*facts, ("x" * 2000, "next", "b")])
-    assert caught.value.changed == 1000
+    with pytest.raises(oneshot.ServiceError, match="unknown relation 'nxt'"):
+        changing.add([*facts, ("a", "nxt", "b")])
+    assert (changing.state()["version"], caught.value.changed) == (0, 0)
+    every = [*facts, ("last", "next", "link 1")]
+    assert changing.add(every) == len(every)
+    assert changing.state()["version"] == 1
+    assert changing.remove(every) == len(every)
+    assert changing.state()["version"] == 2
+
+
+def test_more_facts_than_fit_into_a_request(
+    changing: oneshot.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client_module._MAX_FACTS == limits.MAX_FACTS
+    assert client_module._MAX_BODY == limits.MAX_BODY
+    facts = [(f"n{n}", "next", "link 0") for n in range(client_module._MAX_FACTS + 1)]
+    for change in (changing.add, changing.remove):
+        with pytest.raises(oneshot.ServiceError, match="10,001 facts do not fit into one request"):
+            change(facts)
+    long = [(f"{n}".ljust(1000, "x"), "next", f"{n}".ljust(1000, "y")) for n in range(1100)]
+    with pytest.raises(oneshot.ServiceError, match=r"1,100 facts do not fit .* 2 MiB"):
+        changing.add(long)
+    assert changing.state()["version"] == 0
+    # In parts, each of them all or not at all.
+    assert changing.add(long, in_parts=True) == 1100
+    assert changing.remove(long, in_parts=True) == 1100
+    assert changing.state()["version"] == 4
+    monkeypatch.setattr(client_module, "_MAX_FACTS", 500)
+    with pytest.raises(oneshot.ServiceError, match="not a fact with a known relation") as caught:
+        changing.add([*facts[:1500], ("a", "nxt", "b")], in_parts=True)
+    assert (changing.state()["version"], caught.value.changed) == (4, 0)
+    with pytest.raises(oneshot.ServiceError, match="1,024") as caught:
+        changing.add([*facts[:1200], ("x" * 2000, "next", "b")], in_parts=True)
+    assert (changing.state()["version"], caught.value.changed) == (6, 1000)
 
 
 def test_queries_with_unknown_names_among_many(client: oneshot.Client) -> None:

@@ -49,12 +49,16 @@ def test_the_sentences_of_a_page(tmp_path: Path) -> None:
         "```sh",
         "code. Here.",
     )
-    lines += ("```", "", "- An item.", "- **Bold.** And more.", "", "| a | b |", "|---|---|")
+    lines += ("```", "", "[A link](a.md) first. [`One`](b.md) at the start. `Code` and (one more).")
+    lines += ("", "- An item.", "- **Bold.** And more.", "", "| a | b |", "|---|---|")
     lines += ("| c. D | e |", "", "<!-- table: x -->", "| 1 |", "<!-- end -->")
     page.write_text("\n".join(lines))
     assert sentences(page) == [
         "One sentence in two lines.",
         "Another one.",
+        "[A link](a.md) first.",
+        "[`One`](b.md) at the start.",
+        "`Code` and (one more).",
         "An item.",
         "**Bold.** And more.",
         "a | b",

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from oneshot.graph.vocabulary import Vocabulary
     from oneshot.predictor import Predictor
     from oneshot.reasoner.answers import Answer, AnswerOptions
+    from oneshot.reasoner.check import CheckedFact
     from oneshot.reasoner.explanation import Explanation
-    from oneshot.reasoner.judgement import ScoredFact
+    from oneshot.reasoner.judgement import ScoredFact, ScoredFacts
     from oneshot.reasoner.reasoner import Reasoner
-    from oneshot.reasoner.relations import RelationAnswer
+    from oneshot.reasoner.relations import RelationAnswer, RelationAnswers
     from oneshot.samplers import (
         SAMPLERS,
         BFSSampler,
@@ -70,6 +71,7 @@ _HOME = {
     "evaluate": "evaluation.evaluate",
     "add_factors": "evaluation.factor_weight",
     "Factors": "factors",
+    "CheckedFact": "reasoner.check",
     "Explanation": "reasoner.explanation",
     "KnowledgeGraph": "graph.graph",
     "LinkPredictor": "training.estimator",
@@ -82,7 +84,9 @@ _HOME = {
     "Predictor": "predictor",
     "Reasoner": "reasoner.reasoner",
     "RelationAnswer": "reasoner.relations",
+    "RelationAnswers": "reasoner.relations",
     "ScoredFact": "reasoner.judgement",
+    "ScoredFacts": "reasoner.judgement",
     "SAMPLERS": "samplers",
     "BFSSampler": "samplers",
     "FittedSampler": "samplers",
@@ -102,6 +106,7 @@ __all__ = [
     "Answer",
     "AnswerOptions",
     "BFSSampler",
+    "CheckedFact",
     "Client",
     "Config",
     "Coverage",
@@ -124,10 +129,12 @@ __all__ = [
     "RandomWalkSampler",
     "Reasoner",
     "RelationAnswer",
+    "RelationAnswers",
     "Report",
     "Sampler",
     "SamplerConfig",
     "ScoredFact",
+    "ScoredFacts",
     "ServiceError",
     "SubgraphBatch",
     "SubgraphClassifier",

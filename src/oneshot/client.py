@@ -4,21 +4,22 @@ import json
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Literal, Unpack
 
 from oneshot.errors import OneshotError
 from oneshot.reasoner.answers import Answer, AnswerKeywords, Prediction
 
-_MAX_FACTS = 1000  # per request
+_MAX_FACTS = 10_000  # per request of a service, which also accepts
+_MAX_BODY = 2 << 20  # bytes
 
 
 class ServiceError(OneshotError):
     """A service refused a request, or cannot be reached (`status` is then None).
 
     `nearest`: known names similar to an unknown one. `changed`: facts that had been changed before,
-    if there were more than fit into one request.
+    if they were sent in parts.
     """
 
     def __init__(
@@ -165,27 +166,36 @@ class Client:
         """Close the connection of this thread; the next request opens another one."""
         self._local.kept = None
 
-    def add(self, facts: Iterable[Sequence[str]]) -> int:
-        """Add facts (head, relation, tail). Returns the number of new ones.
+    def add(self, facts: Iterable[Sequence[str]], *, in_parts: bool = False) -> int:
+        """Add facts (head, relation, tail), all or none of them. Returns the number of new ones.
 
-        Up to 1,000 facts are added all or not at all. More are sent in several requests, after
-        their relations have been checked; if one is refused, the error has the number of facts
-        that had been `changed` before.
+        At most 10,000 facts, or 2 MiB of JSON, fit into a request; more are refused unless they may
+        be added `in_parts`. The relations are then checked first; if a part is refused, those
+        before it stay, and the error has the number of facts that had been `changed`.
         """
-        return self._change(facts, "POST", "added")
+        return self._change(facts, "POST", "added", in_parts)
 
-    def remove(self, facts: Iterable[Sequence[str]]) -> int:
-        """Remove facts. Returns the number of facts that were in the graph."""
-        return self._change(facts, "DELETE", "removed")
+    def remove(self, facts: Iterable[Sequence[str]], *, in_parts: bool = False) -> int:
+        """Remove facts. Returns the number of facts that were in the graph.
+
+        `in_parts`: as for `add`.
+        """
+        return self._change(facts, "DELETE", "removed", in_parts)
 
     def state(self) -> dict[str, Any]:
         """Whether the service is ready, and the size of its graph."""
         return self._call("/v1/readyz")
 
-    def _change(self, facts: Iterable[Sequence[str]], method: str, key: str) -> int:
+    def _change(self, facts: Iterable[Sequence[str]], method: str, key: str, in_parts: bool) -> int:
         rows = [list(fact) for fact in facts]
-        parts = [rows[start : start + _MAX_FACTS] for start in range(0, len(rows), _MAX_FACTS)]
+        parts = list(_parts(rows))
         if len(parts) > 1:
+            if not in_parts:
+                raise ServiceError(
+                    f"{len(rows):,} facts do not fit into one request (at most {_MAX_FACTS:,} "
+                    f"facts and {_MAX_BODY >> 20} MiB), so they cannot be changed all or not at "
+                    "all; set in_parts=True, or use `oneshot facts` where the run is"
+                )
             known = set(self.relations())
             for row in rows:
                 if len(row) != 3 or row[1] not in known:
@@ -203,7 +213,7 @@ class Client:
         headers = {"Accept": "application/json"}
         data = None
         if body is not None:
-            data = json.dumps(body).encode()
+            data = _encoded(body)
             headers["Content-Type"] = "application/json"
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -261,6 +271,26 @@ class _Kept:
 
     def __del__(self) -> None:
         self.connection.close()
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _parts(rows: list[list[str]]) -> Iterator[list[list[str]]]:
+    """Facts in parts that fit into a request each; a single one may be too large."""
+    most = _MAX_BODY - len(_encoded({"facts": []}))
+    part: list[list[str]] = []
+    size = 0
+    for row in rows:
+        more = len(_encoded(row)) + 1  # a comma
+        if part and (len(part) == _MAX_FACTS or size + more > most):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += more
+    if part:
+        yield part
 
 
 def _pause(asked: str | None) -> float:

@@ -50,21 +50,25 @@ class SamplerConfig:
     ball_factor: float = 3.0
     # PPR: "walk", or "paper" for scores divided by the degree
     transition: str = "walk"
-    # fitted: share of the entities chosen by PPR; the rest are likely answers
-    context: float = 0.5
+    # fitted: share of the entities chosen by PPR, the rest being likely answers, or a table per
+    # relation name with "default"; unset: 0.5, and more for relations of which PPR covers more
+    context: float | dict[str, float] | None = None
     # random_walk: number of walks and their length, each at most 1,000,000
     walks: int = 100
     length: int = 10
     # score that ranks edges when they exceed the budget: "product" or "sum" of the end scores
     edge_score: str = "product"
     # edges of a subgraph without an edge budget, above which entities are dropped (0 = no limit);
-    # by default 1,000,000 with max_entities, and 500 per entity above 2,000 entities
+    # by default 1,000,000, and 500 per entity of budgets above 2,000 entities
     edge_limit: int | None = None
 
     def __post_init__(self) -> None:
         _at_least(self, walks=1, length=1, ball_factor=1)
-        _at_least(self, context=0)
-        _at_most(self, walks=10**6, length=10**6, ball_factor=10**6, context=1)
+        _at_most(self, walks=10**6, length=10**6, ball_factor=10**6)
+        shares = self.context if isinstance(self.context, dict) else {"": self.context}
+        for share in shares.values():
+            if share is not None and not 0 <= share <= 1:
+                raise InputError(f"context must be from 0 to 1, not {shown(share)}")
         if self.edge_limit is not None:
             _at_least(self, edge_limit=0)
         if self.steps is not None:
@@ -85,6 +89,8 @@ class PredictorConfig:
     relations: Literal["embedded", "relative"] = "embedded"
     # layers of the network that computes relative states, at most 1,000
     relation_layers: int = 3
+    # relative states also know which relations join the same pairs of entities
+    relation_pairs: bool = False
     # how a message combines entity and relation; "rotate" for nbfnet only
     compose: Literal["multiply", "add", "rotate"] = "multiply"
     aggregate: Literal["sum", "mean", "max", "pna"] = "sum"

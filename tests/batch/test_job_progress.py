@@ -5,9 +5,11 @@ import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.commands import Command, listing
+from tests.support.samples import chain_world, trained_run, write_world
 from tests.support.services import saved_run
 
 import oneshot
@@ -130,6 +132,33 @@ def test_another_discovery_is_not_resumed(tmp_path: Path) -> None:
         assert message is not None
         assert message.endswith("is of another discovery; starting from scratch")
     assert DiscoveryFile.beside(out, IDENTITY, Search(top=6)).read()[0] == Discovery(5)
+
+
+def test_another_set_of_held_out_facts_is_not_resumed(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_world(tmp_path / "data", chain_world(30))
+    path = trained_run(data, tmp_path / "run", "predictor.num_layers=2")
+    monkeypatch.setattr(progress_module, "SAVED_EVERY", 0.0)
+    monkeypatch.setattr(progress_module, "_PAUSE", 0)
+    keep = progress_module.JobFile.keep
+
+    def stopped(self: Any, state: Any) -> None:
+        keep(self, state)
+        raise KeyboardInterrupt
+
+    for command in ("discover", "audit"):
+        line = (command, path, "--top", 5, "--out", tmp_path / "facts.csv", "--json")
+        monkeypatch.setattr(progress_module.JobFile, "keep", stopped)
+        assert run(*line).code == 130
+        monkeypatch.setattr(progress_module.JobFile, "keep", keep)
+        other = run(*line, "--held-out")
+        assert (other.code, "starting from scratch" in other.err) == (0, True)
+        monkeypatch.setattr(progress_module.JobFile, "keep", stopped)
+        assert run(*line).code == 130
+        monkeypatch.setattr(progress_module.JobFile, "keep", keep)
+        again = run(*line)
+        assert (again.code, "resuming" in again.err) == (0, True)
 
 
 @pytest.mark.parametrize(

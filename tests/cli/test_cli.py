@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from tests.support.commands import Command, Result, listing
 from tests.support.services import saved_run
 
 import oneshot
+from oneshot.cli import app
 from oneshot.data.load import load
+from oneshot.runs.reference import TAKING_DATA
 from oneshot.runs.run import Run
 
 FACTS = "".join(f"n {i % 13}\tr{i % 3}\tn {i * i % 11}\n" for i in range(120))
@@ -34,6 +37,18 @@ def test_help(run: Command, command: tuple[str, ...]) -> None:
     result = run(*command, "--help")
     assert result.code == 0
     assert "Usage" in result.out
+
+
+def test_the_commands_that_take_another_graph() -> None:
+    """Errors name them, as advice that can be followed."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    taking = {
+        name
+        for name, command in group.commands.items()
+        if {"run", "data"} <= {parameter.name for parameter in command.params}
+    }
+    assert set(TAKING_DATA.split(", ")) == taking
 
 
 def test_data_as_json(run: Command, facts: Path) -> None:

@@ -1,9 +1,12 @@
 """The commands about facts: relations between entities, missing facts, doubtful facts."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.commands import Command, listing
+from tests.support.samples import chain_world, trained_run, write_world
 from tests.support.services import saved_run
 
 from oneshot.config import Config, PredictorConfig, SamplerConfig
@@ -56,7 +59,8 @@ def test_facts_as_json_as_a_table_and_as_a_file(
     columns = ["head", "relation", "tail", "score", "probability"]
     columns += ["rank", "conflicts"] if command == "audit" else []
     assert lines[0] == ",".join(columns)
-    assert len(lines) == 5
+    facts = run("facts", path, "export", "--json").json["facts"]
+    assert len(lines) == 1 + (len(facts) if command == "audit" else 4)  # audit writes all
 
 
 @pytest.mark.parametrize("command", ["discover", "audit"])
@@ -69,13 +73,15 @@ def test_files_of_facts_can_be_read(
     expected = [[fact[name] for name in ("head", "relation", "tail")] for fact in value["facts"]]
     if suffix == "tsv":
         rows = [line.split("\t") for line in file.read_text().splitlines()[1:]]
-        assert [float(row[3]) for row in rows] == [fact["score"] for fact in value["facts"]]
-        assert [row[:3] for row in rows] == expected
+        assert [float(row[3]) for row in rows[:3]] == [fact["score"] for fact in value["facts"]]
+        assert [row[:3] for row in rows[:3]] == expected
         return
     if suffix in ("nt", "ttl"):
         pytest.importorskip("pyoxigraph", reason="the extra `rdf` is not installed")
     columns = read_facts(file).columns
-    assert [list(row) for row in zip(*(c.to_pylist() for c in columns), strict=True)] == expected
+    rows = [list(row) for row in zip(*(c.to_pylist() for c in columns), strict=True)]
+    assert rows[:3] == expected
+    assert (command == "audit") == (len(rows) > 3)
 
 
 @pytest.mark.parametrize("command", ["discover", "audit"])
@@ -112,6 +118,87 @@ def test_missing_facts_of_a_type(run: Command, path: Path) -> None:
     for wrong, word in (("no=such", "unknown relation"), ("nothing", "RELATION=ENTITY")):
         result = run("discover", path, "--type", wrong)
         assert (result.code, result.err.count("\n"), word in result.err) == (2, 1, True)
+
+
+@pytest.fixture(scope="module")
+def split_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained on a directory of splits, `data` beside it."""
+    place = tmp_path_factory.mktemp("split")
+    data = write_world(place / "data", chain_world(30))
+    return trained_run(data, place / "run", "predictor.num_layers=2")
+
+
+def held_out_facts(path: Path) -> set[tuple[str, ...]]:
+    lines = [
+        line
+        for split in ("valid", "test")
+        for line in (path.with_name("data") / f"{split}.tsv").read_text().splitlines()
+    ]
+    assert lines
+    return {tuple(line.split("\t")) for line in lines}
+
+
+def listed(value: Any) -> list[tuple[str, ...]]:
+    return [tuple(fact[name] for name in ("head", "relation", "tail")) for fact in value["facts"]]
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_facts_of_other_splits_are_no_discoveries(
+    run: Command, split_run: Path, with_data: bool
+) -> None:
+    held_out = held_out_facts(split_run)
+    data = ("--data", split_run.with_name("data")) if with_data else ()
+    command = ("discover", split_run, *data, "--relation", "after", "--top", 1000, "--json")
+    every = run(*command, "--held-out")
+    assert held_out & set(listed(every.json))
+    new = run(*command)
+    assert listed(new.json)
+    assert not held_out & set(listed(new.json))
+    assert "not known" not in new.err
+
+
+def test_changed_facts_and_held_out_facts(run: Command, split_run: Path, tmp_path: Path) -> None:
+    held_out = held_out_facts(split_run)
+    shutil.copytree(split_run, tmp_path / "run")
+    path = tmp_path / "run"
+    added = sorted(held_out)[0]
+    assert run("facts", path, "add", "link 3", "next", "harbour").code == 0
+    assert run("facts", path, "add", *added).code == 0
+    found = run("discover", path, "--relation", "after", "--top", 1000, "--json").json
+    assert not held_out & set(listed(found))
+    judged = listed(run("audit", path, "--held-out", "--top", 10**6, "--json").json)
+    assert judged.count(added) == 1
+    assert set(judged) > held_out | {("link 3", "next", "harbour")}
+
+
+def test_the_facts_of_all_splits_are_audited(run: Command, split_run: Path, tmp_path: Path) -> None:
+    held_out = held_out_facts(split_run)
+    plain = listed(run("audit", split_run, "--top", 10**6, "--json").json)
+    assert not held_out & set(plain)
+    every = listed(run("audit", split_run, "--held-out", "--top", 10**6, "--json").json)
+    assert sorted(every) == sorted({*plain, *held_out})
+    out = tmp_path / "facts.csv"
+    shown = run("audit", split_run, "--held-out", "--top", 1, "--out", out, "--json").json
+    assert listed(shown) == every[:1]
+    assert len(out.read_text().splitlines()) == 1 + len(every)
+
+
+def test_a_run_of_a_graph_in_memory_has_no_splits(run: Command, path: Path) -> None:
+    found = run("discover", path, "--top", 2, "--json")
+    assert found.json["facts"]
+    assert "the splits of its data are not known" in found.err
+    wrong = run("audit", path, "--held-out")
+    assert (wrong.code, wrong.err.count("\n"), "give the data set" in wrong.err) == (2, 1, True)
+
+
+def test_all_facts_of_an_entity_and_a_relation_are_listed(run: Command, split_run: Path) -> None:
+    options = ("--entity", "link 7", "--relation", "next", "--top", 25, "--held-out", "--json")
+    found = listed(run("discover", split_run, *options).json)
+    heads = [head for head, _, tail in found if tail == "link 7"]
+    tails = [tail for head, _, tail in found if head == "link 7"]
+    assert heads
+    assert tails
+    assert len(heads) + len(tails) == len(found) == 25
 
 
 def test_a_run_is_calibrated_anew(run: Command, tmp_path: Path) -> None:

@@ -490,6 +490,38 @@ def test_round_trip(make: Callable[[], Dataset], structure: str) -> None:
         assert again.graph.fingerprint == data.graph.fingerprint
 
 
+@pytest.mark.parametrize("structure", ["pandas", "networkx", "pyg"])
+def test_weights_survive_a_round_trip(structure: str) -> None:
+    package({"pyg": "torch_geometric"}.get(structure, structure))
+    plain = odd_world()
+    weights = [0.5, 2.0, 1.0, 0.25, 3.0, 1.5]
+    names = plain.entities, plain.relations
+    graph = KnowledgeGraph.from_facts(plain.graph.facts, *names, weights)
+    data = Dataset("odd", graph, plain.valid, plain.test)
+    found = getattr(data, f"to_{structure}")()
+    again = load(found, weights="edge_weight" if structure == "pyg" else "weight")
+    assert splits_of(again) == splits_of(data)
+
+    def table(one: Dataset) -> dict[tuple[str, ...], float]:
+        assert one.graph.weights is not None
+        facts = zip(one.train.tolist(), one.graph.weights.tolist(), strict=True)
+        return {
+            (one.entities[h], one.relations[r], one.entities[t]): weight
+            for (h, r, t), weight in facts
+        }
+
+    assert table(again) == table(data)
+    assert load(found).graph.weights is None  # nothing is a weight without the option
+    if structure == "pandas":
+        assert found["weight"].tolist() == [*weights, 1, 1, 1]
+        assert "weight" not in plain.to_pandas()
+    elif structure == "pyg":
+        assert "edge_weight" not in plain.to_pyg()
+    else:
+        edges = plain.to_networkx().edges(data=True)
+        assert not any("weight" in about for _, _, about in edges)
+
+
 def test_no_package_is_imported_for_other_objects() -> None:
     code = (
         "import sys, oneshot; oneshot.load([('a', 'r', 'b')]); "

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -89,11 +90,117 @@ def test_an_archive_is_downloaded_once(
     assert len(server.asked) == 1
     server.files.clear()
     assert load("Wikidata5M").graph.fingerprint == data.graph.fingerprint
-    assert sorted(entry.name for entry in cache.iterdir()) == [".downloads", "Wikidata5M"]
+    assert sorted(entry.name for entry in cache.iterdir()) == [
+        *(".downloads", ".sha256.json.lock", "Wikidata5M", "sha256.json")
+    ]
     assert [entry.name for entry in (cache / ".downloads").iterdir()] == ["Wikidata5M.lock"]
     about = json.loads((cache / "Wikidata5M" / "source.json").read_text())
     assert about["sha256"] == [hashlib.sha256(archive).hexdigest()]
     assert not list(tmp_path.rglob("evil*"))
+
+
+def recorded(cache: Path) -> dict[str, str]:
+    value: dict[str, str] = json.loads((cache / "sha256.json").read_text())
+    value.pop("checksum")
+    return value
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_another_file_at_the_same_address_is_refused(
+    run: Command, serve: Serve, server: Server, cache: Path
+) -> None:
+    """Although its content would be accepted: the first download decides."""
+    first = tar({f"{split}.txt": text for split, text in FILES.items()})
+    second = tar({f"{split}.txt": text for split, text in FILES.items()} | {"more.txt": "x"})
+    serve("YAGO3-10", {"archive.tar.gz": first})
+    done = run("data", "YAGO3-10", "--json")
+    url = f"{server.url}/archive.tar.gz"
+    assert done.json["downloads"] == [{"url": url, "sha256": sha256(first)}]
+    assert f"downloaded {url}, SHA-256 {sha256(first)}" in done.err
+    assert recorded(cache) == {url: sha256(first)}
+    # Also without a download, for the record of an experiment.
+    again = run("data", "YAGO3-10", "--json")
+    assert again.json["downloads"] == done.json["downloads"]
+    assert "downloaded" not in again.err
+    # The cache is emptied, and the file on the server has changed.
+    shutil.rmtree(cache / "YAGO3-10")
+    server.files["/archive.tar.gz"] = second
+    refused = run("data", "YAGO3-10")
+    assert refused.code == 2
+    assert f"SHA-256 {sha256(second)} instead of {sha256(first)}" in refused.err
+    assert f"oneshot data YAGO3-10 --sha256 {sha256(second)}" in refused.err
+    assert not (cache / "YAGO3-10").exists()
+    assert recorded(cache) == {url: sha256(first)}
+    with pytest.raises(InputError, match="records of an earlier download"):
+        load("YAGO3-10")
+    # The user accepts it, as the error says.
+    assert run("data", "YAGO3-10", "--sha256", sha256(second)).code == 0
+    assert recorded(cache) == {url: sha256(second)}
+    shutil.rmtree(cache / "YAGO3-10")
+    assert len(load("YAGO3-10").train) == 3
+
+
+def test_only_accepted_downloads_are_recorded(serve: Serve, cache: Path) -> None:
+    content = tar({f"{split}.txt": text for split, text in FILES.items()})
+    serve("YAGO3-10", {"archive.tar.gz": content}, facts=(4, 1, 1))
+    with pytest.raises(InputError, match="3 facts instead of 4"):
+        load("YAGO3-10")
+    assert not (cache / "sha256.json").exists()
+
+
+def test_hashes_that_the_user_expects(
+    run: Command, serve: Serve, server: Server, cache: Path
+) -> None:
+    content = tar({f"{split}.txt": text for split, text in FILES.items()})
+    serve("YAGO3-10", {"archive.tar.gz": content})
+    other = "0" * 64
+    assert f"{sha256(content)} instead of {other}" in run("data", "YAGO3-10", "--sha256", other).err
+    assert not left_in(cache)
+    assert run("data", "YAGO3-10", "--sha256", sha256(content).upper()).code == 0
+    # Of what is in the cache already.
+    assert run("data", "YAGO3-10", "--sha256", sha256(content)).code == 0
+    refused = run("data", "YAGO3-10", "--sha256", other)
+    assert refused.code == 2
+    assert f"SHA-256 {sha256(content)} instead of {other}; remove the directory" in refused.err
+    for name, value, message in (
+        ("YAGO3-10", "abc", "'abc' is not a SHA-256 of 64 hexadecimal digits"),
+        ("NELL-995", other, "NELL-995 has 4 files and not 1; give the option once for each"),
+        ("umls", other, "umls: --sha256 needs the name of a public data set"),
+        ("pykeen:nations", other, "--sha256 needs one of WN18RR"),
+    ):
+        refused = run("data", name, "--sha256", value)
+        assert refused.code == 2
+        assert message in refused.err
+
+
+def test_a_file_of_an_interrupted_call_has_the_expected_hash(
+    serve: Serve, server: Server, cache: Path
+) -> None:
+    content = tar({f"{split}.txt": text for split, text in FILES.items()})
+    serve("YAGO3-10", {"archive.tar.gz": content})
+    arrived = cache / ".downloads" / "YAGO3-10" / "archive.tar.gz"
+    arrived.parent.mkdir(parents=True)
+    arrived.write_bytes(tar({f"{split}.txt": TRAIN for split in FILES}))
+    named.fetch("YAGO3-10", sha256=[sha256(content)])
+    assert len(server.asked) == 1
+
+
+def test_damaged_records_of_hashes_are_an_error(serve: Serve, server: Server, cache: Path) -> None:
+    content = tar({f"{split}.txt": text for split, text in FILES.items()})
+    serve("YAGO3-10", {"archive.tar.gz": content})
+    load("YAGO3-10")
+    shutil.rmtree(cache / "YAGO3-10")
+    file = cache / "sha256.json"
+    file.write_text(file.read_text().replace(sha256(content), "0" * 64))
+    with pytest.raises(InputError, match=r"sha256\.json: was changed or damaged .*or remove it"):
+        load("YAGO3-10")
+    file.write_text(json.dumps({f"{server.url}/archive.tar.gz": 5}))
+    with pytest.raises(InputError, match=r"sha256\.json: .* has no SHA-256"):
+        load("YAGO3-10")
+    assert len(server.asked) == 1
 
 
 def test_an_interrupted_download_of_a_data_set_goes_on(

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from tests.support.bolt_server import Server, bolt_server
 from tests.support.commands import Command, listing
+from tests.support.samples import tiny_predictor
 from tests.support.sparql_server import Endpoint, sparql_endpoint
 
 import oneshot
@@ -507,7 +508,10 @@ def test_discovered_facts_are_written_back(
     path, database = tmp_path / "run", bolt.database
     assert run("train", address, "--out", path, *SETTINGS).code == 0
     before = [list(row) for row in database.relationships]
-    found = run("discover", path, "--top", "60", "--out", address, "--json").json
+    listed = run("discover", path, "--top", "60", "--json").json["facts"]
+    assert not {(fact["head"], fact["relation"], fact["tail"]) for fact in listed} & set(facts)
+    options = ("--held-out", "--top", "60", "--out", address)
+    found = run("discover", path, *options, "--json").json
     assert found["out"] == address
     assert database.relationships[: len(before)] == before  # nothing is removed or changed
     new = database.relationships[len(before) :]
@@ -525,7 +529,7 @@ def test_discovered_facts_are_written_back(
     }
     assert (found["links"], database.commits) == (len(new), [len(new)])
     # A second time, nothing is doubled; and what was predicted is not read as a fact.
-    assert run("discover", path, "--top", "60", "--out", address).code == 0
+    assert run("discover", path, *options).code == 0
     assert len(database.relationships) == len(before) + len(new)
     assert names_of(oneshot.load(address)) == set(facts)
 
@@ -778,6 +782,26 @@ def test_copies_do_not_pile_up(tmp_path: Path, facts: list[Fact]) -> None:
     os.utime(used / "source.json", (long_ago, long_ago))
     copies.fetch(parse_address(f"sqlite:{files[4]}"))
     assert not used.exists()
+
+
+def test_reading_a_run_of_others_writes_nothing_elsewhere(tmp_path: Path) -> None:
+    """It may name a directory that looks like a copy, with a link to any file in it."""
+    looks_like = tmp_path / "source"
+    looks_like.mkdir()
+    (looks_like / "facts.tsv").write_text("a\tnext\tb\nb\tnext\tc\nc\tnext\ta\n")
+    (looks_like / "source.json").write_text('{"address": "sqlite:x.db", "notes": []}')
+    target = tmp_path / "profile"
+    target.write_text("mine")
+    (looks_like / "used-by").symlink_to(target)
+    data = oneshot.load(looks_like)
+    predictor = tiny_predictor(num_relations=1).float()
+    oneshot.Reasoner(data.graph, oneshot.PPRSampler(0.5), predictor).save(tmp_path / "run")
+    os.utime(looks_like / "source.json", (1, 1))
+    found = oneshot.Reasoner.load(tmp_path / "run")
+    assert found.graph.origin is not None
+    assert found.graph.origin["source"] == str(looks_like)
+    assert target.read_text() == "mine"
+    assert (looks_like / "source.json").stat().st_mtime == 1
 
 
 def test_a_run_of_others_opens_no_address(

@@ -59,6 +59,14 @@ def test_the_command_measures_writes_draws_and_goes_on(
     for row in value["rows"]:
         assert row["facts"] == pytest.approx(row["size"], rel=0.05)
         assert 0 < row["recall"] <= 1
+        assert row["sample_queries"] == 12
+        assert row["recall_queries"] == 4
+        assert row["sample_cpu_ms"] <= row["slowest"]["cpu_ms"]
+        assert row["slowest"]["degree"] > 0
+        assert row["slowest"]["subgraph_edges"] > 0
+        is_pushed = row["local_method"] == "push"
+        assert (row["slowest"]["push_edges"] is not None) == is_pushed
+        assert row["hardware"]["date"] == value["hardware"]["date"]
         for key in ("build_seconds", "open_ms", "sample_ms", "predict_ms", "whole_graph_ms"):
             assert row[key] > 0, key
         for key in ("build_peak_gb", "saved_gb", "text_gb"):

@@ -27,8 +27,11 @@ def test_the_question_of_the_demo_has_a_held_out_answer():
 
 @pytest.mark.slow
 def test_the_demo_is_twice_as_good_as_the_baseline(tmp_path):
-    shown = run_demo(tmp_path, 0, torch.device("cpu"))
+    answered = []
+    shown = run_demo(tmp_path, 0, torch.device("cpu"), answered=answered.append)
+    assert answered == [shown.untrained]
+    assert [answer.known for answer in shown.untrained] == [False] * 5
     assert shown.result["test"]["mrr"] > 2 * shown.baseline.mrr
-    assert shown.picture.stat().st_size > 10_000
+    assert shown.plot.stat().st_size > 10_000
     assert math.isfinite(shown.prediction[0].score)
     assert shown.explanation.paths

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.support.commands import Command
 
-from oneshot.config import Config, PredictorConfig
+from oneshot.config import Config, PredictorConfig, TrainingConfig
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.errors import InputError
@@ -29,6 +29,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.runs.layout import HISTORY
 from oneshot.samplers import PPRSampler
+from oneshot.system.checksums import write_sealed_json
 from oneshot.training.interrupt import StopTraining
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
@@ -84,8 +85,10 @@ def test_the_command_measures_nothing_again(
 ) -> None:
     out, made = reports
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")}
-    again = run("paper", "budget", "--quick", "--out", out, "--json", "--device", "cpu").json
-    assert again == made["budget"]
+    again = run(
+        "paper", "budget-training", "--quick", "--out", out, "--json", "--device", "cpu"
+    ).json
+    assert again == made["budget-training"]
     every = run("paper", "all", "--quick", "--out", out, "--json", "--device", "cpu").json
     assert [report["name"] for report in every["tables"]] == list(TABLES)
     assert {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("*")} == before
@@ -292,8 +295,8 @@ def test_products_are_as_the_formula_says(reports: tuple[Path, dict[str, Figures
 
 def test_hops_of_a_chain() -> None:
     graph = KnowledgeGraph.from_facts([[i, 0, i + 1] for i in range(4)], 5, 1)
-    assert within_hops(graph, torch.tensor([0]), 1) == pytest.approx((2 / 5, 1 / 4))
-    assert within_hops(graph, torch.tensor([0, 2]), 2) == pytest.approx((4 / 5, 3 / 4))
+    assert within_hops(graph, torch.tensor([0]), 1) == pytest.approx((2 / 5, 1 / 4, 2 / 4))
+    assert within_hops(graph, torch.tensor([0, 2]), 2) == pytest.approx((4 / 5, 3 / 4, 7 / 8))
     batch = PPRSampler(entity_ratio=1.0).sample(graph, torch.tensor([[1, 0]]))
     assert hops_from(batch) == [1, 0, 1, 2, 3]
 
@@ -522,3 +525,79 @@ def test_cases_are_the_papers_where_its_ids_are_those_of_the_data() -> None:
     whole = dataclasses.replace(data, name="WN18RR", graph=graph, test=torch.tensor(test))
     assert choose_questions(whole) == known
     assert choose_questions(dataclasses.replace(whole, test=whole.test[1:])) != known
+
+
+def test_one_run_is_asked_with_all_budgets(reports: tuple[Path, dict[str, Figures]]) -> None:
+    rows = reports[1]["budget-test"]["rows"]
+    by_budget = {(row["entities"], row["edges"]): row for row in rows}
+    assert by_budget[0.1, 1.0]["coverage"] < by_budget[1.0, 1.0]["coverage"]
+    assert {row["trained_with"] for row in rows} == {0.5}
+    assert all(row["hits@1"] <= row["mrr"] <= row["hits@10"] for row in rows)
+
+
+def test_times_of_an_epoch_follow_from_those_of_a_query(
+    reports: tuple[Path, dict[str, Figures]],
+) -> None:
+    data = load("family:100")
+    for row in TABLES["efficiency"].shown(reports[1]["efficiency"]["rows"]):
+        assert row["test_queries"] == 2 * len(data.test)
+        assert row["training_seconds"] == pytest.approx(
+            row["training_ms"] * row["queries_per_epoch"] / 1000
+        )
+        assert row["inference_gb"] == row["inference_batch_megabytes"] / 1024
+    old = {"training_ms": 1.0}  # without the number of queries nothing follows
+    assert TABLES["efficiency"].shown([old]) == [old]
+
+
+def test_the_time_to_the_best_epoch_is_that_of_its_epochs() -> None:
+    row = {"data": "a", "fact_ratio": 0.9, "best_epoch": 4, "seconds_per_epoch": 2.5}
+    (shown,) = TABLES["split"].shown([row])
+    assert shown["seconds_to_best"] == 10.0
+
+
+def test_categories_of_models_have_their_parameters_and_operations(
+    reports: tuple[Path, dict[str, Figures]],
+) -> None:
+    rows = {row["part"]: row for row in reports[1]["complexity"]["rows"]}
+    whole = rows["structural models (the whole graph)"]
+    part = rows["subgraph models (10% of the entities)"]
+    assert part["measured"] == whole["measured"] == whole["formula"] == rows["all"]["measured"]
+    assert part["edges"] < whole["edges"]
+    assert part["operations"] < whole["operations"]
+
+
+def test_peers_of_the_main_table_are_measured_or_marked(
+    reports: tuple[Path, dict[str, Figures]],
+) -> None:
+    rows = {row["system"]: row for row in reports[1]["main"]["rows"]}
+    assert {"oneshot", "NBFNet", "RED-GNN", "DRUM"} <= rows.keys()
+    assert rows["NBFNet"]["parameters"] != rows["RED-GNN"]["parameters"]
+    assert all(0 < row["mrr"] < 1 for row in rows.values())
+
+
+def test_peers_of_other_tables_are_rows_of_the_main_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Workbench(tmp_path, torch.device("cpu"))
+    machine = {"gpu": "G", "versions": {"torch": "1"}, "date": "d", "revision": "abc"}
+    row = {"data": "WN18RR", "hardware": machine, "mrr": 0.5, "seconds": 9.0}
+    found = [
+        {**row, "message": "nbfnet", "entities": 1.0},
+        {**row, "message": "nbfnet", "entities": 0.1, "mrr": 0.1},
+        {**row, "message": "redgnn", "entities": 1.0, "seed": 3, "mrr": 0.1},
+        {**row, "message": "redgnn", "entities": 1.0, "converged": True, "mrr": 0.1},
+    ]
+    report = {"settings": bench.settings, "rows": found}
+    write_sealed_json(tmp_path / "messages.json", report)
+    ((system, figures),) = main_table._borrowed(bench, "WN18RR")
+    assert (system, figures["mrr"], figures["source"]) == ("nbfnet", 0.5, "messages.json")
+    assert figures["hardware"] == machine
+    other = dataclasses.replace(bench, seed=4)
+    assert not list(main_table._borrowed(other, "WN18RR"))
+
+
+def test_a_new_option_changes_no_digest() -> None:
+    config = Config(predictor=PredictorConfig(dim=24))
+    assert main_table.config_digest(config) != main_table.config_digest(Config())
+    same = dataclasses.replace(config, training=TrainingConfig())
+    assert main_table.config_digest(same) == main_table.config_digest(config)

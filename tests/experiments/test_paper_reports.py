@@ -15,7 +15,8 @@ from oneshot.experiments.bench.measure import sources
 from oneshot.experiments.paper import TABLES, Workbench, literature, make_report
 from oneshot.experiments.tables import workbench
 from oneshot.experiments.tables.report import as_markdown
-from oneshot.experiments.tables.table import Column, Figures, Row, Table
+from oneshot.experiments.tables.table import Column, Figures, Row, Table, mean_of
+from oneshot.system.checksums import read_sealed_json, write_sealed_json
 
 pytest.importorskip("matplotlib", reason="the tables draw pictures (extra plot)")
 pytest.importorskip("smac", reason="one of the tables searches (extra search)")
@@ -217,7 +218,7 @@ def test_a_diverging_training_is_a_row(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(workbench, "train_run", fail)
     with pytest.raises(InputError, match="damaged"):
-        make_report(TABLES["budget"], bench)
+        make_report(TABLES["budget-training"], bench)
 
 
 def test_a_stopped_table_resumes_within_the_training(
@@ -263,3 +264,137 @@ def test_all_machines_are_named_once() -> None:
         "H200, torch 2.11, 2026-11-15, revisions abcdef1+, 0123456",
         "2 cores of EPYC, torch 2.13, today, revision unknown",
     ]
+
+
+def trainings(calls: list[tuple[str, int, bool]]) -> Table:
+    """A table of trainings on two data sets, which notes down those that were measured."""
+
+    def plan(bench: Workbench) -> Iterator[Row]:
+        for seed in range(bench.seed, bench.seed + bench.seeds):
+            for data in ("a", "b"):
+
+                def measure(data: str = data, seed: int = seed) -> Figures:
+                    calls.append((data, seed, bench.converged))
+                    return {"mrr": 0.5 + 0.01 * seed + 0.1 * bench.converged}
+
+                key = {"data": data, "seed": seed, "converged": bench.converged}
+                yield Row(key, measure, {"mrr": 0.6} if data == "a" else {})
+
+    columns = (
+        Column("data", "data"),
+        Column("MRR", "mrr", ".3f"),
+        Column("training", "training"),
+        Column("seeds", "seeds"),
+    )
+    return Table(
+        "trainings",
+        "Trainings",
+        columns,
+        plan,
+        lambda rows: " ".join(f"{row['data']} {row['mrr']:.3f}" for row in rows),
+        by_name=False,
+        keys=("data",),
+    )
+
+
+def test_rows_of_earlier_versions_are_short_trainings_of_the_first_seed(tmp_path: Path) -> None:
+    calls: list[tuple[str, int, bool]] = []
+    table, bench = trainings(calls), Workbench(tmp_path, torch.device("cpu"))
+    make_report(table, bench)
+    report = read_sealed_json(tmp_path / "trainings.json")
+    for row in report["rows"]:
+        del row["seed"], row["converged"]
+    write_sealed_json(tmp_path / "trainings.json", report)
+    calls.clear()
+    again = make_report(table, bench)
+    assert not calls
+    assert [(row["data"], row["seed"], row["converged"]) for row in again["rows"]] == [
+        ("a", 0, False),
+        ("b", 0, False),
+    ]
+    make_report(table, dataclasses.replace(bench, seeds=2))
+    assert calls == [("a", 1, False), ("b", 1, False)]
+
+
+def test_several_seeds_are_one_line_with_their_spread(tmp_path: Path) -> None:
+    table = trainings([])
+    report = make_report(table, Workbench(tmp_path, torch.device("cpu"), seeds=3))
+    assert len(report["rows"]) == 6
+    assert report["finding"] == "a 0.510 b 0.510"
+    text = as_markdown(table, report)
+    assert "| a | 0.510 ± 0.010 (0.600) | 3 |" in text
+    assert "| b | 0.510 ± 0.010 | 3 |" in text
+    assert "the mean ± the standard deviation" in text
+    # One seed has no spread.
+    alone = as_markdown(table, {**report, "rows": report["rows"][:2]})
+    assert "±" not in alone
+
+
+def test_a_failed_seed_leaves_the_mean_of_the_others() -> None:
+    rows = [{"data": "a", "mrr": 0.5}, {"data": "a", "failure": "out of memory"}]
+    assert mean_of(rows)["mrr"] == 0.5
+    assert mean_of(rows[::-1])["mrr"] == 0.5
+    assert mean_of(rows)["spread"] == {}
+
+
+def test_trainings_to_convergence_stand_beside_short_ones(tmp_path: Path) -> None:
+    calls: list[tuple[str, int, bool]] = []
+    table = trainings(calls)
+    bench = Workbench(tmp_path, torch.device("cpu"))
+    make_report(table, bench)
+    report = make_report(table, dataclasses.replace(bench, converged=True))
+    assert calls == [("a", 0, False), ("b", 0, False), ("a", 0, True), ("b", 0, True)]
+    text = as_markdown(table, report)
+    assert "| a | 0.600 (0.600) | to convergence |" in text
+    assert "| a | 0.500 (0.600) | short |" in text
+    # Findings do not mix the two; a data set with too few of them is judged by the short ones.
+    assert report["finding"] == "a 0.600 b 0.600"
+    rows = [row for row in report["rows"] if not (row["data"] == "b" and row["converged"])]
+    assert [row["mrr"] for row in table.judged(rows)] == pytest.approx([0.6, 0.5])
+
+
+def test_the_time_of_missing_rows_is_announced(tmp_path: Path) -> None:
+    def plan(_: Workbench) -> Iterator[Row]:
+        for number in range(3):
+            seconds = None if number == 2 else 5400.0
+            yield Row({"number": number}, lambda: {"square": 1}, seconds=seconds)
+
+    table = Table("long", "Long", (Column("n", "number"),), plan)
+    told: list[str] = []
+    report = make_report(table, Workbench(tmp_path, torch.device("cpu")), told.append)
+    assert "the 3 missing rows take about 3.0 hours" in told[0]
+    assert all(row["row_seconds"] >= 0 for row in report["rows"])
+    told.clear()
+    make_report(table, Workbench(tmp_path, torch.device("cpu")), told.append)
+    assert not told
+
+
+def test_a_published_row_has_no_machine(tmp_path: Path) -> None:
+    def plan(_: Workbench) -> Iterator[Row]:
+        yield Row({"system": "A"}, lambda: {"mrr": 0.5}, {"mrr": 0.4})
+        yield Row({"system": "B"}, lambda: {"hardware": {}}, {"mrr": 0.3}, derived=True)
+
+    table = Table("two", "Two", (Column("system", "system"), Column("MRR", "mrr", ".1f")), plan)
+    report = make_report(table, Workbench(tmp_path, torch.device("cpu")))
+    assert "| B | – (0.3) |" in as_markdown(table, report)
+    assert make_report(table, Workbench(tmp_path, torch.device("cpu")))["complete"]
+
+
+def test_a_training_to_convergence_stops_early(tmp_path: Path) -> None:
+    bench = Workbench(tmp_path, torch.device("cpu"), quick=True, converged=True)
+    training = bench.config("umls", {"training.epochs": 3}).training
+    assert (training.epochs, training.patience, training.schedule) == (18, 6, "plateau")
+    asked = dataclasses.replace(bench, changes=["training.epochs=4", "training.patience=1"])
+    training = asked.config("umls").training
+    assert (training.epochs, training.patience, training.schedule) == (4, 1, "plateau")
+    assert bench.epochs("umls", 1.0) == 1  # of the short training, which a table shortens
+
+
+@pytest.mark.parametrize("options", [("--seeds", 2), ("--converged",)])
+def test_tables_without_trainings_have_no_seeds(
+    tmp_path: Path, run: Command, options: tuple[object, ...]
+) -> None:
+    refused = run("paper", "datasets", "--quick", *options, "--out", tmp_path / "out")
+    assert refused.code == 2
+    assert "--seeds and --converged" in refused.err
+    assert not (tmp_path / "out").exists()

@@ -23,6 +23,7 @@ from oneshot.graph.live.live_graph import LiveGraph, with_changes
 from oneshot.graph.live.store import STORE, Change, FactStore
 from oneshot.graph.vocabulary import GrowingVocabulary, Vocabulary
 from oneshot.reasoner.reasoner import Reasoner
+from oneshot.runs.reference import TAKING_DATA
 from oneshot.runs.run import Run
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.samplers._pagerank import pagerank, ppr, ppr_chebyshev
@@ -513,10 +514,8 @@ def test_wrong_use_of_facts(
     assert message in told.err
     assert run("facts", trained / "nothing", "export").code == 2
     # Options are recommended with the commands that have them.
-    assert (
-        "(predict, evaluate, serve) give one with --data"
-        in run("facts", "foundation", "export").err
-    )
+    refused = run("facts", "foundation", "export")
+    assert f"({TAKING_DATA}) give one with --data" in refused.err
 
 
 def test_a_store_without_changes_changes_nothing(saved: Path) -> None:

@@ -18,24 +18,29 @@ from oneshot.graph.relation_graph import RelationGraph
 from oneshot.graph.storage import open_graph, save_graph
 
 
-def counted_by_hand(graph: KnowledgeGraph) -> tuple[Tensor, Tensor]:
-    """Joint counts [2R, 2R] and facts [2R] by sets of answers."""
+def counted_by_hand(graph: KnowledgeGraph) -> tuple[Tensor, Tensor, Tensor]:
+    """Joint counts and common pairs [2R, 2R], and facts [2R], by sets of answers and of pairs."""
     count = graph.num_relations
     answers: list[set[int]] = [set() for _ in range(2 * count)]
+    pairs: list[set[tuple[int, int]]] = [set() for _ in range(2 * count)]
     facts = torch.zeros(2 * count)
     for head, relation, tail in graph.facts.tolist():
         answers[relation].add(tail)
         answers[relation + count].add(head)
+        pairs[relation].add((head, tail))
+        pairs[relation + count].add((tail, head))
         facts[relation] += 1
         facts[relation + count] += 1
     joint = [[float(len(one & other)) for other in answers] for one in answers]
-    return torch.tensor(joint), facts
+    common = [[float(len(one & other)) for other in pairs] for one in pairs]
+    return torch.tensor(joint), torch.tensor(common), facts
 
 
 def check(found: RelationGraph, graph: KnowledgeGraph) -> None:
-    joint, facts = counted_by_hand(graph)
+    joint, pairs, facts = counted_by_hand(graph)
     every = torch.arange(2 * graph.num_relations)
     assert torch.equal(found.rows(every), joint)
+    assert torch.equal(found.rows_of_pairs(every), pairs)
     assert torch.equal(found.answers, joint.diagonal())
     assert torch.equal(found.facts, facts)
     assert (found.num_relations, found.num_entities) == (graph.num_relations, graph.num_entities)
@@ -82,6 +87,15 @@ def test_a_changed_graph_has_new_counts(most: int, seed: int) -> None:
             live.remove(facts[:1])
             changed = live.graph()
             check(changed.relation_graph, changed)
+
+
+def test_relations_between_the_same_entities_are_counted() -> None:
+    """Also in opposite directions, and from an entity to itself."""
+    facts = np.array([[0, 0, 1], [0, 1, 1], [1, 2, 0], [2, 0, 2], [3, 1, 1]])
+    pairs = KnowledgeGraph.from_facts(facts, 4, 3).relation_graph.rows_of_pairs(torch.arange(6))
+    assert pairs[0].tolist() == [2, 1, 0, 1, 0, 1]  # 0 → 1 twice more; 2 → 2 is its own inverse
+    assert pairs[1].tolist() == [1, 2, 0, 0, 0, 1]
+    assert torch.equal(pairs, pairs.t())
 
 
 def test_counts_are_cached_per_graph() -> None:

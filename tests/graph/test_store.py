@@ -9,6 +9,7 @@ import pytest
 from tests.support.samples import chain_world
 
 from oneshot.errors import InputError
+from oneshot.graph.live import store as module
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.live.store import STORE, FactStore, has_changes
 
@@ -167,3 +168,24 @@ def test_a_changed_time_is_noticed(run: Path) -> None:
         connection.executescript("UPDATE times SET time = time + 1")
     with pytest.raises(InputError, match="wrong checksum"):
         live_graph(run)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("is_written", [False, True])
+def test_nothing_in_a_schema_calls_functions(
+    tmp_path: Path, read_only: bool, is_written: bool
+) -> None:
+    """However a store is opened, also if the check of its schema missed something."""
+    path, called = tmp_path / STORE, []
+    with contextlib.closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("CREATE VIEW about AS SELECT 'key' AS key, probe() AS value")
+        writer.commit()
+        if not is_written:
+            writer.close()
+        with contextlib.closing(module._connect(path, read_only)) as connection:
+            connection.create_function("probe", 0, lambda: called.append(1) or 1)
+            with pytest.raises(sqlite3.OperationalError, match="unsafe use of probe"):
+                connection.execute("SELECT * FROM about").fetchall()
+            assert connection.execute("SELECT probe()").fetchone() == (1,)  # of the program itself
+    assert called == [1]

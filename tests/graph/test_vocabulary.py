@@ -76,6 +76,15 @@ def test_chunks_join_seamlessly(names: list[str]) -> None:
         assert set(vocabulary.nearest(names[0])) <= set(names)
 
 
+@pytest.mark.parametrize("size", [0, 1, 24, 25, 300, 1 << 14, (1 << 14) + 1, 40_000])
+def test_a_name_is_hashed_as_among_others(size: int) -> None:
+    """However long it is: short and long ones are hashed in different ways."""
+    name = bytes(np.random.default_rng(size).integers(0, 256, size, np.uint8))
+    blob = np.frombuffer(b"ab" + name + b"cd", np.uint8)
+    ends = np.array([0, 2, 2 + size, 4 + size])
+    assert module._hash(name) == int(module.hash_names(blob, ends)[1])
+
+
 def test_names_with_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_hash", lambda name: 7)
     monkeypatch.setattr(module, "hash_names", lambda blob, ends: np.full(len(ends) - 1, 7, "u8"))

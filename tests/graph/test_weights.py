@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 import torch
 from tests.support.graphs import random_graph, random_queries
+from tests.support.samples import chain_world, tiny_predictor
 
 import oneshot
 from oneshot.errors import InputError
+from oneshot.graph import adjacency
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.storage import MARKER, open_graph, save_graph
+from oneshot.predictor.cpu import plan as predictor_cpu_plan
 from oneshot.samplers import SAMPLERS, PPRSampler
 from oneshot.samplers._pagerank import pagerank, ppr_chebyshev
 from oneshot.samplers.neighbourhood import top_ppr
@@ -67,6 +70,50 @@ def test_equal_weights_of_single_facts_change_no_walk() -> None:
     assert torch.allclose(ppr_chebyshev(graph, entities), ppr_chebyshev(plain, entities))
     paper = [oneshot.ppr(g, entities, transition="paper") for g in (graph, plain)]
     assert torch.allclose(*paper)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_without_weights_nothing_is_computed_with_them(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adjacency, walks, subgraphs and scores are, bit for bit, those of a graph without the
+    feature: no function of weights is called, no tensor of weights is made, and the numbers do not
+    depend on whether the graph ever had weights."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("weights of a graph that has none")
+
+    never = chain_world(30).graph
+    names = never.entities, never.relations
+    once = KnowledgeGraph.from_facts(never.facts, *names, torch.rand(never.num_facts) + 0.1)
+    once.weights = None
+    monkeypatch.setattr(KnowledgeGraph, "message_weights", fail)
+    monkeypatch.setattr(adjacency, "weighted_degree", fail)
+    monkeypatch.setattr(predictor_cpu_plan, "_factors", fail)
+    assert never.pair_weights is None
+    # The values before there were weights.
+    for kind in (torch.float32, torch.float64):
+        degree = never.neighbours.degree
+        assert bool((degree > 0).all())  # others have an entry of their own
+        root = degree.to(kind).rsqrt()
+        expected = root.repeat_interleave(degree) * root[never.neighbours.index]
+        values = never.normalized_adjacency(kind).values
+        assert values is not None
+        assert torch.equal(values, expected)
+    entities = torch.arange(30)
+    assert torch.equal(ppr_chebyshev(never, entities), ppr_chebyshev(once, entities))
+    assert torch.equal(pagerank(never), pagerank(once))
+    queries = random_queries(never, 20, 1)
+    batches = [SAMPLERS[name](0.4, max_edges=15).sample(graph, queries) for graph in (never, once)]
+    assert batches[0].weight.numel() == 0
+    for field in dataclasses.fields(batches[0]):
+        one, other = (getattr(batch, field.name) for batch in batches)
+        assert torch.equal(one, other), field.name
+    predictor = tiny_predictor().float().eval()
+    with torch.inference_mode():
+        scores = [predictor(batch) for batch in batches]
+    assert torch.equal(*scores)
+    predictor(batches[0]).square().sum().backward()  # and in training
 
 
 @pytest.mark.parametrize("name", SAMPLERS)

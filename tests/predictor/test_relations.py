@@ -53,17 +53,20 @@ def states_by_hand(network: RelationNetwork, graph: KnowledgeGraph, query: int) 
     table = {name: value.double().numpy() for name, value in network.state_dict().items()}
     count, size = graph.num_relations, 2 * graph.num_relations
     answers: list[set[int]] = [set() for _ in range(size)]
+    pairs: list[set[tuple[int, int]]] = [set() for _ in range(size)]
     facts = np.zeros(size)
     for head, relation, tail in graph.facts.tolist():
         answers[relation].add(tail)
         answers[relation + count].add(head)
+        pairs[relation].add((head, tail))
+        pairs[relation + count].add((tail, head))
         facts[[relation, relation + count]] += 1
 
     def inverse(relation: int) -> int:
         return (relation + count) % size
 
-    def share(part: int, whole: int) -> float:
-        value = len(answers[part] & answers[whole]) / max(len(answers[whole]), 1)
+    def share(part: int, whole: int, sets: list[set[Any]] = answers) -> float:
+        value = len(sets[part] & sets[whole]) / max(len(sets[whole]), 1)
         return math.log1p(value / 1e-3) / math.log1p(1 / 1e-3)
 
     def shape(relation: int) -> list[float]:
@@ -85,15 +88,23 @@ def states_by_hand(network: RelationNetwork, graph: KnowledgeGraph, query: int) 
                 row += [share(one, asked), share(asked, one)]
         row += [float(relation == query), float(relation == inverse(query))]
         row += shape(relation) + shape(query)
+        if network.has_pairs:
+            for asked in (query, inverse(query)):
+                row += [share(relation, asked, pairs), share(asked, relation, pairs)]
         hidden = np.maximum(table["encode.0.weight"] @ row + table["encode.0.bias"], 0)
         states.append(normalized(table["encode.2.weight"] @ hidden + table["encode.2.bias"]))
     for number in range(len(network.layers)):
 
-        def mean(relation: int, turned: bool, states: list[np.ndarray] = states) -> np.ndarray:
+        def mean(
+            relation: int,
+            turned: bool,
+            sets: list[set[Any]] = answers,
+            states: list[np.ndarray] = states,
+        ) -> np.ndarray:
             total, weight = np.zeros(network.dim), 0.0
             for other in range(size):
                 if other != relation:
-                    root = math.sqrt(len(answers[relation] & answers[other]))
+                    root = math.sqrt(len(sets[relation] & sets[other]))
                     total = total + root * states[inverse(other) if turned else other]
                     weight += root
             return np.asarray(total / max(weight, 1.0))
@@ -103,6 +114,8 @@ def states_by_hand(network: RelationNetwork, graph: KnowledgeGraph, query: int) 
             back = inverse(relation)
             parts = [states[relation], states[back], mean(relation, False), mean(back, False)]
             parts += [mean(relation, True), mean(back, True)]
+            if network.has_pairs:
+                parts.append(mean(relation, False, pairs))
             new = table[f"layers.{number}.weight"] @ np.concatenate(parts)
             new = np.maximum(new + table[f"layers.{number}.bias"], 0)
             following.append(normalized(states[relation] + new))
@@ -110,10 +123,11 @@ def states_by_hand(network: RelationNetwork, graph: KnowledgeGraph, query: int) 
     return np.stack([*states, table["identity"]])
 
 
+@pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("query", [0, 4])
-def test_states_follow_the_formulas(query: int) -> None:
-    graph = random_graph(4, 20, 40, 3)
-    network = relative_predictor(graph).relation_network
+def test_states_follow_the_formulas(query: int, pairs: bool) -> None:
+    graph = random_graph(4, 12, 60, 3)
+    network = relative_predictor(graph, relation_pairs=pairs).relation_network
     assert network is not None
     found = network(graph.relation_graph, torch.tensor([query, 1, query])).detach()
     expected = states_by_hand(network, graph, query)
@@ -121,20 +135,22 @@ def test_states_follow_the_formulas(query: int) -> None:
         np.testing.assert_allclose(found[row].numpy(), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("most", [0, 10_000])
 def test_the_numbering_of_relations_does_not_matter(
-    monkeypatch: pytest.MonkeyPatch, most: int
+    monkeypatch: pytest.MonkeyPatch, most: int, pairs: bool
 ) -> None:
     """Also with relations between them that have no facts; with dense and sparse counts."""
     monkeypatch.setattr(relation_graph, "MAX_DENSE", most)
     graph = random_graph(2, 25, 60, 4)
     queries = random_queries(graph, 6, 1)
-    expected = scores_of(graph, queries)
+    expected = scores_of(graph, queries, relation_pairs=pairs)
     label = torch.tensor([5, 2, 0, 3])
     changed = relabelled(graph, label, 6)
     moved = queries.clone()
     moved[:, 1] = label[queries[:, 1] % 4] + (queries[:, 1] >= 4) * 6
-    torch.testing.assert_close(scores_of(changed, moved), expected, atol=1e-9, rtol=1e-6)
+    found = scores_of(changed, moved, relation_pairs=pairs)
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-6)
     assert float(expected.std()) > 1e-3
 
 
@@ -164,16 +180,17 @@ def test_five_thousand_relations() -> None:
     facts = generator.integers([300, 5000, 300], size=(8000, 3))
     graph = KnowledgeGraph.from_facts(facts, 300, 5000)
     assert not isinstance(graph.relation_graph.joint, Tensor)
-    predictor = Predictor(PredictorConfig(num_layers=2, dim=8, **SETTINGS), 5000)
+    config = PredictorConfig(num_layers=2, dim=8, relation_pairs=True, **SETTINGS)
+    predictor = Predictor(config, 5000)
     reasoner = Reasoner(graph, PPRSampler(0.5), predictor)
     queries = torch.tensor([[0, 17], [5, 9999]])
     batch, scores = reasoner.reason(queries)
     assert bool(scores.isfinite().all())
     # The same with dense counts.
     every = torch.arange(10_000)
-    dense = relation_graph.RelationGraph(
-        graph.relation_graph.rows(every), graph.relation_graph.facts, 300
-    )
+    counts = graph.relation_graph
+    tables = (counts.rows(every), counts.rows_of_pairs(every))
+    dense = relation_graph.RelationGraph(*tables, counts.facts, 300)
     predictor.relate(dense)
     with torch.no_grad():
         torch.testing.assert_close(predictor(batch), scores, atol=1e-4, rtol=1e-4)

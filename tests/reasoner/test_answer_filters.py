@@ -105,6 +105,9 @@ def test_answers_for_several_entities_hold_for_each(reasoner: Reasoner) -> None:
     ranks = [sorted(each, key=lambda name: -each[name].score) for each in alone]
     best, last = found[0].entity, found[-1].entity
     assert any(rank.index(best) < rank.index(last) for rank in ranks)
+    # Facts of the graph hold.
+    (fact,) = (a for a in reasoner.predict(["link 0", "link 3"], "a=b", top=100) if a.known)
+    assert (fact.entity, fact.probability) == ("odd=one", 1.0)
     odd = reasoner.predict(heads, "next", types=["a=b=odd=one"], top=100)
     assert {a.entity for a in odd} == {f"link {number}" for number in range(0, 12, 3)}
     known = [a.entity for a in found if a.known]
@@ -122,7 +125,24 @@ def test_one_entity_in_a_list_is_that_entity(reasoner: Reasoner) -> None:
     single, listed = (reasoner.predict(e, "after", top=5) for e in ("link 3", ["link 3"]))
     assert [a.entity for a in single] == [a.entity for a in listed]
     for one, other in zip(single, listed, strict=True):
-        assert one.known == other.known
+        assert (one.known, one.probability) == (other.known, pytest.approx(other.probability))
+
+
+def test_facts_of_the_graph_are_certain_for_several_entities_as_well(reasoner: Reasoner) -> None:
+    (known,) = (a for a in reasoner.predict(["link 0"], "next", top=100) if a.known)
+    assert (known.entity, known.probability) == ("link 1", 1)
+    sure = reasoner.predict(["link 0"], "next", top=100, min_probability=1)
+    assert [answer.entity for answer in sure] == ["link 1"]
+    # What is known for one entity is as likely as it is for the others.
+    heads = ["link 0", "link 5"]
+    found = {a.entity: a for a in reasoner.predict(heads, "next", top=100)}
+    every = [*found, *heads]
+    alone = {a.entity: a for a in reasoner.predict("link 5", "next", top=100, candidates=every)}
+    assert not found["link 1"].known
+    assert found["link 1"].probability == pytest.approx(alone["link 1"].probability, abs=1e-4)
+    # Both are answers of the third relation for every third link.
+    both = reasoner.predict(["link 0", "link 3"], "a=b", top=100)
+    assert [(a.entity, a.probability) for a in both if a.known] == [("odd=one", 1)]
 
 
 @pytest.mark.parametrize(

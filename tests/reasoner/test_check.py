@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.support.samples import chain_world
 
+import oneshot
 from oneshot.config import PredictorConfig
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
@@ -39,6 +40,18 @@ def test_a_fact_is_judged_without_itself() -> None:
     (audited,) = (one for one in reasoner.audit() if (one.head, one.relation, one.tail) == fact)
     assert found.fact.rank == audited.rank
     assert found.fact.score == pytest.approx(audited.score, abs=1e-4)
+
+
+def test_a_reasoner_checks_facts() -> None:
+    reasoner = relative_reasoner()
+    found = reasoner.check("link 2", "next", "link 3", paths=2)
+    assert isinstance(found, oneshot.CheckedFact)
+    expected = check_fact(reasoner, "link 2", "next", "link 3", paths=2)
+    assert (found.fact, found.known, found.others) == (expected.fact, True, expected.others)
+    assert found.evidence == expected.evidence
+    assert 0 < len(found.explanation.paths) <= 2
+    with pytest.raises(oneshot.UnknownNameError, match="unknown entity 'link 99'"):
+        reasoner.check("link 2", "next", "link 99")
 
 
 def test_an_entity_with_itself_is_unlikely_unless_another_fact_relates_it_to_itself() -> None:

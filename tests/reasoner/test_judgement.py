@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -17,16 +18,19 @@ from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner import discovery as discovery_module
 from oneshot.reasoner import relations as relations_module
 from oneshot.reasoner.answers import Calibration, evidence
+from oneshot.reasoner.audit import judge_both_ways
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.calibration import calibrate
-from oneshot.reasoner.check import check_fact
+from oneshot.reasoner.check import check_fact, fact_logits
 from oneshot.reasoner.discovery import Search, num_queries
 from oneshot.reasoner.judgement import (
     Judged,
+    ScoredFact,
     fact_features,
     functional_conflicts,
     judge,
+    present_logits,
     probability_of,
     several_answers,
     support,
@@ -287,6 +291,164 @@ def test_missing_facts_are_found(reasoner: Reasoner, data: Dataset) -> None:
     assert all(head != tail for head, _, tail in ids)
     search = Search(top=40)
     assert sum(done) <= num_queries(reasoner, search) + 4 * 40
+
+
+def test_known_facts_that_the_graph_lacks_are_not_listed(reasoner: Reasoner, data: Dataset) -> None:
+    def listed(facts: Sequence[ScoredFact]) -> dict[tuple[int, ...], float]:
+        (number, label) = data.entities.index, data.relations.index
+        return {(number(f.head), label(f.relation), number(f.tail)): f.score for f in facts}
+
+    every = listed(reasoner.discover(top=60))
+    held_out = torch.cat([data.valid, data.test])
+    known = {tuple(fact) for fact in data.test.tolist()}
+    assert known & set(every)
+    found = listed(reasoner.discover(top=60, known=torch.cat([data.train, data.test])))
+    assert len(found) == 60
+    assert not known & set(found)
+    # The others are the same, and are judged as before.
+    rest = {fact: score for fact, score in every.items() if fact not in known}
+    assert len(rest) >= 10
+    assert rest == {fact: pytest.approx(found[fact], abs=1e-4) for fact in rest}
+    assert listed(reasoner.discover(top=60, known=held_out[:0])) == every
+    for wrong in (held_out + 10**6, held_out - 10**6):
+        with pytest.raises(InputError, match=r"is not one of the graph, which has \d+ entities"):
+            reasoner.discover(known=wrong)
+    for wrong in (held_out[:, :2], held_out.double()):
+        with pytest.raises(InputError, match=r"facts must be integers of shape \[n, 3\]"):
+            reasoner.audit(held_out=wrong)
+
+
+def test_facts_of_an_entity_are_found_from_either_end(reasoner: Reasoner, data: Dataset) -> None:
+    graph = data.graph
+    for relation in range(graph.num_relations):
+        name = graph.relations[relation]
+        # An entity that is a tail of the relation, but no head.
+        ends = graph.facts[graph.facts[:, 1] == relation].long()
+        only = ends[~torch.isin(ends[:, 2], ends[:, 0]), 2]
+        if not len(only):
+            continue
+        entity = graph.entities[int(only[0])]
+        found = reasoner.discover(relations=[name], entities=[entity], top=20)
+        tails = [fact for fact in found if fact.tail == entity]
+        assert tails
+        assert all(entity in (fact.head, fact.tail) for fact in found)
+        expected = check_fact(reasoner, tails[0].head, name, entity).fact
+        assert tails[0].score == pytest.approx(expected.score, abs=1e-3)
+        # The type is that of the head.
+        first = int(ends[0, 0])
+        kind = reasoner.relations(first, int(ends[0, 2]), top=1)[0]
+        assert kind.known
+        assert not kind.inverse
+        having = (kind.relation, graph.entities[int(ends[0, 2])])
+        allowed = {graph.entities[e] for e in reasoner.entities_of_types([having]).tolist()}
+        typed = reasoner.discover(relations=[name], entities=[entity], types=[having], top=20)
+        assert {fact.head for fact in typed} <= allowed
+        break
+    else:
+        raise AssertionError("no entity is only a tail")
+
+
+def test_few_queries_have_as_many_answers_as_are_asked_for(
+    reasoner: Reasoner, data: Dataset
+) -> None:
+    relation, head = data.graph.relations[0], data.graph.entities[int(data.train[0, 0])]
+    most = discovery_module._ANSWERS
+    found = reasoner.discover(relations=[relation], entities=[head], top=5 * most)
+    assert len([fact for fact in found if fact.head == head]) > most
+    search = Search.named(reasoner, [relation], [head], (), 5 * most, 0)
+    done: list[int] = []
+    discovery_module.discover(reasoner, search, progress=done.append)
+    assert sum(done) <= num_queries(reasoner, search)
+
+
+def test_the_first_facts_do_not_depend_on_how_many_are_wanted(
+    reasoner: Reasoner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery_module, "_LEAST_CHECKED", 200)
+    few, many = (reasoner.discover(top=top) for top in (4, 50))
+    assert [fact_of(one) for one in few] == [fact_of(one) for one in many[:4]]
+
+
+def test_an_audit_can_judge_held_out_facts(reasoner: Reasoner, data: Dataset) -> None:
+    held_out = torch.cat([data.valid, data.test])
+    wrong = torch.tensor([[data.graph.num_entities - 1, 0, 0]])
+    further = torch.cat([held_out, wrong, wrong, data.train[:3]])
+    plain = {fact_of(one): one for one in reasoner.audit()}
+    found = reasoner.audit(held_out=further)
+    assert len(found) == len(plain) + len(held_out) + 1
+    ids = as_ids(data, [fact_of(one) for one in found])
+    assert ids == {tuple(fact) for fact in torch.cat([data.known, wrong]).tolist()}
+    scores = [one.score for one in found]
+    assert scores == sorted(scores)
+    for one in found:  # those of the graph are judged as without the others
+        if fact_of(one) in plain:
+            before = plain[fact_of(one)]
+            assert one.score == pytest.approx(before.score, abs=1e-4)
+    # Nothing is hidden for the others.
+    names = [fact_of(one) for one in found]
+    head, relation, tail = held_out[0].tolist()
+    graph = data.graph
+    fact = (graph.entities[head], graph.relations[relation], graph.entities[tail])
+    facts = graph.facts.long()
+    several = several_answers(facts, graph.num_relations)
+    known = KnownFacts(facts, graph.num_entities, graph.num_relations)
+    size = BatchSize(4, reasoner.predictor.config, reasoner.device)
+    judged = judge_both_ways(reasoner, held_out[:1], known, size).halves()
+    expected = present_logits(reasoner, *judged, held_out[:1, 1], several)
+    assert found[names.index(fact)].score == pytest.approx(float(expected), abs=1e-4)
+    few = reasoner.audit(held_out=further, limit=40, seed=3)
+    kept = as_ids(data, [fact_of(one) for one in few])
+    assert len(kept) == 40
+    assert kept & {tuple(fact) for fact in data.train.tolist()}
+    assert kept & {tuple(fact) for fact in held_out.tolist()}
+
+
+def fact_of(one: ScoredFact) -> tuple[str, str, str]:
+    return one.head, one.relation, one.tail
+
+
+def test_many_facts_are_judged_as_each_alone(reasoner: Reasoner, data: Dataset) -> None:
+    last = data.graph.num_entities - 1
+    facts = torch.cat([data.train[:4], data.test[:4], torch.tensor([[last, 0, last]]), data.test])
+    logits = fact_logits(reasoner, facts[:9])
+    for fact, logit in zip(facts[:9].tolist(), logits.tolist(), strict=True):
+        # Up to 1 % of the facts of the graph are hidden together.
+        assert logit == pytest.approx(check_fact(reasoner, *fact).fact.score, abs=0.2)
+    assert fact_logits(reasoner, facts)[:9].tolist() == pytest.approx(logits.tolist(), abs=1e-3)
+    found = {fact_of(one): one.score for one in reasoner.discover(top=30)}
+    table = torch.tensor(sorted(as_ids(data, list(found))))
+    names = [(data.entities[h], data.relations[r], data.entities[t]) for h, r, t in table.tolist()]
+    assert fact_logits(reasoner, table).tolist() == pytest.approx(
+        [found[name] for name in names], abs=1e-3
+    )
+
+
+def test_results_are_sequences_that_notebooks_show(reasoner: Reasoner, data: Dataset) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    head, tail = int(data.train[0, 0]), int(data.train[0, 2])
+    found = reasoner.discover(top=5), reasoner.audit(limit=5), reasoner.relations(head, tail)
+    for result in found:
+        assert isinstance(result, Sequence)
+        assert next(iter(result)) == result[0]
+        assert result[1:3] == tuple(result)[1:3]
+        frame = result.to_pandas()
+        assert isinstance(frame, pandas.DataFrame)
+        assert frame.to_dict("records")[0].keys() == result[0].as_dict().keys()
+        assert frame["score"].tolist() == [one.score for one in result]
+        html = result._repr_html_()
+        assert "<table" in html
+        assert result[0].relation in html
+    missing, doubtful, between = found
+    assert "<th" in doubtful._repr_html_()
+    assert ("conflicts" in missing._repr_html_(), "conflicts" in doubtful._repr_html_()) == (
+        False,
+        True,
+    )
+    assert data.entities[head] in between._repr_html_()
+    none = reasoner.discover(min_probability=1.0)
+    assert (len(none), len(none.to_pandas())) == (0, 0)
+    assert none._repr_html_()
+    assert reasoner.audit(limit=5) == doubtful
 
 
 def test_discovery_can_be_narrowed(reasoner: Reasoner, data: Dataset) -> None:

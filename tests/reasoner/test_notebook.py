@@ -103,4 +103,17 @@ def test_a_report_in_a_notebook(reasoner: Reasoner) -> None:
     for expected in ("MRR", "Hits@10", "mean rank", f"{report.mrr:.4f}", "<i>other</i>⁻¹"):
         assert expected in page.text
     assert "4 of 4 relations" in page.text
+    # A bar for the MRR of each of them.
+    shown = report._repr_html_()
+    assert 'style="max-width:100%;height:auto"' in shown
+    plot = ElementTree.fromstring(shown[shown.index("<svg") : shown.index("</svg>") + 6])
+    place = "{http://www.w3.org/2000/svg}"
+    titles = {one.text for one in plot.iter(f"{place}title")}
+    for name, part in report.per_relation.items():
+        assert f"{name}: {part['mrr']:.4f}, {part['queries']:,} queries" in titles
+    widths = [float(one.attrib["width"]) for one in plot.findall(f".//{place}g/{place}rect")]
+    longest = max(widths)
+    shares = sorted(width / longest for width in widths[1::2])
+    expected = sorted(part["mrr"] for part in report.per_relation.values())
+    assert shares == pytest.approx(expected, abs=0.001)
     assert torch.is_tensor(reasoner.graph.facts)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.support.commands import Command
 
 from oneshot.data.load import load
 from oneshot.errors import InputError
@@ -54,3 +55,22 @@ def test_the_sampler_is_fitted_only_to_graphs_of_moderate_size(
     assert Reasoner.load("foundation", graph=graph).sampler.parameters()
     monkeypatch.setattr(runs, "_FITTED_FACTS", graph.num_facts - 1)
     assert not Reasoner.load("foundation", graph=graph).sampler.parameters()
+
+
+def test_commands_take_it_as_a_run(run: Command, tmp_path: Path) -> None:
+    """With the facts of a user, whose relations it has never seen."""
+    file = tmp_path / "facts.tsv"
+    family = [f"{kind} {number}" for number in range(30) for kind in ("mother", "child")]
+    pairs = list(zip(family[::2], family[1::2], strict=True))
+    facts = [f"{mother}\tis parent of\t{child}" for mother, child in pairs]
+    facts += [f"{child}\tis raised by\t{mother}" for mother, child in pairs[1:]]
+    file.write_text("\n".join(facts))
+    data = ("--data", file, "--json")
+    found = run("predict", "foundation", "child 0", "is raised by", *data).json
+    assert found["answers"][0]["entity"] == "mother 0"
+    assert 0 <= found["answers"][0]["probability"] <= 1
+    assert run("evaluate", "foundation", "--split", "valid", *data).json["mrr"] > 0.3
+    without = run("predict", "foundation", "child 0", "is raised by")
+    assert (without.code, "--data" in without.err) == (2, True)
+    unknown = run("predict", "foundation", "child 0", "is raised", *data)
+    assert (unknown.code, "is raised by" in unknown.err) == (2, True)

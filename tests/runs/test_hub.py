@@ -22,6 +22,7 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.answers import Calibration
 from oneshot.runs import hub as hub_module
 from oneshot.runs.hub import CARD, FILES, model_card
+from oneshot.runs.reference import TAKING_DATA
 from oneshot.runs.run import Run
 from oneshot.serve.service import Service
 
@@ -137,8 +138,10 @@ def test_a_new_upload_leaves_nothing_of_the_old_one(folders: FolderHub) -> None:
 
 def test_a_path_in_a_downloaded_run_is_not_followed(folders: FolderHub, tmp_path: Path) -> None:
     Run(folders.home / NAME).save(reasoner_of())  # as `save` writes it: it names its source
-    with pytest.raises(InputError, match="refers to a data set outside of the repository"):
+    with pytest.raises(InputError, match="refers to a data set outside of the repository") as found:
         oneshot.Reasoner.load(f"hf://{NAME}", graph=random_graph(0, 20, 50))
+    # Not every command has the option that is recommended.
+    assert f"({TAKING_DATA}) give the data set with --data" in str(found.value)
 
 
 def test_the_model_card() -> None:

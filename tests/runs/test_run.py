@@ -28,6 +28,7 @@ from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import train as jobs
 from oneshot.runs import writer as recording
+from oneshot.runs.reference import TAKING_DATA
 from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
 from oneshot.runs.writer import CHECKPOINT
@@ -339,7 +340,7 @@ def test_a_graph_that_is_gone_is_named(tmp_path: Path) -> None:
     run, gone = tmp_path / "run", tmp_path / "data"
     assert str(caught.value) == (
         f"{run}: its graph {gone} was not found; put it there, set ONESHOT_DATA to the directory "
-        "that contains it, or (predict, evaluate) give it with --data"
+        f"that contains it, or ({TAKING_DATA}) give it with --data"
     )
 
 

@@ -95,6 +95,44 @@ def test_train_from_a_run(tmp_path: Path, run: Command) -> None:
     assert "is not a run" in failed.err
 
 
+def test_train_from_a_run_on_more_facts_with_a_new_relation(tmp_path: Path, run: Command) -> None:
+    data = write_world(tmp_path / "chain", chain_world(30))
+    first = trained_run(data, tmp_path / "first")
+    # Twice as many links, another order of the relations, and one that comes before all others.
+    larger = write_world(tmp_path / "larger", chain_world(60))
+    facts = [f"link {place}\tahead\tlink {(place + 1) % 60}\n" for place in range(60)]
+    train = larger / "train.tsv"
+    train.write_text("".join([*facts[:50], *reversed(train.read_text().splitlines(True))]))
+    (larger / "test.tsv").write_text("".join(facts[50:]))
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    settings += ["--set", "factors.dim=0", "--set", "training.epochs=1"]
+    line = ("train", larger, "--from", first, *settings, "--json")
+    kept = tmp_path / "kept"
+    value = run(*line, "--set", "training.learning_rate=1e-9", "--out", kept).json
+    assert (value["epochs"], math.isfinite(value["test"]["mrr"])) == (1, True)
+    before, now = (Run.open(path) for path in (first, kept))
+    assert set(now.relations) == {*before.relations, "ahead"}
+    assert list(now.relations) != [*before.relations, "ahead"]
+    # What was learnt about each relation is now that of its name.
+    tables = [
+        one.reasoner.predictor.state_dict()["query_embedding.weight"] for one in (before, now)
+    ]
+    for relation in before.relations:
+        for inverse in (False, True):
+            one, other = (
+                table[part.relations.index(relation) + inverse * len(part.relations)]
+                for table, part in zip(tables, (before, now), strict=True)
+            )
+            assert torch.allclose(one, other, atol=1e-5), relation
+    # With a usual learning rate, the new relation is learnt; by chance its MRR is about 0.08.
+    learnt = run(*line, "--set", "training.epochs=8", "--out", tmp_path / "learnt").json
+    assert learnt["test"]["mrr"] > 0.3
+    answers = run("predict", tmp_path / "learnt", "link 50", "ahead", "--json").json["answers"]
+    assert answers
+    # The run itself is unchanged.
+    assert set(Run.open(first).relations) == {"next", "after", "before"}
+
+
 def test_a_good_start_is_kept(tmp_path: Path, run: Command) -> None:
     """A fine-tuning that destroys what was learnt ends with the parameters of the start."""
     data = write_world(tmp_path / "chain", chain_world(30))

@@ -6,12 +6,13 @@ import torch
 from tests.support.graphs import random_graph, random_queries
 
 from oneshot.config import SamplerConfig
-from oneshot.data.synthetic.generators import power_law
+from oneshot.data.synthetic.generators import family, power_law
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.build import build_sampler, sampler_config
-from oneshot.samplers import SAMPLERS, PPRSampler, _edge_limit
+from oneshot.samplers import SAMPLERS, FittedSampler, PPRSampler, _edge_limit
 from oneshot.samplers import base as sampler_base
+from oneshot.samplers._edge_limit import limit_edges
 from oneshot.subgraph import SubgraphBatch
 
 FIELDS = ("queries", "entities", "entity_query", "source", "score", "degree", "edges", "edge_query")
@@ -94,7 +95,7 @@ def test_subgraphs_within_the_limit_are_the_same(name: str) -> None:
         assert all(equal(batches[0], other) for other in batches[1:])
 
 
-def test_the_default_is_for_budgets_that_are_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_is_for_all_budgets_of_entities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_edge_limit, "EDGE_LIMIT", 100)
     monkeypatch.setattr(sampler_base, "EDGE_LIMIT", 100)
     monkeypatch.setattr(_edge_limit, "ENTITIES_OF_LIMIT", 50)
@@ -109,9 +110,54 @@ def test_the_default_is_for_budgets_that_are_counts(monkeypatch: pytest.MonkeyPa
     assert max(facts(max_entities=50)) <= 100
     assert max(facts(max_entities=100)) <= 200
     assert min(facts(max_entities=100, edge_limit=0)) > 200
-    assert min(facts(entity_ratio=0.2)) > 200
+    assert min(facts(entity_ratio=0.2, edge_limit=0)) > 200
+    assert max(facts(entity_ratio=0.2)) <= 200
+    assert max(facts(entity_ratio={"default": 0.2})) <= 200
     assert min(facts(max_entities=100, max_edges=300)) > 200
     assert max(facts(entity_ratio=0.2, edge_limit=120)) <= 120
+
+
+@pytest.mark.parametrize("context", [0.0, 0.5, 1.0])
+def test_the_fitted_sampler_drops_what_a_smaller_budget_would(
+    context: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = family(1500, seed=3).graph
+    queries = random_queries(graph, 12, 2)
+    sampler = FittedSampler(entity_ratio=0.2, context=context, edge_limit=0)
+    sampler.fit(graph)
+    whole = sampler.sample(graph, queries)
+    limited = FittedSampler(entity_ratio=0.2, context=context, edge_limit=400)
+    limited.take(sampler.parameters())
+    batch = limited.sample(graph, queries)
+    batch.split(1)
+    number = torch.bincount(batch.edge_query) - torch.bincount(batch.entity_query)
+    assert int(number.max()) <= 400
+    by_score = limit_edges(whole, torch.full((12,), 400), graph.num_relations)
+    agreed, agreed_by_score = [], []
+    for row in range(12):
+        mine = batch.entities[batch.entity_query == row]
+        smaller = FittedSampler(max_entities=len(mine), context=context, edge_limit=0)
+        smaller.take(sampler.parameters())
+        expected = smaller.sample(graph, queries[row : row + 1]).entities
+        agreed.append(float(torch.isin(mine, expected).float().mean()))
+        others = by_score.entities[by_score.entity_query == row]
+        agreed_by_score.append(float(torch.isin(others, expected).float().mean()))
+    assert float(np.mean(agreed)) >= 0.9
+    if context > 0:
+        assert float(np.mean(agreed)) > float(np.mean(agreed_by_score)) + 0.05
+    # One that is sampled alone, and one below the limit, are the same.
+    alone = limited.sample(graph, queries[3:4])
+    assert torch.equal(alone.entities, batch.entities[batch.entity_query == 3])
+    below = FittedSampler(entity_ratio=0.2, context=context, edge_limit=int(number.max()) * 100)
+    below.take(sampler.parameters())
+    assert equal(below.sample(graph, queries), whole)
+    # By default, the limit applies here, too.
+    monkeypatch.setattr(_edge_limit, "EDGE_LIMIT", 400)
+    monkeypatch.setattr(sampler_base, "EDGE_LIMIT", 400)
+    monkeypatch.setattr(_edge_limit, "ENTITIES_OF_LIMIT", 400)
+    default = FittedSampler(entity_ratio=0.2, context=context)
+    default.take(sampler.parameters())
+    assert equal(default.sample(graph, queries), batch)
 
 
 def test_the_limit_is_an_option() -> None:

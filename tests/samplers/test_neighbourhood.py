@@ -12,8 +12,11 @@ import oneshot
 from oneshot.data.load import load
 from oneshot.data.synthetic.generators import power_law
 from oneshot.errors import InputError
+from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.hub_index import HubIndex
 from oneshot.samplers import push_recall
+from oneshot.samplers._hubs import build_hub_index
 from oneshot.samplers._pagerank import ppr
 from oneshot.samplers.neighbourhood import neighbourhood, top_ppr
 
@@ -61,6 +64,85 @@ def test_a_neighbourhood_is_a_graph_around_the_seeds(exact: bool, seeds: list[in
     assert float(scores[others].min()) >= float(scores[rest].max()) - 2e-3
     inside = torch.isin(graph.facts[:, [0, 2]].long(), found.entities).all(1)
     assert sorted(found.facts.tolist()) == sorted(graph.facts[inside].tolist())
+
+
+def test_exact_scores_do_not_depend_on_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = power_law(500, 900).graph  # some components are smaller than 40 entities
+    entities = torch.arange(0, 500, 23)
+    expected = ppr(graph, entities, tolerance=1e-12, max_steps=300, dtype=torch.float64)
+    whole = top_ppr(graph, entities, 40, exact=True)
+    monkeypatch.setattr("oneshot.samplers.neighbourhood.block_size", lambda _: 3)
+    for found in (whole, top_ppr(graph, entities, 40, exact=True)):
+        for row in range(len(entities)):
+            size = min(int((expected[row] > 0).sum()), 40)
+            assert int((found.entities[row] >= 0).sum()) == size
+            assert (found.entities[row, size:] == -1).all()
+            assert (found.scores[row, size:] == 0).all()
+            assert (found.scores[row].diff() <= 0).all()
+            best = expected[row].topk(size).values.float().numpy()
+            assert found.scores[row, :size].numpy() == pytest.approx(best, abs=1e-6)
+    top = neighbourhood(graph, entities, 60, exact=True)
+    assert top.scores.numpy() == pytest.approx(expected.mean(0)[top.entities].numpy(), abs=1e-6)
+
+
+def test_the_hub_index_and_the_precision_of_the_graph_are_used() -> None:
+    graph = power_law(4000, 30_000).graph
+    entities = torch.tensor([5, 77, 901])
+    without = top_ppr(graph, entities, 100, exact=False)
+    near = neighbourhood(graph, entities, 100, exact=False)
+    assert near.method == "push"
+    degree = graph.neighbours.degree
+    scores = ppr(graph, entities, tolerance=1e-12, max_steps=300, dtype=torch.float64).mean(0)
+    assert ((near.scores - scores[near.entities]).abs() <= near.error + 1e-6).all()
+    assert near.error.numpy() == pytest.approx(
+        (near.error[0] / degree[near.entities[0]] * degree[near.entities]).numpy()
+    )
+    graph.push_precision = 0.4
+    assert float(top_ppr(graph, entities, 100, exact=False).error.sum()) > float(
+        without.error.sum()
+    )
+    graph.push_precision, graph.hub_index = None, build_hub_index(graph, 100)
+    with_index = top_ppr(graph, entities, 100, exact=False)
+    assert with_index.error.isnan().all()
+    assert not torch.equal(with_index.scores, without.scores)
+    near = neighbourhood(graph, entities, 100, exact=False)
+    assert near.method == "hub index"
+    assert near.error.isnan().all()
+    assert near.scores.numpy() == pytest.approx(scores[near.entities].numpy(), abs=2e-3)
+    # The index is for one restart.
+    other = top_ppr(graph, entities, 100, 0.3, exact=False)
+    assert not other.error.isnan().any()
+    assert neighbourhood(graph, entities, 100).method == "exact"  # of a small graph
+    assert oneshot.ppr(graph, entities, top=100, exact=False).error.isnan().all()
+    assert not oneshot.ppr(graph, entities, top=100, exact=True).error.isnan().any()
+    with pytest.raises(InputError, match="exact is for top"):
+        oneshot.ppr(graph, entities, exact=True)  # type: ignore[call-overload]
+
+
+def test_the_command_states_the_method_and_the_errors(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "data", chain_world(20))
+    trained_run(tmp_path / "data", tmp_path / "run")
+    asked = ("neighbourhood", tmp_path / "run", "link 3")
+    value = run(*asked, "--json").json
+    assert value["method"] == "exact"
+    assert all(row["error"] <= 1e-6 for row in value["entities"])
+    assert "the scores are exact" in run(*asked).err
+    monkeypatch.setattr("oneshot.samplers.neighbourhood._LARGE_GRAPH", 1)
+    value = run(*asked, "--json").json
+    assert value["method"] == "push"
+    assert all(row["error"] >= 0 for row in value["entities"])
+    assert "wrong by at most" in run(*asked).err
+    monkeypatch.setattr("oneshot.samplers.neighbourhood.hub_index_for", with_index)
+    value = run(*asked, "--json").json
+    assert value["method"] == "hub index"
+    assert all(row["error"] is None for row in value["entities"])
+    assert "their errors are unknown" in run(*asked).err
+
+
+def with_index(graph: AdjacencyGraph, restart: float) -> HubIndex | None:
+    return build_hub_index(graph, restart=restart)
 
 
 def test_a_neighbourhood_needs_seeds_and_room_for_them() -> None:

@@ -1,5 +1,6 @@
 """Tests of the local push with a degree tail, compiled and plain."""
 
+import math
 from pathlib import Path
 
 import networkx
@@ -93,6 +94,83 @@ def test_most_of_the_exact_selection_is_found(name: str) -> None:
         good = expected[row, found.entities[row]] >= least * (1 - 1e-9)
         assert float(good.float().mean()) >= 0.93
         assert int(entities[row]) in found.entities[row]
+
+
+@pytest.mark.usefixtures("kind")
+def test_entities_with_more_neighbours_than_are_selected_cost_little_more() -> None:
+    """Nearly all of their neighbours have the same score, which a push could refine for ever."""
+    graph, count = power_law(30_000, 300_000).graph, 300
+    degree = graph.neighbours.degree
+    entities = ((degree > 1.15 * count) & (degree < 1.4 * count)).nonzero().squeeze(1)[:8]
+    counts = torch.full_like(entities, count)
+
+    def push(**limits: float) -> _push.Pushed:
+        return ppr_push(graph, entities, counts, 0.15, limits=PushLimits(**limits))
+
+    precise = push(stable=0.0)
+    unlimited = push(tie=0.0, backstop=math.inf)
+    assert int(unlimited.edges.max()) > 6 * int(precise.edges.max())
+    # Ties count as selected,
+    assert int(push(backstop=math.inf).edges.sum()) < 0.8 * int(unlimited.edges.sum())
+    # and otherwise the search ends.
+    limited = push(tie=0.0, backstop=4.0)
+    assert (limited.edges <= 4 * precise.edges).all()
+    assert (limited.edges >= precise.edges).all()
+    for found in (push(), limited):
+        for row, scores in enumerate(exact(graph, entities)):
+            least = scores.topk(count).values[-1]
+            good = scores[found.entities[row]] >= least * 0.98
+            assert float(good.float().mean()) >= 0.97
+
+
+@pytest.mark.usefixtures("kind")
+def test_selections_of_many_entities_are_pushed_further() -> None:
+    graph = power_law(5000, 40_000).graph
+    entities = torch.tensor([3, 100])
+
+    def edges(counts: list[int], **limits: float) -> list[int]:
+        pushed = ppr_push(graph, entities, torch.tensor(counts), 0.15, limits=PushLimits(**limits))
+        return [int(number) for number in pushed.edges]
+
+    low = edges([50, 51], large_precision=math.inf)
+    further = edges([50, 51], large_precision=0.001)
+    assert further[0] == low[0]  # a hundredth of the entities
+    assert further[1] > 2 * low[1]
+    # Whatever is asked beside it, and never less far.
+    assert edges([51, 51], large_precision=0.001)[1] == further[1]
+    assert edges([51, 51], precision=0.001) == edges([51, 51], precision=0.001, large_precision=1)
+
+
+def test_queries_after_a_large_one_are_those_of_a_new_state() -> None:
+    """The kernel replaces the table of a large query; nothing of it may be left."""
+    if compiled.library() is None:
+        pytest.skip("no kernels without a C compiler")
+    graph = power_law(40_000, 120_000).graph
+    entities = torch.arange(8) * 7
+    sizes = torch.tensor([2, 20_000, 3, 5, 30_000, 10_000, 4, 2])
+    together = ppr_push(graph, entities, sizes, 0.15)
+    # A new table has room for 8,000 entities, and is replaced if it is four times as large.
+    assert int(together.touched.max()) > 20_000 > 4_000 > int(together.touched.min())
+    for row in range(8):
+        alone = ppr_push(graph, entities[row : row + 1], sizes[row : row + 1], 0.15)
+        size = int(alone.counts)
+        assert int(together.counts[row]) == size
+        # The order of sums depends on the size of the table.
+        assert int(together.edges[row]) == pytest.approx(int(alone.edges), rel=0.02)
+        assert int(together.touched[row]) == pytest.approx(int(alone.touched), rel=0.02)
+        ours, fresh = (
+            dict(
+                zip(
+                    found.entities[place, :size].tolist(),
+                    found.score[place, :size].tolist(),
+                    strict=True,
+                )
+            )
+            for found, place in ((together, row), (alone, 0))
+        )
+        both = sorted(ours.keys() & fresh.keys())
+        assert len(both) >= 0.99 * size
+        assert [ours[e] for e in both] == pytest.approx([fresh[e] for e in both], rel=1e-3)
 
 
 def test_compiled_and_plain_push_agree() -> None:

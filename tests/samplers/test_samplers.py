@@ -347,6 +347,16 @@ def test_auto_takes_a_local_method_only_where_it_wins(monkeypatch):
         graph.push_recall = recall
         assert sampler.chosen_method(graph, 6) == method
     assert PPRSampler(method="power").chosen_method(graph, 6) == "power"
+    # Scores over the whole graph would take seconds per query on large graphs.
+    monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LEAST_FACTS", graph.num_facts)
+    assert sampler.chosen_method(graph, 6) == "push"
+    graph.push_recall = 0.9
+    assert sampler.chosen_method(graph, 6) == "chebyshev"
+    graph.push_recall = None
+    with pytest.warns(UserWarning, match="recall was not measured; `oneshot data DATA --save DIR`"):
+        assert sampler.chosen_method(graph, 6) == "push"
+    monkeypatch.setattr("oneshot.samplers.ppr.PUSH_LEAST_FACTS", graph.num_facts + 1)
+    assert sampler.chosen_method(graph, 6) == "chebyshev"
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 10, 99])

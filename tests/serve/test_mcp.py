@@ -253,6 +253,7 @@ def test_a_neighbourhood_is_a_small_graph(session: Session, reasoner: Reasoner) 
     texts = sorted(as_text(reasoner, fact) for fact in expected.facts.tolist())
     assert sorted(value["facts"]) == texts
     assert value["omitted_facts"] == 0
+    assert value["method"] == "exact"
     assert "link 1 —next→ link 2" in value["facts"]
 
 
@@ -278,7 +279,7 @@ def test_answers_are_those_of_the_reasoner(
     assert value["query"] == ("(?, after, link 4)" if inverse else "(link 4, after, ?)")
     assert [one["entity"] for one in value["answers"]] == [one.entity for one in expected]
     for one, other in zip(value["answers"], expected, strict=True):
-        assert one["known"] == other.known
+        assert one["known"] == other.known == (one["probability"] == 1.0)
         assert one["probability"] == pytest.approx(other.probability, abs=2e-4)
         assert one["score"] == pytest.approx(other.score, abs=1e-3)
     new = session.ask("predict", entity="link 4", relation="next", exclude_known=True)["answers"]
@@ -308,7 +309,7 @@ def test_relations_between_two_entities(session: Session, reasoner: Reasoner) ->
     assert len(value["relations"]) == 6
     for one in value["relations"]:
         other = expected[one["relation"], one["inverse"]]
-        assert one["known"] == other.known
+        assert one["known"] == other.known == (one["probability"] == 1.0)
         assert one["score"] == pytest.approx(other.score, abs=1e-3)
         assert one["probability"] == pytest.approx(other.probability, abs=2e-4)
         ends = ("link 5", "link 4") if one["inverse"] else ("link 4", "link 5")
@@ -442,6 +443,34 @@ def test_changes_are_durable_and_take_effect_at_once(home: Path, tmp_path: Path)
         session.ask("add_fact", **fact)
     names = Reasoner.load(run).predict("link 1", "next", top=30)
     assert {answer.entity for answer in names if answer.known} == {"link 2", "harbour"}
+
+
+def test_changes_over_stdio(home: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(home / "run", run)
+    fact = {"head": "link 1", "relation": "next", "tail": "harbour"}
+    with over_stdio(run, tmp_path / "errors", "auto", "--allow-changes") as session:
+        assert list(session.tools()) == [*READING, *WRITING]
+        value = session.ask("add_fact", **fact)
+        assert value == {
+            "fact": "link 1 —next→ harbour",
+            "changed": True,
+            "new_entities": ["harbour"],
+            "version": 1,
+        }
+        assert Reasoner.load(run).graph.num_facts == Reasoner.load(home / "run").graph.num_facts + 1
+        known = session.ask("check_fact", **fact)
+        assert (known["known"], known["version"]) == (True, 1)
+        message = session.error("remove_fact", head="link 1", relation="next", tail="harbou")
+        assert "did you mean 'harbour'" in message
+        assert session.ask("remove_fact", **fact)["changed"] is True
+        assert session.ask("remove_fact", **fact)["changed"] is False
+        assert session.ask("check_fact", **fact)["known"] is False
+        session.ask("add_fact", **{**fact, "tail": "link 9"})
+    # What one session has changed, the next one finds.
+    with over_stdio(run, tmp_path / "errors", "legacy") as session:
+        found = session.ask("check_fact", **{**fact, "tail": "link 9"})
+        assert (found["known"], found["other_tails"]) == (True, ["link 2"])
 
 
 def test_reading_writes_nothing(home: Path, reading_url: str) -> None:

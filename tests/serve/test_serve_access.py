@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -236,6 +237,16 @@ def test_tokens_cannot_be_guessed_at_a_higher_rate(tmp_path: Path) -> None:
         assert request(f"{url}/v1/relations", headers=TOKEN).status == 429
 
 
+def test_no_header_says_who_the_client_is(tmp_path: Path) -> None:
+    """Anyone on this machine could otherwise be many clients."""
+    settings = ServeSettings(rate=0.5, token="s3cret")
+    with serving(Service(saved_run(tmp_path / "run", 8), settings)) as url:
+        names = ("X-Forwarded-For", "Forwarded", "X-Real-Ip")
+        tries = [dict.fromkeys(names, f"for=10.0.0.{n}, 10.0.0.{n}") for n in range(22)]
+        statuses = [request(f"{url}/v1/relations", headers=one).status for one in tries]
+        assert statuses == [401] * 20 + [429] * 2
+
+
 def test_rates_are_those_of_each_client() -> None:
     now = [0.0]
     limit = RateLimit(10, clock=lambda: now[0])
@@ -265,7 +276,14 @@ def test_requests_have_an_id(url: str) -> None:
     for odd in ("", "a b", "x" * 65, "<script>"):
         reply = request(f"{url}/v1/nothing", headers={"X-Request-Id": odd})
         found.add(reply.headers["x-request-id"])
-    assert len(found) == 4
+    # Also what is no request of HTTP.
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        answered = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert answered.startswith(b"HTTP/1.1 400 ")
+    found.add(re.findall(rb"X-Request-Id: (\w+)", answered)[0].decode())
+    assert len(found) == 5
     assert all(len(one) == 16 for one in found)
 
 

@@ -1,6 +1,7 @@
 """Tests of connections: slow, idle and too many of them do not take the service down."""
 
 import asyncio
+import errno
 import http.client
 import json
 import logging
@@ -8,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -79,6 +81,46 @@ def test_a_body_that_does_not_come_is_not_waited_for(
         status, headers, _ = answer(connection)
     assert status == expected
     assert headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("kind", ["length", "chunks"])
+@pytest.mark.parametrize("is_allowed", [False, True], ids=["no token", "too large"])
+def test_a_dripping_body_is_cut_off(
+    url: str, kind: str, is_allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that keep coming do not prolong the time for the rest of a refused body."""
+    monkeypatch.setattr(middleware, "_DISCARD_SECONDS", 0.5)
+    token = "Authorization: Bearer s3cret\r\n" if is_allowed else ""
+    # Of the announced length, or by what has come in chunks.
+    started, drip = "", b" "
+    framing = LARGE
+    if kind == "chunks":
+        framing, drip = "Transfer-Encoding: chunked\r\n", b"1\r\n \r\n"
+        monkeypatch.setattr(middleware, "MAX_BODY", 1000)
+        started = "7d0\r\n" + 2000 * " " + "\r\n"
+    closed = threading.Event()
+    with connect(url) as connection, ThreadPoolExecutor(1) as pool:
+        connection.sendall(f"{POST}{token}{framing}\r\n{started}".encode())
+
+        def keep_dripping() -> int:
+            for count in range(3000):  # 30 s, if it is not cut off
+                try:
+                    connection.sendall(drip)
+                except OSError:
+                    return count
+                if closed.wait(0.01):
+                    return count
+            return 3000
+
+        dripping = pool.submit(keep_dripping)
+        first = connection.recv(1 << 16)
+        with suppress(ConnectionResetError):
+            while connection.recv(1 << 16):
+                pass
+        closed.set()
+        assert dripping.result() < 3000
+    assert first.startswith(b"HTTP/1.1 413" if is_allowed else b"HTTP/1.1 401")
+    assert b"connection: close" in first.lower()
 
 
 def test_a_refused_request_with_a_whole_body_keeps_its_connection(url: str) -> None:
@@ -188,3 +230,24 @@ def test_accept_errors_are_logged_once(caplog: pytest.LogCaptureFixture) -> None
             assert "unexpected" in caplog.text
     finally:
         loop.close()
+
+
+def test_the_server_reports_accept_errors_and_accepts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    accept, failures = socket.socket.accept, [1]
+    with serving(Service(saved_run(tmp_path / "run", 8))) as url, caplog.at_level(logging.ERROR):
+        port = int(url.rpartition(":")[2])
+
+        def full(self: socket.socket) -> Any:
+            if self.getsockname()[1] == port and failures:
+                failures.pop()
+                raise OSError(errno.EMFILE, "Too many open files")
+            return accept(self)
+
+        monkeypatch.setattr(socket.socket, "accept", full)
+        # It waits in the system until the server accepts again, a second later.
+        assert request(f"{url}/v1/healthz").status == 200
+    assert not failures
+    assert [record.name for record in caplog.records] == ["oneshot.serve"]
+    assert "connections cannot be accepted ([Errno 24] Too many open files)" in caplog.text

@@ -26,6 +26,7 @@ from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
+from oneshot.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "docs" / "serve.md").read_text(), re.M | re.S)
@@ -74,16 +75,71 @@ def options_of(words: list[str]) -> dict[str, Any]:
         return dict(context.params)
 
 
+def unit() -> dict[str, str]:
+    """The section of the service in the unit."""
+    parser = configparser.ConfigParser(strict=True, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(ROOT / "deploy" / "oneshot.service")
+    return dict(parser["Service"])
+
+
+def container_steps() -> list[tuple[str, str]]:
+    """The instructions of the last stage of the container file."""
+    text = (ROOT / "deploy" / "Containerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line[:1].isupper()]
+    last = max(number for number, line in enumerate(lines) if line.startswith("FROM "))
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines[last:])]
+
+
+def composed() -> dict[str, Any]:
+    """The service in the compose file."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    value = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+    assert list(value["services"]) == ["oneshot"]
+    service: dict[str, Any] = value["services"]["oneshot"]
+    return service
+
+
 def test_the_unit_runs_a_command_that_there_is() -> None:
-    unit = configparser.ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(ROOT / "deploy" / "oneshot.service")
-    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    program, *words = shlex.split(unit()["ExecStart"])
     assert Path(program).name == "oneshot"
     options = options_of(words)
     assert options["host"] == "127.0.0.1"
-    # Changed facts are written beside the run.
-    assert Path(options["run"]).is_relative_to(unit["Service"]["ReadWritePaths"])
+
+
+def test_the_unit_closes_what_the_service_does_not_need() -> None:
+    values = unit()
+    options = options_of(shlex.split(values["ExecStart"])[1:])
+    # Read-only, but for the run, where changed facts are stored, and a /tmp of its own.
+    assert (values["ProtectSystem"], values["PrivateTmp"]) == ("strict", "true")
+    assert values["ReadWritePaths"].split() == [str(options["run"])]
+    assert not values.keys() & {"StateDirectory", "CacheDirectory", "LogsDirectory", "BindPaths"}
+    # Homes and devices are hidden, and there is no way to privileges.
+    assert values["User"] not in ("", "root", "0")
+    hidden = ("ProtectHome", "PrivateDevices", "NoNewPrivileges")
+    assert [values[name] for name in hidden] == ["true"] * 3
+    assert values["CapabilityBoundingSet"] == ""
+    assert values["SystemCallFilter"] == "@system-service"
+    assert set(values["RestrictAddressFamilies"].split()) == {"AF_INET", "AF_INET6", "AF_UNIX"}
+    assert int(values["LimitNOFILE"]) > ServeSettings().connections
+
+
+def test_the_container_has_no_privileges() -> None:
+    users = [rest for name, rest in container_steps() if name == "USER"]
+    assert users == ["1000"]
+    names = [name for name, _ in container_steps()]
+    # What is installed belongs to root: nothing but USER comes after it that could write.
+    assert "RUN" not in names[names.index("USER") :]
+    service = composed()
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service.keys() & {"privileged", "cap_add", "devices", "user", "pid", "network_mode"}
+    # Only the run and a /tmp in memory can be written to.
+    assert service["tmpfs"] == ["/tmp"]
+    run = options_of(["serve", *service["command"]])["run"]
+    (volume,) = service["volumes"]
+    assert volume.rpartition(":")[2] == str(run)
 
 
 def test_the_container_runs_a_command_that_there_is() -> None:
@@ -107,8 +163,7 @@ def test_the_container_runs_a_command_that_there_is() -> None:
 
 
 def test_the_compose_file_runs_a_command_that_there_is() -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    service = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]["oneshot"]
+    service = composed()
     lines = (ROOT / "deploy" / "Containerfile").read_text().replace("\\\n", " ").splitlines()
     steps = dict(line.split(" ", 1) for line in lines if line[:1].isupper())
     options = options_of([*json.loads(steps["ENTRYPOINT"])[1:], *service["command"]])

@@ -206,6 +206,7 @@ def test_the_neighbourhood_of_entities(url: str, service: Service) -> None:
     assert ["link 4", "next", "link 5"] in found["facts"]
     assert all(head in names and tail in names for head, _, tail in found["facts"])
     assert found["omitted_facts"] == 0
+    assert found["method"] == "exact"
     assert request(f"{url}/v1/neighbourhood", {"entities": ["nobody"]}).status == 404
 
 

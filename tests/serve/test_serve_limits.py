@@ -74,6 +74,51 @@ def test_the_options_of_the_command_are_the_settings() -> None:
     assert (given["batch_wait"], given["grace_period"]) == (1000 * settings.batch_wait, 10)
 
 
+def test_options_of_the_command_line_have_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[ServeSettings] = []
+    monkeypatch.setattr(server, "run_server", lambda *given, **_: found.append(given[3]))
+    monkeypatch.setenv("ONESHOT_TOKEN", "read")
+    (tmp_path / "write").write_text("write\n")
+    options = {
+        "--grace-period": "0.5",
+        "--timeout": "7",
+        "--batch-size": "3",
+        "--batch-wait": "20",
+        "--queue": "9",
+        "--connections": "77",
+        "--rate": "2.5",
+        "--allow-host": "kg.example.org",
+        "--prefix": "/kg/",
+        "--labels": str(tmp_path / "labels"),
+        "--label-relation": "name",
+        "--write-token-file": str(tmp_path / "write"),
+    }
+    words = [word for option in options.items() for word in option]
+    group = typer.main.get_command(app)
+    group(["serve", str(tmp_path), *words, "--read-only", "--access-log"], standalone_mode=False)
+    assert found == [
+        ServeSettings(
+            token="read",
+            write_token="write",
+            read_only=True,
+            batch_size=3,
+            batch_wait=0.02,
+            queue=9,
+            timeout=7,
+            hosts=("kg.example.org",),
+            connections=77,
+            grace=0.5,
+            access_log=True,
+            rate=2.5,
+            prefix="/kg",
+            labels=tmp_path / "labels",
+            label_relation="name",
+        )
+    ]
+
+
 def test_too_many_changes_are_refused(
     url: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,11 @@
 """Tests of the page in a real browser; skipped where there is none."""
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.browser import PHONE, ask, settled
+from tests.support.browser import PHONE, answered, ask, explained, settled, watched
 from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -42,17 +43,13 @@ def test_asking_explaining_and_walking(page: Any) -> None:
     expect(page.locator("#times")).to_contain_text("sampling")
     expect(page.locator("#times")).to_contain_text("reasoning")
     expect(page.get_by_role("status").first).to_contain_text("10 answers from 15 entities")
-    # The reasons of the best answer come of themselves; those of another are asked for.
+    answer = explained(page, 1)
+    expect(page.locator("#why-title")).to_have_text(f"Why {answer}?")
     expect(page.locator("#drawing svg")).to_be_visible()
     expect(page.locator("#charts svg")).to_have_count(2)
     expect(page.locator("#charts")).to_contain_text("degree of the sampled entities")
-    row = page.locator("#answers tbody tr").nth(1)
-    answer = row.get_by_role("button").inner_text()
-    row.get_by_role("button").click()
-    expect(page.locator("#why-title")).to_have_text(f"Why {answer}?")
-    expect(row).to_have_attribute("aria-current", "true")
     expect(page.locator("#paths li").first).to_contain_text("link 12")
-    settled(page)
+    expect(page.locator("#times")).to_contain_text("explaining")
     # An entity of the drawing leads on, by the mouse and by the keyboard; and back again.
     before = page.url
     other = page.locator("#drawing g.entity[role=button]:not([data-entity='link 12'])").first
@@ -69,10 +66,87 @@ def test_asking_explaining_and_walking(page: Any) -> None:
     expect(page.locator("#answers-title")).to_have_text(f"({name}, after, ?)")
 
 
+def explanations(page: Any) -> list[str]:
+    """The answers whose explanations the page asks for from now on."""
+    asked: list[str] = []
+    page.on(
+        "request",
+        lambda one: asked.append(one.post_data_json["answer"]) if "/explain" in one.url else None,
+    )
+    return asked
+
+
+def test_explanations_come_on_request(page: Any, url: str) -> None:
+    expect = sync_api.expect
+    asked = explanations(page)
+    page.goto(f"{url}/#entity=link+12&relation=after")
+    expect(page.locator("#facts li").first).to_be_visible()
+    expect(page.locator("#answers tbody tr")).to_have_count(10)
+    page.wait_for_load_state("networkidle")
+    assert asked == []
+    expect(page.locator("#why")).to_contain_text("Select an answer to see why it was given")
+    expect(page.locator("#drawing")).to_be_hidden()
+    expect(page.locator("#answers tr[aria-current=true]")).to_have_count(0)
+    first = explained(page)
+    assert asked == [first]
+    expect(page.locator("#why-status")).to_be_hidden()
+    # Again: it is there already.
+    page.locator("#answers tbody button").first.click()
+    # After a change it is explained anew, because it was asked for.
+    page.get_by_role("button", name="Remove link 12, next, link 13").click()
+    expect(page.locator("#compared")).to_contain_text("Compared with version 0")
+    expect(page.locator("#why-title")).to_have_text(f"Why {first}?")
+    settled(page)
+    assert asked == [first, first]
+    # Another question has no explanation again.
+    answered(page, "link 5", "after")
+    expect(page.locator("#why-title")).to_have_text("Explanation")
+    expect(page.locator("#drawing")).to_be_hidden()
+    page.wait_for_load_state("networkidle")
+    assert asked == [first, first]
+
+
+def test_an_answer_on_which_the_focus_rests_is_explained(browser: Any, url: str) -> None:
+    expect = sync_api.expect
+    with watched(browser, url) as page:
+        page.clock.install()
+        asked = explanations(page)
+        page.goto(f"{url}/#entity=link+12&relation=after")
+        rows = page.locator("#answers tbody tr")
+        expect(rows).to_have_count(10)
+        before = page.evaluate("history.length")
+        page.clock.pause_at(datetime.now() + timedelta(hours=1))
+        page.locator("#answers-title").focus()
+        for _ in range(3):  # quickly over two answers
+            page.keyboard.press("Tab")
+        expect(rows.nth(2).get_by_role("button")).to_be_focused()
+        page.clock.run_for(5000)
+        page.clock.resume()
+        settled(page)
+        third = rows.nth(2).get_attribute("data-answer")
+        expect(page.locator("#why-title")).to_have_text(f"Why {third}?")
+        assert asked == [third]
+        assert "why=" in page.url
+        assert page.evaluate("history.length") == before  # going back leaves the question
+        expect(rows.nth(2).get_by_role("button")).to_be_focused()
+
+
+def test_an_explanation_nobody_waits_for_is_given_up(page: Any) -> None:
+    held: list[Any] = []
+    page.route("**/v1/explain", lambda route: held.append(route))  # without a response
+    answered(page, "link 1", "after")
+    with page.expect_request("**/v1/explain"):
+        page.locator("#answers tbody button").first.click()
+    sync_api.expect(page.locator("#why-status")).to_have_text("Explaining …")
+    with page.expect_event("requestfailed", lambda one: "/v1/explain" in one.url):
+        answered(page, "link 5", "after")
+    sync_api.expect(page.locator("#why-title")).to_have_text("Explanation")
+
+
 def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
     expect = sync_api.expect
-    ask(page, "link 1", "after")
-    settled(page)
+    answered(page, "link 1", "after")
+    explained(page)
     ask(page, "newcomer", "after")
     expect(page.locator("#problem")).to_contain_text("unknown entity 'newcomer'")
     expect(page.locator("#answers-card")).to_be_hidden()  # they answered another question
@@ -88,6 +162,8 @@ def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
     expect(page.locator("#answers tbody tr")).to_have_count(10)
     expect(page.locator("#facts li")).to_have_count(2)
     expect(page.locator("#facts")).to_contain_text("link 9")
+    expect(page.locator("#why-title")).to_have_text("Explanation")
+    explained(page)
     expect(page.locator("#drawing g[data-entity='newcomer']").first).to_be_visible()
     assert len(request(f"{url}/v1/entities/newcomer").json["facts"]) == 2
     page.get_by_role("button", name="Remove newcomer, next, link 9").click()
@@ -100,14 +176,19 @@ def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
 
 def test_a_failed_explanation_does_not_leave_the_previous_one(page: Any) -> None:
     expect = sync_api.expect
-    ask(page, "link 1", "after")
-    settled(page)
+    answered(page, "link 1", "after")
+    explained(page)
     page.route("**/v1/explain", lambda route: route.fulfill(status=200, body="{"))
-    ask(page, "link 5", "after")
-    expect(page.locator("#answers-title")).to_have_text("(link 5, after, ?)")
+    answered(page, "link 5", "after")
+    page.locator("#answers tbody button").first.click()
     expect(page.locator("#why-problem")).to_contain_text("The response is not from the service")
     expect(page.locator("#paths li")).to_have_count(0)
     expect(page.locator("#drawing svg")).to_have_count(0)
+    expect(page.locator("#why-status")).to_be_hidden()
+    # It can be selected again.
+    page.unroute("**/v1/explain")
+    explained(page)
+    expect(page.locator("#why-problem")).to_be_hidden()
 
 
 def test_an_error_of_the_form_is_shown_beside_it(page: Any) -> None:
@@ -159,12 +240,12 @@ def test_the_beginning_of_a_name_is_enough(page: Any, url: str) -> None:
 
 
 def test_the_focus_stays_after_a_walk_by_keyboard(page: Any) -> None:
-    ask(page, "link 12", "after")
-    settled(page)
+    answered(page, "link 12", "after")
+    explained(page)
     page.locator("#drawing g.entity[role=button]:not([data-entity='link 12'])").first.focus()
     page.keyboard.press("Enter")
     sync_api.expect(page.locator("#answers-title")).to_be_focused()
-    settled(page)
+    sync_api.expect(page.locator("#why-title")).to_have_text("Explanation")
     sync_api.expect(page.locator("#answers-title")).to_be_focused()
 
 
@@ -172,7 +253,8 @@ def test_the_focus_stays_after_a_walk_by_keyboard(page: Any) -> None:
 def test_it_fits_a_phone_and_can_be_read(page: Any, scheme: Any) -> None:
     page.set_viewport_size(PHONE)
     page.emulate_media(color_scheme=scheme)
-    ask(page, "link 5", "next")
+    answered(page, "link 5", "next")
+    explained(page)
     sync_api.expect(page.locator("#drawing svg")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert page.locator("#drawing svg").bounding_box()["width"] <= PHONE["width"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.browser import DESKTOP, PHONE, settled, watched
+from tests.support.browser import DESKTOP, PHONE, explained, settled, watched
 from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -82,7 +82,9 @@ def test_axe_finds_no_violations(
         page.reload()
         expect(page.locator("#checked")).to_contain_text("In the graph")
         page.goto(f"{url}/#entity=link+12&relation=after&top=12&min=0.1")
-        settled(page)
+        expect(page.locator("#why-status")).to_contain_text("Select an answer")
+        assert violations(page, axe) == []
+        explained(page)
         page.locator("#statistics summary").click()
         expect(page.locator("#statistics dl")).to_contain_text("different heads")
         page.get_by_role("button", name="curl").click()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.browser import PHONE, ask, settled, watched
+from tests.support.browser import PHONE, answered, ask, explained, settled, watched
 from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -40,7 +40,7 @@ def test_examples_lead_to_answers(page: Any) -> None:
     assert examples.count() == 3  # one per relation
     assert page.title() == "oneshot: ask the graph"
     examples.first.click()
-    settled(page)
+    expect(page.locator("#answers tbody tr").first).to_be_visible()
     expect(page.locator("#examples")).to_be_hidden()
     page.go_back()
     expect(page).to_have_title("oneshot: ask the graph")
@@ -77,13 +77,10 @@ def test_examples_in_both_directions(page: Any, url: str) -> None:
 
 
 def test_links_to_questions_and_explanations(page: Any, url: str) -> None:
-    ask(page, "link 12", "after")
-    settled(page)
+    answered(page, "link 12", "after")
     expect(page).to_have_title("(link 12, after, ?) · oneshot")
-    page.locator("#answers tbody tr").nth(2).get_by_role("button").click()
-    answer = page.locator("#answers tbody tr").nth(2).get_attribute("data-answer")
+    answer = explained(page, 2)
     expect(page).to_have_title(f"Why {answer}? (link 12, after, ?) · oneshot")
-    settled(page)
     link = page.url
     # The same in a new tab, and back to the question.
     other = page.context.new_page()
@@ -94,8 +91,11 @@ def test_links_to_questions_and_explanations(page: Any, url: str) -> None:
     other.close()
     page.go_back()
     expect(page).to_have_title("(link 12, after, ?) · oneshot")
-    first = page.locator("#answers tbody tr").first.get_attribute("data-answer")
-    expect(page.locator("#why-title")).to_have_text(f"Why {first}?")
+    expect(page.locator("#why-title")).to_have_text("Explanation")
+    expect(page.locator("#drawing")).to_be_hidden()
+    expect(page.locator("#answers tr[aria-current=true]")).to_have_count(0)
+    page.go_forward()
+    expect(page.locator("#why-title")).to_have_text(f"Why {answer}?")
 
 
 def test_more_answers_and_filters(page: Any, url: str) -> None:
@@ -172,8 +172,7 @@ def test_facts_in_pages(page: Any, url: str) -> None:
 
 
 def test_changes_are_listed_undone_and_compared(page: Any, url: str) -> None:
-    ask(page, "link 12", "after")
-    settled(page)
+    answered(page, "link 12", "after")
     expect(page.locator("#changes-card")).to_be_hidden()
     expect(page.locator("#answers th.before")).to_be_hidden()
     page.get_by_role("button", name="Remove link 12, next, link 13").click()
@@ -206,12 +205,11 @@ def test_changes_are_listed_undone_and_compared(page: Any, url: str) -> None:
 
 
 def test_the_focus_stays_after_a_change_by_keyboard(page: Any, url: str) -> None:
-    ask(page, "link 12", "after")
-    settled(page)
+    answered(page, "link 12", "after")
     page.get_by_role("button", name="Remove link 12, next, link 13").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Undo", exact=True)).to_be_focused()
-    settled(page)
+    expect(page.locator("#compared")).to_contain_text("Compared with version 0")
     page.get_by_role("button", name="Undo: removed link 12, next, link 13").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#changes li")).to_contain_text("as at first")
@@ -237,8 +235,7 @@ def test_many_changes_in_pages(page: Any, url: str) -> None:
 
 
 def test_is_this_fact_so(page: Any, url: str) -> None:
-    ask(page, "link 3", "next")
-    settled(page)
+    answered(page, "link 3", "next")
     page.locator("#label").fill("next")
     page.locator("#tail").fill("link 4")
     page.keyboard.press("Escape")
@@ -300,8 +297,7 @@ def test_answers_are_saved_and_asked_again_by_curl(page: Any, url: str) -> None:
     name = '=1+1,"quoted"'  # a formula, for a spreadsheet
     facts = [["link 2", "next", name], [name, "next", "it's"]]
     assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
-    ask(page, "link 2", "next")
-    settled(page)
+    answered(page, "link 2", "next")
     file, content = saved_file(page, "CSV")
     assert file == "link-2-next.csv"
     rows = list(csv.DictReader(io.StringIO(content.decode())))
@@ -315,7 +311,6 @@ def test_answers_are_saved_and_asked_again_by_curl(page: Any, url: str) -> None:
     assert result["answers"][0]["entity"] == rows[0]["answer"].lstrip("'")
     page.goto(f"{url}/#entity=it%27s&relation=next&inverse=1")
     expect(page.locator("#answers-title")).to_have_text("(it's, next⁻¹, ?)")
-    settled(page)
     page.get_by_role("button", name="curl").click()
     command = page.get_by_label("Command for a shell").input_value()
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
@@ -324,8 +319,8 @@ def test_answers_are_saved_and_asked_again_by_curl(page: Any, url: str) -> None:
 
 
 def test_the_drawing_is_saved(page: Any) -> None:
-    ask(page, "link 12", "after")
-    settled(page)
+    answered(page, "link 12", "after")
+    explained(page)
     page.get_by_role("button", name="Zoom in").click()
     file, content = saved_file(page, "SVG")
     assert file.startswith("why-link-")
@@ -346,8 +341,8 @@ def view(page: Any) -> list[float]:
 
 def test_the_drawing_is_moved_and_enlarged(page: Any) -> None:
     page.set_viewport_size({"width": 1280, "height": 1400})
-    ask(page, "link 12", "after")
-    settled(page)
+    answered(page, "link 12", "after")
+    explained(page)
     whole = view(page)
     page.get_by_role("button", name="Zoom in").click()
     page.get_by_role("button", name="Zoom in").click()
@@ -388,8 +383,8 @@ def test_the_drawing_is_moved_and_enlarged(page: Any) -> None:
 def test_entities_of_the_drawing_are_expanded(page: Any, url: str) -> None:
     facts = [[f"leaf {n}", "next", "link 12"] for n in range(40)]
     assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
-    ask(page, "link 12", "after")
-    settled(page)
+    answered(page, "link 12", "after")
+    explained(page)
     before = page.url
     drawn = page.locator("#drawing g.expanded")
     page.locator("#drawing g[role=button][data-entity='link 12']").focus()
@@ -426,7 +421,7 @@ def test_labels_are_shown_for_ids(browser: Any, tmp_path: Path) -> None:
         page.get_by_role("button", name="Ask", exact=True).click()
         expect(page.locator("#answers-title")).to_have_text("(Station 4, is followed by, ?)")
         expect(page).to_have_title("(Station 4, is followed by, ?) · oneshot")
-        settled(page)
+        explained(page)
         expect(page.locator("#paths li").first).to_contain_text("Station 4")
         expect(page.locator("#facts li").first).to_contain_text("Station")
         expect(page.locator("#drawing g[role=button]").first).to_have_attribute(
@@ -452,8 +447,8 @@ def test_it_works_below_a_prefix(browser: Any, tmp_path: Path) -> None:
     service = Service(saved_run(tmp_path / "run", 8), ServeSettings(prefix="/kg"))
     with serving(service) as url, watched(browser, url) as page:
         page.goto(url)
-        ask(page, "link 1", "next")
-        settled(page)
+        answered(page, "link 1", "next")
+        explained(page)
         page.get_by_role("link", name="API reference").click()
         expect(page.get_by_role("heading", name="GET /v1/changes")).to_be_visible()
 
@@ -466,14 +461,15 @@ def test_everything_fits_a_phone(page: Any, url: str) -> None:
     page.goto(f"{url}/#head=link+5&label=next&tail=link+6")
     page.reload()
     expect(page.locator("#checked")).to_contain_text("In the graphyes")
-    ask(page, "link 5", "next")
-    settled(page)
+    answered(page, "link 5", "next")
+    explained(page)
     page.get_by_role("button", name="More answers").click()
     page.locator("#filters summary").click()
     page.locator("#statistics summary").click()
     expect(page.locator("#statistics dl")).to_contain_text("different heads")
     expect(page.locator("#changes li").first).to_be_visible()
-    settled(page)
+    expect(page.locator("#find")).to_be_visible()
+    explained(page, 1)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
@@ -518,7 +514,6 @@ def test_a_touch_screen(browser: Any, url: str) -> None:
         page.locator("#relation").tap()
         page.get_by_role("option", name="after").tap()
         page.get_by_role("button", name="Ask", exact=True).tap()
-        settled(page)
         row = page.locator("#answers tbody tr").nth(1)
         row.get_by_role("button").tap()
         expect(page.locator("#why-title")).to_have_text(f"Why {row.get_attribute('data-answer')}?")

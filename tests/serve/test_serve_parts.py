@@ -1,6 +1,7 @@
 """Tests of the parts of the service by themselves: names, metrics, the engine's queue."""
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -110,6 +111,39 @@ def test_errors_of_a_body_are_few() -> None:
             schemas.PredictIn.model_validate(body)
         assert caught.value.error_count() == count
         assert {error["type"] for error in caught.value.errors()} == {"extra_forbidden"}
+
+
+def test_what_is_loaded_is_not_searched_for_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each collection stops all threads, and would look at all of it."""
+    before, frozen = gc.get_freeze_count(), []
+    monkeypatch.setattr(
+        server._Server, "run", lambda *_, **__: frozen.append(gc.get_freeze_count())
+    )
+    run = saved_run(tmp_path / "run", 8)
+    server.run_server(run, "127.0.0.1", 0, ServeSettings(), torch.device("cpu"))
+    assert frozen[0] - before > 10_000
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_list_with_many_errors_ends_at_the_first_of_them() -> None:
+    facts: list[Any] = [["a", "r", "b"]] * 9_000
+    assert schemas.FactsIn.model_validate({"facts": facts}).facts == facts
+    for item in ([1, 2, 3], ["", "", ""], [], None):
+        with pytest.raises(ValidationError) as caught:
+            schemas.FactsIn.model_validate({"facts": [*facts[:8_950], *[item] * 1_050]})
+        places = [error["loc"][:2] for error in caught.value.errors()]
+        assert places[0] == ("facts", 8_950)  # its place in the whole list
+        assert len(places) <= 300
+    questions = [{"entity": 1, "relation": 2, "x": 3}] * 10_000
+    with pytest.raises(ValidationError) as caught:
+        schemas.StreamIn.model_validate({"questions": questions})
+    assert caught.value.error_count() <= 300
+    for count in (0, 10_001):
+        with pytest.raises(ValidationError) as caught:
+            schemas.FactsIn.model_validate({"facts": facts[:1] * count})
+        assert caught.value.error_count() == 1
 
 
 def test_search_agrees_with_a_plain_look_at_all_names() -> None:

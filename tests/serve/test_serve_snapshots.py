@@ -200,6 +200,31 @@ def test_a_version_can_be_required(url: str) -> None:
     assert request(f"{url}/v1/explain", why).status == 409
 
 
+def test_who_waits_for_a_version_delays_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(saved_run(tmp_path / "run", 8))
+    catch_up, begun, go = service.live.catch_up, threading.Event(), threading.Event()
+
+    def held() -> None:
+        begun.set()
+        assert go.wait(60)
+        catch_up()
+
+    with serving(service) as url, ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(service.live, "catch_up", held)
+        waiting = pool.submit(
+            request, f"{url}/v1/predict", {"questions": [QUESTION], "min_version": 5}
+        )
+        assert begun.wait(60)
+        healthy = pool.submit(request, f"{url}/v1/healthz")
+        try:
+            assert healthy.result(30).status == 200
+        finally:
+            go.set()
+        assert waiting.result().status == 409
+
+
 def test_what_has_not_changed_is_not_sent_again(url: str) -> None:
     first = request(f"{url}/v1/entities/link%201")
     tag = first.headers["etag"]

@@ -28,7 +28,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 from oneshot.graph.live.store import STORE
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
-from oneshot.samplers import Sampler
+from oneshot.samplers import FittedSampler, Sampler
 from oneshot.serve import engine, protocol
 from oneshot.serve.limits import MAX_BODY
 from oneshot.serve.pages import PAGE
@@ -91,6 +91,53 @@ def test_answers_are_those_of_the_reasoner(url: str, run_path: Path) -> None:
     less = {"questions": [QUESTION], "exclude_known": True, "top": 30}
     answers = request(f"{url}/v1/predict", less).json["results"][0]["answers"]
     assert not any(answer["known"] for answer in answers)
+
+
+@pytest.mark.parametrize("path", ["predict", "predict/stream"])
+def test_facts_of_the_graph_have_probability_1(url: str, path: str) -> None:
+    """Also a fact that has just been added, and no other."""
+    fact = ["link 3", "after", "link 9"]
+    asked = [
+        {"entity": "link 3", "relation": "after"},
+        {"entity": "link 9", "relation": "after", "inverse": True},
+    ]
+    for options in ({}, {"explain": True, "min_probability": 0.0001}):
+        body = {"questions": asked, "top": 30, **options}
+        found: list[tuple[bool | None, bool | None]] = []
+        for change in (None, "facts", "facts/remove"):
+            if change is not None:
+                assert request(f"{url}/v1/{change}", {"facts": [fact]}).status == 200
+            content = request(f"{url}/v1/{path}", body).body
+            if path == "predict":
+                results = json.loads(content)["results"]
+            else:
+                results = [json.loads(line) for line in content.splitlines()]
+            answers = [answer for result in results for answer in result["answers"]]
+            assert all(answer["known"] == (answer["probability"] == 1.0) for answer in answers)
+            assert any(answer["known"] for answer in answers)
+            tails, heads = (
+                {one["entity"]: one["known"] for one in result["answers"]} for result in results
+            )
+            found.append((tails.get("link 9"), heads.get("link 3")))
+        assert found[1] == (True, True)
+        assert True not in (*found[0], *found[2])
+
+
+def test_a_run_with_a_fitted_sampler_is_served_and_counts_new_facts(tmp_path: Path) -> None:
+    path = saved_run(tmp_path / "run", sampler=FittedSampler(0.2, keep_unreachable=False))
+    ask = {"questions": [QUESTION], "top": 7, "explain": True}
+    service = Service(path)
+    with serving(service) as url:
+        before = request(f"{url}/v1/predict", ask).json["results"][0]
+        added = [["link 9", "after", "link 20"], ["link 12", "after", "link 20"]]
+        assert request(f"{url}/v1/facts", {"facts": added}).status == 200
+        after = request(f"{url}/v1/predict", ask).json["results"][0]
+    expected = Reasoner.load(path).predict("link 1", "after", top=7)  # with the added facts
+    assert [a["entity"] for a in after["answers"]] == [a.entity for a in expected]
+    scores = [answer["score"] for answer in after["answers"]]
+    assert scores == pytest.approx([a.score for a in expected], rel=1e-4, abs=1e-5)
+    assert before["answers"] != after["answers"]
+    assert any(answer["paths"] for answer in after["answers"])
 
 
 def test_answers_by_probability_and_type(url: str, run_path: Path) -> None:
@@ -229,7 +276,7 @@ def test_a_new_entity_is_asked_about_at_once(url: str) -> None:
         ("/v1/explain", {**QUESTION, "answer": "nobody"}, 404),
         ("/v1/facts", {"facts": [["a", "b"]]}, 422),
         ("/v1/facts", {"facts": [["a", "nxt", "b"]]}, 404),
-        ("/v1/facts", {"facts": [["a", "next", "b"]] * 1001}, 422),
+        ("/v1/facts", {"facts": [["a", "next", "b"]] * 10_001}, 422),
         ("/v1/facts", {"facts": [["a", "next", "x" * 5000]]}, 422),
         ("/v1/facts", b'{"facts": [["a", "next", "\\ud800"]]}', 422),
         ("/v1/entities/nobody", None, 404),
@@ -618,9 +665,7 @@ def test_a_read_only_service_writes_nothing(tmp_path: Path) -> None:
     run_path = saved_run(tmp_path / "run", 8)
 
     def files() -> dict[str, bytes]:
-        # Without the memory that SQLite shares between processes if one of them has written.
-        found = (file for file in run_path.iterdir() if file.is_file())
-        return {file.name: file.read_bytes() for file in found if not file.name.endswith("-shm")}
+        return {file.name: file.read_bytes() for file in run_path.iterdir() if file.is_file()}
 
     before = files()
     with serving(Service(run_path, ServeSettings(read_only=True))) as url:
@@ -632,10 +677,16 @@ def test_a_read_only_service_writes_nothing(tmp_path: Path) -> None:
         live.add([("a", "next", "b")])
         assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
         live.close()
+    # A process that may write has put away what SQLite shares between processes.
+    Run(run_path).live_graph().close()
     before = files()
+    assert [name for name in before if name.startswith(STORE)] == [STORE]
     with serving(Service(run_path, ServeSettings(read_only=True))) as url:
         assert request(f"{url}/v1/entities/a").json["facts"] == [["a", "next", "b"]]
-        assert files() == before
+        assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
+        assert files() == before  # not even a file for shared memory (-shm)
+    assert files() == before
+    with serving(Service(run_path, ServeSettings(read_only=True))) as url:
         live = Run(run_path).live_graph()
         live.add([("c", "next", "b")])
         assert request(f"{url}/v1/entities/c").json["facts"] == [["c", "next", "b"]]

@@ -1,6 +1,7 @@
 """A real browser for tests of the page, and what they do with it."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -67,6 +68,22 @@ def ask(page: Any, entity: str, relation: str) -> None:
     page.get_by_role("button", name="Ask", exact=True).click()
 
 
+def answered(page: Any, entity: str, relation: str) -> None:
+    """Ask, and wait until the answers are those to this question."""
+    ask(page, entity, relation)
+    page.locator("#answers-title", has_text=f"({entity}, {relation}, ?)").wait_for()
+
+
+def explained(page: Any, number: int = 0) -> str:
+    """Select an answer and wait for its explanation. → its entity"""
+    row = page.locator("#answers tbody tr").nth(number)
+    row.get_by_role("button").click()
+    name = str(row.get_attribute("data-answer"))
+    page.locator(f"#answers tr[aria-current=true][data-answer={json.dumps(name)}]").wait_for()
+    settled(page)
+    return name
+
+
 def settled(page: Any) -> None:
-    """Wait until the drawing is that of the latest question."""
+    """Wait until the latest explanation is shown."""
     page.locator("#why:not([aria-busy]) #charts svg").last.wait_for()

@@ -29,6 +29,6 @@ def sentences(page: Path) -> list[str]:
             is_open = True
     found = []
     for block in blocks:
-        parts = [block] if " | " in block else re.split(r"(?<=[.?])\)?\s+(?=[A-Z`*\"(])", block)
+        parts = [block] if " | " in block else re.split(r"(?<=[.?])\)?\s+(?=[A-Z`*\"(\[])", block)
         found += [" ".join(part.split()) for part in parts if part.strip()]
     return found

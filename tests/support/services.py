@@ -5,6 +5,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from oneshot.config import PredictorConfig
 from oneshot.predictor import Predictor
 from oneshot.reasoner.answers import Calibration
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.samplers import PPRSampler
+from oneshot.samplers import PPRSampler, Sampler
 
 
 class Reply(NamedTuple):
@@ -29,13 +30,18 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-def saved_run(path: Path, links: int = 30) -> Path:
+def saved_run(path: Path, links: int = 30, sampler: Sampler | None = None) -> Path:
     """A run whose predictor has learnt nothing, which is enough to be asked."""
+    graph = chain_world(links).graph
+    sampler = sampler or PPRSampler(0.5)
+    sampler.fit(graph)
+    shape = PredictorConfig(num_layers=3, dim=8, attention_dim=4)
+    if sampler.scores_answers:
+        shape = replace(shape, priors=True, prior_start=1.0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        predictor = Predictor(PredictorConfig(num_layers=3, dim=8, attention_dim=4), 3)
-    graph = chain_world(links).graph
-    Reasoner(graph, PPRSampler(0.5), predictor, Calibration(1.0, 0.0, 9)).save(path)
+        predictor = Predictor(shape, 3)
+    Reasoner(graph, sampler, predictor, Calibration(1.0, 0.0, 9)).save(path)
     return path
 
 

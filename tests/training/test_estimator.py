@@ -15,6 +15,7 @@ from oneshot.errors import InputError, UnknownNameError
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.evaluation.factor_weight import WEIGHTS, choose_weight
 from oneshot.factors import fit_factors
+from oneshot.reasoner.check import check_fact
 
 CONFIG = Config(
     SamplerConfig(entity_ratio=0.5),
@@ -85,6 +86,20 @@ def test_probabilities_of_facts(fitted: LinkPredictor, splits: dict[str, list[Fa
     assert np.allclose(found.sum(1), 1)
     assert fitted.classes_.tolist() == [False, True]
     assert found[:count, 1].mean() > found[count:, 1].mean() + 0.2
+
+
+def test_probabilities_are_those_of_facts(
+    fitted: LinkPredictor, splits: dict[str, list[Fact]]
+) -> None:
+    reasoner = fitted.reasoner_
+    asked = [*splits["test"][:3], *splits["train"][:3], ("link 2", "next", "link 2")]
+    for fact, (_, holds) in zip(asked, fitted.predict_proba(asked), strict=True):
+        expected = check_fact(reasoner, *fact).fact.probability
+        assert holds == pytest.approx(expected, abs=0.01)  # fewer than 200 facts: hidden alone
+    listed = reasoner.discover(top=10)
+    assert listed
+    found = fitted.predict_proba([(one.head, one.relation, one.tail) for one in listed])[:, 1]
+    assert found.tolist() == pytest.approx([one.probability for one in listed], abs=1e-3)
 
 
 def test_new_entities_have_no_facts(fitted: LinkPredictor, splits: dict[str, list[Fact]]) -> None:

@@ -18,7 +18,7 @@ from oneshot.cli.options import (
     SetOption,
     check_facts_output,
     interruptible,
-    open_reasoner,
+    open_with_held_out,
     output,
     print_facts,
     resumed,
@@ -31,13 +31,22 @@ from oneshot.system import console
 def audit(
     run: RunArgument,
     relation: RelationsOption = None,
-    top: Annotated[int, typer.Option(min=1, help="Maximum number of facts to show.")] = 100,
+    top: Annotated[
+        int, typer.Option(min=1, help="Maximum number of facts to show; --out writes all.")
+    ] = 100,
     limit: Annotated[
         int | None,
         typer.Option(
             min=1, help="Number of facts to judge, sampled with --seed.", show_default="all"
         ),
     ] = None,
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out",
+            help="Also judge the facts of the validation and test splits, which the graph lacks.",
+        ),
+    ] = False,
     out: FactsOutOption = None,
     batch_size: BatchSizeOption = None,
     data: GraphOption = None,
@@ -58,17 +67,24 @@ def audit(
     if target is not None and not isinstance(target, Path):
         raise InputError(f"{target}: audit writes only files; choose a .tsv, .csv or .parquet file")
     check_facts_output(target, run, data)
-    reasoner = open_reasoner(run, data, settings, seed, device)
+    reasoner, further = open_with_held_out(run, data, settings, seed, device)
+    if not held_out:
+        further = None
+    elif further is None:
+        raise InputError(
+            f"{run}: the splits of its data are not known; with --data, give the data set"
+        )
     started = time.perf_counter()
     options = AuditOptions.named(reasoner, relation, limit, seed)
     file = None
     if target is not None:
-        identity = run_identity(run, settings, None if data is None else reasoner)
+        identity = run_identity(run, settings, None if data is None else reasoner, further)
         file = AuditFile.beside(target, identity, options)
     begun = resumed(file)
     with interruptible(file), console.progress_bar() as progress:
-        total = 2 * min(limit or reasoner.graph.num_facts, reasoner.graph.num_facts)
-        task = progress.add_task("judging", total=None if relation else total)
+        every = reasoner.graph.num_facts + (0 if further is None else len(further))
+        total = None if relation else 2 * min(limit or every, every)
+        task = progress.add_task("judging", total=total)
         found = audited(
             reasoner,
             options,
@@ -76,7 +92,9 @@ def audit(
             lambda done: progress.advance(task, done),
             begun,
             (lambda _: None) if file is None else file.keep,
+            further,
         )
-    print_facts("most doubtful facts", found[:top], target, json, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    print_facts("most doubtful facts", found, target, json, seconds, top)
     if file is not None:
         file.remove()

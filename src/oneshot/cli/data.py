@@ -45,6 +45,15 @@ def data(
             show_default=False,
         ),
     ] = None,
+    sha256: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HASH",
+            help="Expected SHA-256 of the file that a public data set is downloaded from, or one "
+            "per file (default: that of the first download).",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
@@ -70,12 +79,13 @@ def data(
     if verify:
         _verify(source)
     check_weighted_source(source, weights)  # of the address, before it is that of a copy
-    source = download(source)
+    source = download(source, sha256 or ())
     # Only facts without weights are converted on disk.
     built = save is not None and weights is None and _build(source, save, seed)
     dataset = load_data(str(save) if built else source, seed, weights)
     with console.status("comparing the splits"):
         summary = _summary(dataset)
+    summary["downloads"] = _downloads(source)
     if json:
         summary["fingerprint"] = dataset.graph.fingerprint  # takes a sort of all facts
     if save is not None:
@@ -166,6 +176,16 @@ def _build(source: str, save: Path, seed: int) -> bool:
         raise
     return_freed_memory()  # otherwise it adds to the mapped pages of the graph
     return True
+
+
+def _downloads(source: str) -> list[dict[str, str]]:
+    """The addresses and hashes of the files that a public data set was read from."""
+    from oneshot.data.locate import look_for
+    from oneshot.data.public.catalogue import is_named, source_hashes
+
+    place = look_for(source) if is_named(source) else None
+    found = {} if place is None else source_hashes(place)
+    return [{"url": url, "sha256": value} for url, value in found.items()]
 
 
 def _measure(save: Path, hub_index: bool | None) -> "Measured":

@@ -2,13 +2,16 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oneshot.cli.display.training import TrainingDisplay
 from oneshot.cli.options import DeviceOption, JsonOption, SeedOption
 from oneshot.system import console
+
+if TYPE_CHECKING:
+    from oneshot.reasoner.answers import Prediction
 
 
 def demo(
@@ -19,7 +22,8 @@ def demo(
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train on the bundled graph of the world, evaluate, and explain an answer."""
+    """Answer a query on the bundled graph of the world without training, then train, evaluate, and
+    explain an answer."""
     from oneshot.experiments.demo import run_demo
     from oneshot.plots.coverage import check_plot
     from oneshot.ranking import SCORES
@@ -27,7 +31,14 @@ def demo(
 
     check_plot(out / "explanation.png")
     started = time.perf_counter()
-    shown = run_demo(out, seed, find_device(device), [TrainingDisplay()], console.note)
+
+    def answered(prediction: "Prediction") -> None:
+        if not json:
+            seconds = time.perf_counter() - started
+            _print_answers(prediction, f"Without training, after {seconds:.0f} s")
+
+    observers = [TrainingDisplay()]
+    shown = run_demo(out, seed, find_device(device), observers, console.note, answered)
     seconds = time.perf_counter() - started
     test, baseline = shown.result["test"], shown.baseline
     if json:
@@ -39,6 +50,7 @@ def demo(
                 "picture": str(shown.plot),
                 "run": shown.result["run"],
                 "query": {"entity": shown.prediction.entity, "relation": shown.prediction.relation},
+                "untrained_answers": [vars(answer) for answer in shown.untrained],
                 "answers": [vars(answer) for answer in shown.prediction],
                 "explanation": shown.explanation.as_dict(),
             }
@@ -58,8 +70,16 @@ def demo(
         ],
     )
     found = shown.prediction
+    _print_answers(found, "After training")
+    console.stdout.print(f"Why {found[0].entity}?")
+    console.stdout.print(str(shown.explanation), soft_wrap=True)
+    console.note(f"plot: {shown.plot}    run: {shown.result['run']}    {seconds:.0f} s")
+
+
+def _print_answers(prediction: "Prediction", title: str) -> None:
+    query = f"what else {prediction.relation} {prediction.entity}? (known facts excluded)"
     console.print_table(
-        f"What else {found.relation} {found.entity}? (known facts excluded)",
+        f"{title}: {query}",
         ("answer", "score", "probability"),
         [
             (
@@ -67,9 +87,6 @@ def demo(
                 f"{answer.score:.2f}",
                 "" if answer.probability is None else f"{answer.probability:.2f}",
             )
-            for answer in found
+            for answer in prediction
         ],
     )
-    console.stdout.print(f"Why {found[0].entity}?")
-    console.stdout.print(str(shown.explanation), soft_wrap=True)
-    console.note(f"plot: {shown.plot}    run: {shown.result['run']}    {seconds:.0f} s")

@@ -19,7 +19,7 @@ from oneshot.cli.options import (
     SetOption,
     check_facts_output,
     interruptible,
-    open_reasoner,
+    open_with_held_out,
     output,
     print_facts,
     resumed,
@@ -34,7 +34,9 @@ def discover(
     entity: Annotated[
         list[str] | None,
         typer.Option(
-            "--entity", metavar="ENTITY", help="Only facts with this head; may be repeated."
+            "--entity",
+            metavar="ENTITY",
+            help="Only facts with this head or tail; may be repeated.",
         ),
     ] = None,
     types: HeadTypeOption = None,
@@ -42,6 +44,13 @@ def discover(
     min_probability: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Minimum probability of a fact.")
     ] = 0.0,
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out",
+            help="Also list facts of the validation and test splits, which the graph lacks.",
+        ),
+    ] = False,
     out: LinksOutOption = None,
     batch_size: BatchSizeOption = None,
     data: GraphOption = None,
@@ -50,7 +59,7 @@ def discover(
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
 ) -> None:
-    """Find the most likely facts that the graph lacks.
+    """Find the most likely facts that are in no split of the data.
 
     With --out FILE, an interrupted discovery is resumed by the same command.
     """
@@ -60,12 +69,19 @@ def discover(
 
     target = None if out is None else output(out)
     check_facts_output(target, run, data)
-    reasoner = open_reasoner(run, data, settings, seed, device)
-    started = time.perf_counter()
+    reasoner, known = open_with_held_out(run, data, settings, seed, device)
     search = Search.named(reasoner, relation, entity, types or (), top, min_probability)
+    if held_out:
+        known = None
+    elif known is None:
+        console.note(
+            f"{run}: the splits of its data are not known, so facts that were held out in the "
+            "training may be listed; with --data, give the data set"
+        )
+    started = time.perf_counter()
     file = None
     if isinstance(target, Path):
-        identity = run_identity(run, settings, None if data is None else reasoner)
+        identity = run_identity(run, settings, None if data is None else reasoner, known)
         file = DiscoveryFile.beside(target, identity, search)
     begun = resumed(file)
     with interruptible(file), console.progress_bar() as progress:
@@ -77,6 +93,7 @@ def discover(
             lambda done: progress.advance(task, done),
             begun,
             (lambda _: None) if file is None else file.keep,
+            known,
         )
     print_facts("most likely missing facts", found, target, json, time.perf_counter() - started)
     if file is not None:

@@ -1,5 +1,6 @@
 """The command that shows the neighbourhood of entities in the graph of a run."""
 
+import math
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,6 +66,17 @@ def neighbourhood(
         f"{len(value['entities']):,} entities and {len(value['facts']):,} facts between them; "
         "--json prints all"
     )
+    console.note(_accuracy(found))
+
+
+def _accuracy(found: "Neighbourhood") -> str:
+    """How accurate the scores are."""
+    if found.method == "exact":
+        return "the scores are exact"
+    if found.method == "hub index":
+        return "the scores are approximate, by a push with the hub index; their errors are unknown"
+    most = float(found.error[:_SHOWN].max())
+    return f"the scores are approximate, by a push; those shown are wrong by at most {most:.1g}"
 
 
 def described(graph: "KnowledgeGraph", found: "Neighbourhood", seeds: list[str]) -> dict[str, Any]:
@@ -73,9 +85,12 @@ def described(graph: "KnowledgeGraph", found: "Neighbourhood", seeds: list[str])
     return {
         "seeds": list(dict.fromkeys(seeds)),
         "entities": [
-            {"entity": names[number], "score": score}
-            for number, score in zip(found.entities.tolist(), found.scores.tolist(), strict=True)
+            {"entity": names[number], "score": score, "error": None if math.isnan(error) else error}
+            for number, score, error in zip(
+                found.entities.tolist(), found.scores.tolist(), found.error.tolist(), strict=True
+            )
         ],
+        "method": found.method,
         "facts": [
             {"head": names[head], "relation": graph.relations[relation], "tail": names[tail]}
             for head, relation, tail in found.facts.tolist()

@@ -187,6 +187,32 @@ def open_reasoner(
     return reasoner.to(torch_device)
 
 
+def open_with_held_out(
+    run: Path, data: str | None, settings: list[str] | None, seed: int, device: str
+) -> "tuple[Reasoner, Tensor | None]":
+    """As `open_reasoner`, and the facts of the validation and test splits, int64 [n, 3].
+
+    None if the graph of the run was created in memory, so that its splits are not known.
+    """
+    import torch
+
+    from oneshot.runs.run import Run
+    from oneshot.system.devices import find_device
+
+    torch_device = find_device(device)
+    opened = Run.open(run, settings or ())
+    if data is not None:
+        dataset = load_data(data, seed)
+        reasoner = opened.reasoner_on(dataset.graph)
+    else:
+        reasoner = opened.reasoner
+        if not opened.reference.has_origin:
+            return reasoner.to(torch_device), None
+        dataset = opened.data
+    held_out = torch.cat([dataset.valid, dataset.test]).long()
+    return reasoner.to(torch_device), reasoner.renumbered(dataset.graph, held_out)
+
+
 def load_data(source: str, seed: int, weights: str | None = None) -> "Dataset":
     """Load a data set, with a spinner on stderr."""
     from oneshot.data.load import check_weighted_source, load
@@ -197,22 +223,36 @@ def load_data(source: str, seed: int, weights: str | None = None) -> "Dataset":
         return load(found, seed=seed, weights=weights)
 
 
-def download(source: str) -> str:
+def download(source: str, sha256: Sequence[str] = ()) -> str:
     """Download a public data set if necessary, or read an address, with a progress bar.
 
-    Returns the name or path to load: for an address, that of its copy in the cache.
+    `sha256`: the expected hashes of the files that are downloaded. Returns the name or path to
+    load: for an address, that of its copy in the cache.
     """
-    from oneshot.data.locate import bundled_names, look_for
-    from oneshot.data.public.catalogue import fetch, is_named
+    from oneshot.data.locate import bundled_names, cache_directory, look_for
+    from oneshot.data.public.catalogue import fetch, is_named, source_hashes
     from oneshot.data.sources import is_address
 
+    if sha256 and not is_named(source):
+        raise InputError(f"{shown(source)}: --sha256 needs the name of a public data set")
     if is_address(source):
         return _copy(source)
-    if source in bundled_names() or not is_named(source) or look_for(source) is not None:
+    if source in bundled_names() or not is_named(source):
+        return source
+    found = look_for(source)
+    if found is not None and (found.parent != cache_directory() or not sha256):
+        if sha256:
+            raise InputError(f"{found}: is used for {source} and is no download; omit --sha256")
         return source
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"downloading {source}", total=None)
-        fetch(source, lambda done, total: bar.update(task, completed=done, total=total or None))
+        place = fetch(
+            source,
+            lambda done, total: bar.update(task, completed=done, total=total or None),
+            sha256,
+        )
+    for url, value in source_hashes(place).items():
+        console.note(f"downloaded {url}, SHA-256 {value}")
     return source
 
 
@@ -259,12 +299,20 @@ def check_facts_output(path: "Path | Address | None", run: Path, data: str | Non
             check_target(path)
 
 
-def run_identity(run: Path, settings: list[str] | None, other: "Reasoner | None") -> "Identity":
-    """The identity of the reasoner of a job; `other`: on another graph than that of the run."""
+def run_identity(
+    run: Path, settings: list[str] | None, other: "Reasoner | None", held_out: "Tensor | None"
+) -> "Identity":
+    """The identity of the reasoner of a job and of the held-out facts [n, 3] that it depends on.
+
+    `other`: the reasoner, if it is on another graph than that of the run.
+    """
     from oneshot.batch.source import identity_of
     from oneshot.runs.run import Run
+    from oneshot.system.checksums import digest
 
-    return identity_of(Run.open(run, settings or ()), None if other is None else other.graph)
+    found = identity_of(Run.open(run, settings or ()), None if other is None else other.graph)
+    facts = None if held_out is None else digest(held_out.cpu().numpy().tobytes())
+    return found | {"held_out": facts}
 
 
 def resumed(file: "JobFile[State] | None") -> "State | None":
@@ -294,8 +342,9 @@ def print_facts(
     out: "Path | Address | None",
     json: bool,
     seconds: float,
+    top: int | None = None,
 ) -> None:
-    """Print scored facts as a table or as JSON, and write them to `out` if it is given."""
+    """Print the first `top` scored facts as a table or as JSON, and write all of them to `out`."""
     from oneshot.data.formats import write_scored_facts
     from oneshot.data.sources import Link, write_links
 
@@ -314,7 +363,7 @@ def print_facts(
         with console.status(f"writing to {out}"):
             written = write_links(out, lambda: links)
     if json:
-        value = {"facts": [fact.as_dict() for fact in facts], "seconds": seconds}
+        value = {"facts": [fact.as_dict() for fact in facts[:top]], "seconds": seconds}
         value |= {} if written is None else {"links": written}
         console.print_json(value | ({"out": str(out)} if out is not None else {}))
         return
@@ -329,7 +378,7 @@ def print_facts(
                 "–" if fact.probability is None else f"{fact.probability:.3f}",
                 *((f"{fact.rank:.1f}", str(fact.conflicts or "")) if has_ranks else ()),
             )
-            for fact in facts
+            for fact in facts[:top]
         ],
     )
     console.note(f"{len(facts):,} facts in {seconds:.1f} s" + (f": {out}" if out else ""))

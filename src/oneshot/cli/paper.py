@@ -1,5 +1,6 @@
 """The command that reproduces the tables of the paper."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,15 @@ def paper(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Start no further row after this many minutes.")
     ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=100, help="Number of seeds of each training, from --seed on.")
+    ] = 1,
+    converged: Annotated[
+        bool,
+        typer.Option(
+            "--converged", help="Train until validation stops improving, not the short trainings."
+        ),
+    ] = False,
     settings: SetOption = None,
     json: JsonOption = False,
     seed: SeedOption = 0,
@@ -64,6 +74,10 @@ def paper(
         name = name.casefold()
     else:
         raise UnknownNameError.among("table", name, [*TABLES, ALL, "list"])
+    if (seeds > 1 or converged) and name != ALL and not TABLES[name].keys:
+        raise InputError(
+            f"{name}: its rows are not trainings that --seeds and --converged can change; omit them"
+        )
     if quick and data is not None:
         raise InputError("--quick uses its own data; omit --quick or --data")
     from_table({}, settings or ())  # report wrong names before the work starts
@@ -85,6 +99,8 @@ def paper(
         names,
         settings or (),
         minutes,
+        seeds=seeds,
+        converged=converged,
         observers=[TrainingDisplay()],
         search_observer=SearchDisplay(),
         messages=console.note,
@@ -114,7 +130,9 @@ def _measure(
         if table.name == "claims" and left_out and not reports:
             break  # the verdicts are computed from the other tables
         try:
-            report = make_report(table, bench, console.note)
+            # With `all`, only the tables of trainings have several seeds and lengths.
+            chosen = bench if table.keys else dataclasses.replace(bench, seeds=1, converged=False)
+            report = make_report(table, chosen, console.note)
         except OneshotError as error:
             if len(names) == 1:
                 raise
@@ -131,15 +149,16 @@ def _measure(
 
 
 def _print_report(table: "Table", report: dict[str, Any]) -> None:
+    rows = table.shown(report["rows"])
     columns = [
         column
         for column in table.columns
-        if any(row.get(column.figure) is not None for row in report["rows"])
+        if any(row.get(column.figure) is not None for row in rows)
     ]
     console.print_table(
         table.title,
         [column.head for column in columns],
-        [[column.cell(row) for column in columns] for row in report["rows"]],
+        [[column.cell(row) for column in columns] for row in rows],
     )
     for text in (table.note, report["finding"]):
         if text:

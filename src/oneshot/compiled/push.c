@@ -29,11 +29,13 @@
 /* `start` [V + 1] and `index`: neighbours of each entity, int64 if wide; the rows have gaps if
  * `counts` [V] gives their lengths. `heads`: entities by descending degree, those of a query from
  * `head_begin` to `head_end`. `most`: columns of `found` and `score`. Hubs have at least `hub_degree`
- * neighbours, if `num_hubs` is not 0; others may have as many if `hubs_are_listed`. */
+ * neighbours, if `num_hubs` is not 0; others may have as many if `hubs_are_listed`. Selections of
+ * more than `large_count` entities have `large_precision` if that is lower. */
 typedef struct {
     int64_t num_queries, wide_starts, wide_ids, scattered, most, num_probes, max_edges;
-    int64_t num_hubs, hub_degree, hubs_are_listed;
-    double restart, first_threshold, precision, stable, negligible, park_threshold, least_parked;
+    int64_t num_hubs, hub_degree, hubs_are_listed, large_count;
+    double restart, first_threshold, precision, large_precision, stable, tie, backstop;
+    double negligible, park_threshold, least_parked;
     const void *start, *index;
     const int64_t *counts, *entity, *count, *head_begin, *head_end, *heads;
     const double *volume; /* [n]: sum of the degrees in the component of the entity */
@@ -67,7 +69,7 @@ typedef struct {
 typedef struct {
     Slot *slots;
     uint64_t mask;
-    int64_t used;
+    int64_t used, used_before; /* by the current query, by that before it */
     double left; /* sum of the residues */
     Pushed *frontier, *next;
     int64_t frontier_room, next_room;
@@ -149,10 +151,20 @@ static int reserve(State *s, int64_t more) {
     return 1;
 }
 
-/* Forget the last query. */
+/* Forget the last query. The table is cleared and scanned as a whole: if one of the last two queries
+ * needed far less of it, it is replaced, so that the queries after a large one stay cheap. */
 static void clear(State *s) {
-    if (s->slots) memset(s->slots, 0xff, (s->mask + 1) * sizeof(Slot));
+    const int64_t usual = s->used < s->used_before ? s->used : s->used_before;
+    uint64_t size = FIRST_SIZE;
+    while ((int64_t)size <= 4 * usual) size *= 2;
+    if (s->slots && size <= s->mask / 2) {
+        free(s->slots);
+        s->slots = NULL;
+        s->mask = 0;
+    }
+    s->used_before = s->used;
     s->used = s->num_selected = 0;
+    if (s->slots) memset(s->slots, 0xff, (s->mask + 1) * sizeof(Slot));
     s->hubs = PUSHED_AS_OTHERS;
 }
 
@@ -394,13 +406,14 @@ static int64_t select_highest(const Push *p, State *s, int64_t query, int64_t si
 }
 
 /* Push all entities above the threshold, until there are none. → edges that were read, after `edges`
- * of them; -1 without memory. `is_over`: set if the limit of edges ended it. */
-static int64_t push_all(const Push *p, State *s, double threshold, int64_t edges, int *is_over) {
+ * of them; -1 without memory. `is_over`: set if the limit of `most_edges` ended it. */
+static int64_t push_all(const Push *p, State *s, double threshold, int64_t most_edges,
+                        int64_t edges, int *is_over) {
     int64_t waiting = gather(p, s, threshold);
     while (waiting > 0) {
         int64_t work = 0;
         for (int64_t n = 0; n < waiting; n++) work += s->frontier[n].degree;
-        if (edges && edges + work > p->max_edges) {
+        if (edges && edges + work > most_edges) {
             *is_over = 1;
             break;
         }
@@ -463,17 +476,18 @@ static int push_query(const Push *p, State *s, int64_t query) {
         return 1;
     }
     double threshold = p->first_threshold, tail = 0;
-    int64_t size = 0, edges = 0;
+    int64_t size = 0, edges = 0, most_edges = p->max_edges;
     float least = 0;
-    int done = 0;
-    double volume = p->volume[query];
+    int done = 0, is_precise = 0;
+    double volume = p->volume[query], precision = p->precision;
+    if (count > p->large_count && p->large_precision < precision) precision = p->large_precision;
     s->left = 1;
     if (p->num_hubs) {
         s->hubs = PARKED;
         int is_over = 0;
         for (double next = p->first_threshold; !is_over; next = next / 4) {
             const double last = next > p->park_threshold ? next : p->park_threshold;
-            edges = push_all(p, s, last, edges, &is_over);
+            edges = push_all(p, s, last, p->max_edges, edges, &is_over);
             if (edges < 0) return 0;
             if (next <= p->park_threshold) break;
         }
@@ -481,7 +495,7 @@ static int push_query(const Push *p, State *s, int64_t query) {
         volume = p->rest_volume[query];
     }
     while (!done) {
-        edges = push_all(p, s, threshold, edges, &done);
+        edges = push_all(p, s, threshold, most_edges, edges, &done);
         if (edges < 0) return 0;
         if (s->hubs == CLOSED) s->left = unknown(p, s);
         /* If the limit ended the rounds, only twice the threshold holds for all residues. */
@@ -491,7 +505,7 @@ static int push_query(const Push *p, State *s, int64_t query) {
         done = done || (s->hubs != CLOSED && s->left <= p->negligible) ||
                threshold * p->volume[query] <= p->negligible;
         /* A selection costs about as much as its threshold; only the last two are needed. */
-        if (done || threshold <= 4 * p->precision * least || !s->num_selected) {
+        if (done || threshold <= 4 * precision * least || !s->num_selected) {
             /* With closed hubs, `left` is what the entities lack, not a residue. */
             const double share = s->hubs == CLOSED ? 1 : 1 - p->restart;
             tail = volume > 0 ? share * (s->left > 0 ? s->left : 0) / volume : 0;
@@ -500,12 +514,17 @@ static int push_query(const Push *p, State *s, int64_t query) {
             const int64_t last = count < size ? count : size;
             memcpy(s->copy, s->scores, (size_t)size * sizeof(float));
             least = largest_but(s->copy, size, last);
-            if (!done && s->num_selected && threshold <= p->precision * least) {
+            if (!done && s->num_selected && threshold <= precision * least) {
+                /* Which of nearly equal scores are selected changes for long. */
+                const float kept = (float)(least * (1 - p->tie));
                 int64_t same = 0;
                 for (int64_t n = 0; n < s->num_selected; n++)
                     same += s->selected[n] == (uint32_t)entity ||
-                            score_at(p, s, s->selected[n], tail) >= least;
+                            score_at(p, s, s->selected[n], tail) >= kept;
                 done = (double)same >= p->stable * (double)last;
+                if (!is_precise && p->backstop * (double)edges < (double)p->max_edges)
+                    most_edges = (int64_t)(p->backstop * (double)edges);
+                is_precise = 1;
             }
             s->num_selected = 0;
             for (int64_t n = 0; !done && n < size && s->num_selected < last; n++)
@@ -574,7 +593,7 @@ static int meet_hubs(const Meetings *m, State *s, int64_t number) {
     s->hubs = PARKED;
     int is_over = 0;
     if (push_round(p, s, 1, p->park_threshold) < 0) return 0;
-    if (push_all(p, s, p->park_threshold, 0, &is_over) < 0) return 0;
+    if (push_all(p, s, p->park_threshold, p->max_edges, 0, &is_over) < 0) return 0;
     /* Residue that is not at a hub: random walks show where it goes, at equal distances of the
      * cumulative residue. */
     int64_t size = 0;

@@ -128,7 +128,11 @@ class Dataset:
     # splits.
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame of all facts by name: head, relation, tail, split."""
+        """A pandas DataFrame of all facts by name: head, relation, tail, split.
+
+        With weights of facts, also `weight`. A data set does not keep the weights of held-out
+        facts; theirs is 1.
+        """
         from oneshot.data.objects import to_pandas
 
         return to_pandas(self)
@@ -136,7 +140,7 @@ class Dataset:
     def to_networkx(self) -> Any:
         """A networkx MultiDiGraph: entities as nodes, facts as edges with their relation as key.
 
-        The edges have the attributes `relation` and `split`.
+        The edges have the attributes `relation` and `split`, and `weight` as in `to_pandas`.
         """
         from oneshot.data.objects import to_networkx
 
@@ -146,7 +150,8 @@ class Dataset:
         """A PyG `Data` with the ids of this data set.
 
         `edge_index` int64 [2, n], `edge_type` int64 [n], `train_mask`, `val_mask` and `test_mask`
-        bool [n], and the names, `entities` and `relations`.
+        bool [n], and the names, `entities` and `relations`. With weights of facts, also
+        `edge_weight` float32 [n], as in `to_pandas`.
         """
         from oneshot.data.objects import to_pyg
 

@@ -26,6 +26,8 @@ _SPLIT_NAMES = {"train": 0, "training": 0, "valid": 1, "validation": 1, "val": 1
 _RELATION_ATTRIBUTES = ("relation", "label")  # of the edges of a networkx graph
 _NAME_ATTRIBUTES = ("name", "names")  # of the nodes of a PyG graph
 _MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}  # of PyG
+# Names of the weights of facts in data frames and networkx graphs, and in PyG graphs.
+_WEIGHT, _EDGE_WEIGHT = "weight", "edge_weight"
 _ACCEPTED = (
     "a path or a name, a pandas or polars DataFrame, an Arrow table, triples (head, relation, "
     "tail), a dict of splits, a networkx, rdflib or PyG graph, or (edge_index, edge_type)"
@@ -724,6 +726,9 @@ def to_pandas(data: Dataset) -> Any:
     }
     sizes = [len(data.facts(split)) for split in SPLITS]
     columns["split"] = pa.array(SPLITS).take(pa.array(np.repeat(np.arange(len(SPLITS)), sizes)))
+    weights = _weights(data)
+    if weights is not None:
+        columns[_WEIGHT] = pa.array(weights)
     return pa.table(columns).to_pandas()
 
 
@@ -733,12 +738,15 @@ def to_networkx(data: Dataset) -> Any:
     graph = networkx.MultiDiGraph(name=data.name)
     entities, relations = list(data.entities), list(data.relations)
     graph.add_nodes_from(entities)
+    weights = _weights(data)
+    given = iter([] if weights is None else weights.tolist())
     for split in SPLITS:
         for head, label, tail in data.facts(split).tolist():
             ends, relation = (entities[head], entities[tail]), relations[label]
             # A fact may be in two splits, but a key belongs to one edge.
             key = (relation, split) if graph.has_edge(*ends, key=relation) else relation
-            graph.add_edge(*ends, key=key, relation=relation, split=split)
+            about = {} if weights is None else {_WEIGHT: next(given)}
+            graph.add_edge(*ends, key=key, relation=relation, split=split, **about)
     return graph
 
 
@@ -750,6 +758,7 @@ def to_pyg(data: Dataset) -> Any:
     sizes = [len(data.facts(split)) for split in SPLITS]
     facts = torch.cat([data.facts(split).cpu() for split in SPLITS])
     found = torch.arange(len(SPLITS)).repeat_interleave(torch.tensor(sizes))
+    weights = _weights(data)
     return pyg.Data(
         edge_index=facts[:, [0, 2]].T.contiguous(),
         edge_type=facts[:, 1].contiguous(),
@@ -757,4 +766,14 @@ def to_pyg(data: Dataset) -> Any:
         entities=list(data.entities),
         relations=list(data.relations),
         **{_MASKS[split]: found == place for place, split in enumerate(SPLITS)},
+        **({} if weights is None else {_EDGE_WEIGHT: torch.from_numpy(weights)}),
     )
+
+
+def _weights(data: Dataset) -> NDArray[np.float32] | None:
+    """The weights of the facts of all splits [n], 1 for held-out ones; None if there are none."""
+    given = data.graph.weights
+    if given is None:
+        return None
+    held_out = np.ones(len(data.valid) + len(data.test), np.float32)
+    return np.concatenate([given.cpu().numpy(), held_out])

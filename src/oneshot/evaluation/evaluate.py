@@ -85,7 +85,10 @@ class Report:
         )
 
     def _repr_html_(self) -> str:
-        """The metrics, and on a click those of the relations with most queries, for notebooks."""
+        """The metrics, and for the relations with most queries a plot and on a click a table."""
+        from oneshot.plots.bars import bars
+        from oneshot.plots.shapes import as_svg
+
         low, high = self.interval
         titles = [METRICS[name].title for name in self.metrics.as_dict()]
         columns = [*titles, "coverage", "queries"]
@@ -93,9 +96,15 @@ class Report:
         some = sorted(self.per_relation.items(), key=lambda pair: -pair[1]["queries"])[:_SHOWN]
         rows = [(name, *(part[key] for key in part)) for name, part in some]
         title = f"{len(rows)} of {len(self.per_relation)} relations"
+        drawn = bars(
+            "MRR of the relations with most queries",
+            [(name, part["mrr"], f"{part['queries']:,} queries") for name, part in some],
+        )
+        plot = as_svg(drawn).replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
         return titled(
             "Evaluation",
             html_table(columns, [values]),
+            plot if some else "",
             folded(title, html_table(["relation", *columns], rows)),
             notes=[f"95% interval of the MRR {low:.4f} to {high:.4f}, {self.seconds:.1f} s"],
         )

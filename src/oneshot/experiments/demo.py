@@ -1,4 +1,7 @@
-"""The demo: from facts to a readable answer with its explanation, on the bundled world graph."""
+"""The demo: from facts to a readable answer with its explanation, on the bundled world graph.
+
+The pre-trained run answers at once; then a run is trained, which answers better.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from oneshot.data.load import load
 from oneshot.evaluation.frequency import frequency_metrics
 from oneshot.ranking import Metrics
 from oneshot.reasoner.explanation import Explanation
-from oneshot.reasoner.reasoner import Prediction
+from oneshot.reasoner.reasoner import Prediction, Reasoner
 from oneshot.runs.run import Run
 from oneshot.runs.train import train_run, warn
 from oneshot.training.observer import Observer
@@ -22,8 +25,13 @@ QUESTION = ("Bolivia", "borders")
 
 @dataclass(frozen=True)
 class Demo:
-    """The result of the demo; `result` is that of the training, as in a run's `result.json`."""
+    """The result of the demo.
 
+    `untrained`: the answers of the pre-trained run, before the training. `result`: that of the
+    training, as in a run's `result.json`. `prediction`: the answers of the trained run.
+    """
+
+    untrained: Prediction
     result: dict[str, Any]
     baseline: Metrics
     prediction: Prediction
@@ -48,13 +56,18 @@ def run_demo(
     device: torch.device,
     observers: Sequence[Observer] = (),
     messages: Callable[[str], None] = warn,
+    answered: Callable[[Prediction], None] = lambda prediction: None,
 ) -> Demo:
-    """Train on `world` into `out/run`, answer the query, and draw the explanation into `out`.
+    """Answer the query without training, train on `world` into `out/run`, answer it again, and draw
+    the explanation into `out`.
 
     Facts of the graph are excluded from the answers; the best answer is explained. `observers`,
-    `messages`: as in `train_run`.
+    `messages`: as in `train_run`. `answered`: called with the first answers.
     """
     data = load("world")
+    pretrained = Reasoner.load("foundation", graph=data.graph).to(device)
+    untrained = pretrained.predict(*QUESTION, top=5, exclude_known=True)
+    answered(untrained)
     run = out / "run"
     result = train_run(data, run, demo_config(seed), device, observers=observers, messages=messages)
     reasoner = Run.open(run).reasoner_on(data.graph).to(device)
@@ -62,4 +75,5 @@ def run_demo(
     explanation = prediction.explanations[0]
     plot = out / "explanation.png"
     explanation.to_png(plot)
-    return Demo(result, frequency_metrics(data), prediction, explanation, plot)
+    baseline = frequency_metrics(data)
+    return Demo(untrained, result, baseline, prediction, explanation, plot)

@@ -5,14 +5,18 @@ symmetric matrix of counts holds all four cases. For relations `r` and `s` of `R
 both have as tails are counted at `(r, s)`, those that both have as heads at `(r + R, s + R)`, and
 those that are a tail of one and a head of the other at `(r, s + R)` and `(r + R, s)`.
 
-The matrix is the sum of one term per entity. A graph with changes is therefore counted again only
+A second matrix counts pairs of entities instead: how often two relations lead from the same entity
+to the same other one. Common entities say that two relations are about the same things, common
+pairs that one of them follows from the other.
+
+Both matrices are sums of one term per entity. A graph with changes is therefore counted again only
 at the entities that changed.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -37,11 +41,14 @@ class RelationGraph:
     """Joint counts of the relations of a graph with `R` relations and `V` entities.
 
     `joint` float [2R, 2R]: number of entities that are answers of both relations; on the diagonal
-    the number of answers of each. Dense, or a `SparseMatrix` if there are many relations.
-    `facts` float [2R]: number of facts of each relation. `num_entities`: `V`.
+    the number of answers of each. `pairs` float [2R, 2R]: number of pairs of entities that both
+    relations join, in this direction; on the diagonal the number of facts of each. Both are dense,
+    or a `SparseMatrix` if there are many relations. `facts` float [2R]: number of facts of each
+    relation. `num_entities`: `V`.
     """
 
     joint: Tensor | SparseMatrix
+    pairs: Tensor | SparseMatrix
     facts: Tensor
     num_entities: int
 
@@ -59,63 +66,82 @@ class RelationGraph:
         """Number of answers of each relation, float [2R]."""
         if isinstance(self.joint, Tensor):
             return self.joint.diagonal()
-        row = self._row
+        row = _row_of_entries(self.joint)
         own = row == self.joint.index
         assert self.joint.values is not None
         return torch.zeros_like(self.facts).index_copy(0, row[own], self.joint.values[own])
 
     def rows(self, relations: Tensor) -> Tensor:
         """The rows of `joint` for some relations: int64 [m] → float [m, 2R]."""
-        if isinstance(self.joint, Tensor):
-            return self.joint.index_select(0, relations)
-        joint = self.joint
-        assert joint.values is not None
-        first, count = joint.indptr[relations].long(), joint.indptr.diff()[relations].long()
-        row = torch.arange(len(relations), device=self.device).repeat_interleave(count)
-        place = torch.arange(len(row), device=self.device) + (first - count.cumsum(0) + count)[row]
-        table = torch.zeros(len(relations), len(self.facts), device=self.device)
-        table[row, joint.index[place].long()] = joint.values[place]
-        return table
+        return _rows(self.joint, relations)
+
+    def rows_of_pairs(self, relations: Tensor) -> Tensor:
+        """The rows of `pairs` for some relations: int64 [m] → float [m, 2R]."""
+        return _rows(self.pairs, relations)
 
     def to(self, device: torch.device | str) -> "RelationGraph":
         """These counts on a device."""
         device = torch.device(device)
         if self.device.type == device.type and device.index in (None, self.device.index):
             return self
-        joint = self.joint
-        if isinstance(joint, SparseMatrix):
-            assert joint.values is not None
-            indptr, index, values = (
-                array.to(device) for array in (joint.indptr, joint.index, joint.values)
-            )
-            moved: Tensor | SparseMatrix = SparseMatrix(indptr, index, values, len(self.facts))
-        else:
-            moved = joint.to(device)
-        return RelationGraph(moved, self.facts.to(device), self.num_entities)
+        joint, pairs = (_moved(matrix, device) for matrix in (self.joint, self.pairs))
+        return RelationGraph(joint, pairs, self.facts.to(device), self.num_entities)
+
+    def copy(self) -> "RelationGraph":
+        """The same counts in memory of their own; only dense counts."""
+        assert isinstance(self.joint, Tensor)
+        assert isinstance(self.pairs, Tensor)
+        own = (self.joint.clone(), self.pairs.clone(), self.facts.clone())
+        return RelationGraph(*own, self.num_entities)
 
     def overwrite(self, other: "RelationGraph") -> None:
         """Take the counts of another graph with the same relations, in the same memory.
 
         Only dense counts; a captured step reads them from fixed addresses.
         """
-        assert isinstance(self.joint, Tensor)
-        assert isinstance(other.joint, Tensor)
-        self.joint.copy_(other.joint)
-        self.facts.copy_(other.facts)
+        for mine, theirs in (
+            (self.joint, other.joint),
+            (self.pairs, other.pairs),
+            (self.facts, other.facts),
+        ):
+            assert isinstance(mine, Tensor)
+            assert isinstance(theirs, Tensor)
+            mine.copy_(theirs)
 
-    @property
-    def _row(self) -> Tensor:
-        """The row of each entry of a sparse matrix, int64 [m]."""
-        assert isinstance(self.joint, SparseMatrix)
-        rows = torch.arange(len(self.facts), device=self.device)
-        return rows.repeat_interleave(self.joint.indptr.diff())
+
+def _rows(matrix: Tensor | SparseMatrix, rows: Tensor) -> Tensor:
+    """Some rows of a matrix, int64 [m] → float [m, 2R]."""
+    if isinstance(matrix, Tensor):
+        return matrix.index_select(0, rows)
+    assert matrix.values is not None
+    first, count = matrix.indptr[rows].long(), matrix.indptr.diff()[rows].long()
+    row = torch.arange(len(rows), device=matrix.device).repeat_interleave(count)
+    place = torch.arange(len(row), device=matrix.device) + (first - count.cumsum(0) + count)[row]
+    table = torch.zeros(len(rows), matrix.shape[1], device=matrix.device)
+    table[row, matrix.index[place].long()] = matrix.values[place]
+    return table
+
+
+def _row_of_entries(matrix: SparseMatrix) -> Tensor:
+    """The row of each entry of a sparse matrix, int64 [m]."""
+    rows = torch.arange(matrix.shape[0], device=matrix.device)
+    return rows.repeat_interleave(matrix.indptr.diff())
+
+
+def _moved(matrix: Tensor | SparseMatrix, device: torch.device) -> Tensor | SparseMatrix:
+    if isinstance(matrix, Tensor):
+        return matrix.to(device)
+    assert matrix.values is not None
+    indptr, index, values = (
+        array.to(device) for array in (matrix.indptr, matrix.index, matrix.values)
+    )
+    return SparseMatrix(indptr, index, values, matrix.shape[1])
 
 
 def count_relations(graph: "AdjacencyGraph") -> RelationGraph:
     """The relation graph of a graph, on its device; reads its edges in blocks."""
     every = torch.arange(graph.num_entities, device=graph.device)
-    joint, facts = _counted(graph, every)
-    return _relation_graph(joint, facts, graph.num_entities)
+    return _relation_graph(_counted(graph, every), graph.num_entities)
 
 
 def recount_relations(
@@ -127,51 +153,80 @@ def recount_relations(
     new.
     """
     known = touched[touched < before.num_entities]
-    old, old_facts = _counted(before, known)
-    new, new_facts = _counted(after, touched)
+    old, new = _counted(before, known), _counted(after, touched)
+    was = _Counts(_exact(earlier.joint), _exact(earlier.pairs), earlier.facts.double())
+    found = _Counts(*(a - b + c for a, b, c in zip(was, old, new, strict=True)))
+    return _relation_graph(found, after.num_entities)
+
+
+class _Counts(NamedTuple):
+    """Counts over some entities: `joint` and `pairs` [2R, 2R], without the diagonal of `pairs`, as
+    dense tensors float64 or sparse arrays of scipy, and `facts` float64 [2R]."""
+
     joint: Any
-    if isinstance(earlier.joint, SparseMatrix):
-        assert earlier.joint.values is not None
-        arrays = (earlier.joint.values.double(), earlier.joint.index, earlier.joint.indptr)
-        joint = scipy.sparse.csr_array(
-            tuple(array.cpu().numpy() for array in arrays), shape=earlier.joint.shape
-        )
-    else:
-        joint = earlier.joint.double()
-    facts = earlier.facts.double() - old_facts + new_facts
-    return _relation_graph(joint - old + new, facts, after.num_entities)
+    pairs: Any
+    facts: Tensor
 
 
-def _relation_graph(joint: Any, facts: Tensor, num_entities: int) -> RelationGraph:
-    if isinstance(joint, Tensor):
-        return RelationGraph(joint.float(), facts.float(), num_entities)
-    joint = joint.tocsr()
-    joint.eliminate_zeros()
-    joint.sort_indices()
-    matrix = SparseMatrix(
-        torch.from_numpy(joint.indptr),
-        torch.from_numpy(joint.indices),
-        torch.from_numpy(joint.data.astype(np.float32)),
-        len(facts),
+def _exact(matrix: Tensor | SparseMatrix) -> Any:
+    """A matrix of a `RelationGraph` as one of `_Counts`; its diagonal does not matter."""
+    if isinstance(matrix, Tensor):
+        return matrix.double()
+    assert matrix.values is not None
+    arrays = (matrix.values.double(), matrix.index, matrix.indptr)
+    return scipy.sparse.csr_array(
+        tuple(array.cpu().numpy() for array in arrays), shape=matrix.shape
     )
-    return RelationGraph(matrix, facts.float().cpu(), num_entities).to(facts.device)
 
 
-def _counted(graph: "AdjacencyGraph", entities: Tensor) -> tuple[Any, Tensor]:
-    """Joint counts over some entities [m], and their edges by relation float64 [2R].
+def _relation_graph(counts: _Counts, num_entities: int) -> RelationGraph:
+    joint, pairs, facts = counts
+    if isinstance(joint, Tensor):
+        pairs = pairs.float()
+        pairs.diagonal().copy_(facts)
+        return RelationGraph(joint.float(), pairs, facts.float(), num_entities)
+    pairs = pairs + scipy.sparse.diags_array(facts.cpu().numpy() - pairs.diagonal())
+    found = RelationGraph(_packed(joint), _packed(pairs), facts.float().cpu(), num_entities)
+    return found.to(facts.device)
 
-    The counts are a dense tensor float64 [2R, 2R], or a sparse array of scipy.
-    """
+
+def _packed(matrix: Any) -> SparseMatrix:
+    """A sparse array of scipy as a `SparseMatrix` on the CPU."""
+    matrix = matrix.tocsr()
+    matrix.eliminate_zeros()
+    matrix.sort_indices()
+    return SparseMatrix(
+        torch.from_numpy(matrix.indptr),
+        torch.from_numpy(matrix.indices),
+        torch.from_numpy(matrix.data.astype(np.float32)),
+        matrix.shape[1],
+    )
+
+
+def _counted(graph: "AdjacencyGraph", entities: Tensor) -> _Counts:
+    """The counts over the edges that point to some entities [m]."""
     count = 2 * graph.num_relations
     is_dense = count <= MAX_DENSE
     facts = torch.zeros(count, dtype=torch.float64, device=graph.device)
     joint: Any = scipy.sparse.csr_array((count, count), dtype=np.float64)
+    pairs: Any = scipy.sparse.csr_array((count, count), dtype=np.float64)
     if is_dense:
         joint = torch.zeros(count, count, dtype=torch.float64, device=graph.device)
-    for place, relation in _blocks(graph, entities):
+        pairs = torch.zeros_like(joint)
+    for place, source, relation in _blocks(graph, entities):
         facts += torch.bincount(relation, minlength=count)
-        pairs = torch.unique(place * count + relation)
-        place, relation = pairs // count, pairs % count
+        for first, second in _parallel(place, source, relation):
+            entry, times = torch.unique(first * count + second, return_counts=True)
+            row, column = entry // count, entry % count
+            if is_dense:
+                pairs[row, column] += times
+                pairs[column, row] += times
+            else:
+                places = (row.cpu().numpy(), column.cpu().numpy())
+                found = scipy.sparse.coo_array((times.cpu().numpy(), places), shape=(count, count))
+                pairs = pairs + found.tocsr() + found.T.tocsr()
+        answers = torch.unique(place * count + relation)
+        place, relation = answers // count, answers % count
         if is_dense and graph.device.type != "cpu":
             # Ones and sums below 2^24 are exact in all formats of the product.
             block = torch.zeros(int(place[-1]) + 1, count, device=graph.device)
@@ -179,7 +234,7 @@ def _counted(graph: "AdjacencyGraph", entities: Tensor) -> tuple[Any, Tensor]:
             joint += block.t() @ block
             continue
         ends = np.searchsorted(place.cpu().numpy(), np.arange(int(place[-1]) + 2))
-        ones = np.ones(len(pairs), np.float64)
+        ones = np.ones(len(answers), np.float64)
         shape = (len(ends) - 1, count)
         incidence = scipy.sparse.csr_array((ones, relation.cpu().numpy(), ends), shape=shape)
         product = (incidence.T @ incidence).tocoo()
@@ -190,12 +245,31 @@ def _counted(graph: "AdjacencyGraph", entities: Tensor) -> tuple[Any, Tensor]:
             joint[row, column] += torch.from_numpy(product.data)
         else:
             joint = joint + product.tocsr()
-    return joint, facts
+    return _Counts(joint, pairs, facts)
 
 
-def _blocks(graph: "AdjacencyGraph", entities: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The edges that point to some entities, in blocks: place of the entity in its block and
-    relation, int64 [e] each."""
+def _parallel(place: Tensor, source: Tensor, relation: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The relations of edges that join the same two entities, int64 [e] each, two by two.
+
+    Such edges follow each other, so those that are one apart are compared, then two apart, until
+    there are none. Each unordered pair of edges comes once.
+    """
+    begin = torch.arange(len(place), device=place.device)
+    distance = 1
+    while True:
+        begin = begin[begin + distance < len(place)]
+        other = begin + distance
+        same = (place[begin] == place[other]) & (source[begin] == source[other])
+        begin = begin[same]  # an edge whose neighbour is of another pair has none further away
+        if not len(begin):
+            return
+        yield relation[begin], relation[begin + distance]
+        distance += 1
+
+
+def _blocks(graph: "AdjacencyGraph", entities: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The edges that point to some entities, in blocks: place of the entity in its block, source
+    and relation, int64 [e] each, sorted by place and source."""
     if not len(entities):
         return
     edges, degree = graph.edges, graph.degree_of(entities).long()
@@ -210,4 +284,4 @@ def _blocks(graph: "AdjacencyGraph", entities: Tensor) -> Iterator[tuple[Tensor,
         if not len(row):
             continue
         place = torch.arange(len(row), device=graph.device) + (start - count.cumsum(0) + count)[row]
-        yield row, edges.relation[place].long()
+        yield row, edges.source[place].long(), edges.relation[place].long()

@@ -9,7 +9,7 @@ purpose; only these few are in a dictionary, so that however many there are, a l
 import difflib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -20,6 +20,7 @@ from oneshot.errors import InputError, UnknownNameError
 # An odd 64-bit multiplier with well mixed bits (2^64 / golden ratio).
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _WORD = 1 << 64
+_SHORT = 24  # bytes of a name up to which a loop in Python is faster than numpy
 _CHUNK = 1 << 18  # names hashed or decoded at a time
 _COMPARED = 2_000  # names compared character by character when a name is not found
 
@@ -268,6 +269,12 @@ def _letter_pairs(text: NDArray[np.uint8]) -> NDArray[np.uint16]:
 
 def _hash(name: bytes) -> int:
     """Polynomial hash of one name modulo 2^64, the same as `hash_names` gives."""
+    if len(name) > _SHORT:
+        terms = np.frombuffer(name, np.uint8).astype(np.uint64)
+        terms += np.uint64(1)
+        most = len(_first_powers())
+        terms *= _first_powers()[: len(name)] if len(name) <= most else _powers(len(name))
+        return (int(terms.sum()) + len(name)) % _WORD
     value, power = len(name), 1
     for byte in name:
         power = power * _MULTIPLIER % _WORD
@@ -275,11 +282,21 @@ def _hash(name: bytes) -> int:
     return value
 
 
+def _powers(count: int) -> NDArray[np.uint64]:
+    """The powers of the multiplier from the first one on, modulo 2^64."""
+    return np.full(count, _MULTIPLIER, np.uint64).cumprod()
+
+
+@cache
+def _first_powers() -> NDArray[np.uint64]:
+    return _powers(1 << 14)
+
+
 def hash_names(blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Hashes of consecutive names: `blob` uint8 [bytes], `ends` int64 [n + 1] → uint64 [n]."""
     lengths = np.diff(ends)
     starts = ends[:-1] - ends[0]
-    powers = np.full(int(lengths.max(initial=0)) + 1, _MULTIPLIER, np.uint64).cumprod()
+    powers = _powers(int(lengths.max(initial=0)) + 1)
     place = np.arange(len(blob)) - np.repeat(starts, lengths)
     terms = (blob.astype(np.uint64) + np.uint64(1)) * powers[place]
     # Sums of slices as differences of a cumulative sum: exact because of wrapping.

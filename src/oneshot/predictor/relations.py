@@ -22,6 +22,8 @@ from oneshot.graph.sparse import SparseMatrix
 _LEAST_SHARE = 1e-3
 # Of a pair of relations: shares in eight ways and two marks; of each of the two: four of its shape.
 _FEATURES = 8 + 2 + 2 * 4
+# Shares of the pairs of entities that both join, in four ways, with `relation_pairs`.
+_PAIR_FEATURES = 4
 # Divisor of the logarithm of the facts per answer, so that it is about 1.
 _FACTS_SCALE = 4.0
 _NORM_FLOOR = 1e-6
@@ -41,13 +43,16 @@ class RelationNetwork(nn.Module):
 
     def __init__(self, config: PredictorConfig) -> None:
         super().__init__()
-        self.dim = config.dim
+        self.dim, self.has_pairs = config.dim, config.relation_pairs
+        features = _FEATURES + (_PAIR_FEATURES if self.has_pairs else 0)
         self.encode = nn.Sequential(
-            nn.Linear(_FEATURES, config.dim), nn.ReLU(), nn.Linear(config.dim, config.dim)
+            nn.Linear(features, config.dim), nn.ReLU(), nn.Linear(config.dim, config.dim)
         )
-        # Of the relation itself, of its inverse, and of four groups of relations that touch it.
+        # Of the relation itself, of its inverse, of four groups of relations that touch it, and of
+        # those that join the same pairs.
+        parts = 7 if self.has_pairs else 6
         self.layers = nn.ModuleList(
-            nn.Linear(6 * config.dim, config.dim) for _ in range(config.relation_layers)
+            nn.Linear(parts * config.dim, config.dim) for _ in range(config.relation_layers)
         )
         self.identity = nn.Parameter(torch.randn(config.dim))
         # States by query relation, and what they were computed for. Replaced as a whole, because
@@ -66,13 +71,19 @@ class RelationNetwork(nn.Module):
 
     def states(self, graph: RelationGraph, relation: Tensor) -> Tensor:
         """The states for some query relations, not from the cache: int64 [m] → [m, 2R + 1, d]."""
-        weights = _Weights(graph, self.identity.dtype)
+        weights = _Weights(graph.joint, self.identity.dtype)
+        parallel = _Weights(graph.pairs, self.identity.dtype) if self.has_pairs else None
         count = graph.num_relations
-        state = _normalized(self.encode(_features(graph, relation).to(self.identity.dtype)))
+        features = _features(graph, relation)
+        if self.has_pairs:
+            features = torch.cat([features, _pair_features(graph, relation)], dim=-1)
+        state = _normalized(self.encode(features.to(self.identity.dtype)))
         for layer in self.layers:
             turned = state.roll(count, 0)  # the inverse of each relation
             near, far = weights.mean(state), weights.mean(turned)
             parts = [state, turned, near, near.roll(count, 0), far, far.roll(count, 0)]
+            if parallel is not None:
+                parts.append(parallel.mean(state))
             state = _normalized(state + layer(torch.cat(parts, dim=-1)).relu())
         identity = self.identity.to(state.dtype).expand(1, len(relation), -1)
         return torch.cat([state, identity]).transpose(0, 1)
@@ -105,11 +116,11 @@ class RelationNetwork(nn.Module):
 class _Weights:
     """The weights of the relations that touch: roots of their joint counts, without the diagonal.
 
-    The counts span orders of magnitude; roots let rare relations have a part.
+    The counts span orders of magnitude; roots let rare relations have a part. `joint` [2R, 2R]: a
+    symmetric matrix of a relation graph.
     """
 
-    def __init__(self, graph: RelationGraph, dtype: torch.dtype) -> None:
-        joint = graph.joint
+    def __init__(self, joint: Tensor | SparseMatrix, dtype: torch.dtype) -> None:
         if isinstance(joint, Tensor) and joint.device.type == "cpu":
             joint = compressed(joint)
         if isinstance(joint, SparseMatrix):
@@ -181,12 +192,31 @@ def _features(graph: RelationGraph, relation: Tensor) -> Tensor:
         joint = graph.rows(asked).t()  # [2R, m]
         by_query, by_relation = joint / answers[asked], joint / answers[:, None]
         columns += [by_query, by_relation, by_query.roll(count, 0), by_relation.roll(count, 0)]
-    shares = (torch.stack(columns, -1) / _LEAST_SHARE).log1p() / math.log1p(1 / _LEAST_SHARE)
+    shares = _scaled(torch.stack(columns, -1))
     marks = torch.stack([number == relation, number == inverse], -1).to(shares.dtype)
     wide = (2 * count, len(relation), shape.shape[1])
     return torch.cat(
         [shares, marks, shape[:, None].expand(wide), shape[relation][None].expand(wide)], dim=-1
     )
+
+
+def _pair_features(graph: RelationGraph, relation: Tensor) -> Tensor:
+    """Features of every relation `r` for each query relation `q`, [2R, m, 4].
+
+    The share of the facts of one whose entities the other joins as well, in both ways; the same for
+    the inverse of `q`.
+    """
+    facts, count = graph.facts.clamp(min=1), graph.num_relations
+    columns = []
+    for asked in (relation, (relation + count) % (2 * count)):
+        pairs = graph.rows_of_pairs(asked).t()  # [2R, m]
+        columns += [pairs / facts[asked], pairs / facts[:, None]]
+    return _scaled(torch.stack(columns, -1))
+
+
+def _scaled(shares: Tensor) -> Tensor:
+    """Shares from 0 to 1 on a logarithmic scale from 0 to 1."""
+    return (shares / _LEAST_SHARE).log1p() / math.log1p(1 / _LEAST_SHARE)
 
 
 def _shapes(graph: RelationGraph) -> Tensor:

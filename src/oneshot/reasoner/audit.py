@@ -1,5 +1,9 @@
-"""Audit: the facts of a graph that look most doubtful, each judged with itself hidden."""
+"""Audit: the facts of a graph that look most doubtful, each judged with itself hidden.
 
+Held-out facts, which the graph lacks, can be judged as well, as they are.
+"""
+
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -9,12 +13,15 @@ from torch import Tensor
 
 from oneshot.data.dataset import both_directions
 from oneshot.errors import InputError
+from oneshot.graph.fact_keys import combined_key, place_of
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.answers import check_list
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.judgement import (
     Judged,
     ScoredFact,
+    ScoredFacts,
     functional_conflicts,
     judge,
     present_logits,
@@ -51,16 +58,26 @@ class AuditOptions:
         wanted = {reasoner.relation_id(relation) % count for relation in relations}
         return cls(sorted(wanted), limit, seed)
 
-    def facts(self, facts: Tensor) -> Tensor:
-        """The places [k] of the facts among all `facts` [n, 3], in the order of the audit."""
+    def facts(self, facts: Tensor, own: int) -> tuple[Tensor, Tensor]:
+        """The places of the facts among all `facts` [n, 3], in the order of the audit.
+
+        The first `own` facts are those of the graph. → (places of these [k], of the others [m])
+        """
         chosen = torch.arange(len(facts), device=facts.device)
         if self.relations is not None:
             mine = torch.tensor(self.relations, dtype=torch.long, device=facts.device)
             chosen = chosen[torch.isin(facts[:, 1], mine)]
         # In random order: facts that are hidden together have little to do with each other.
         generator = torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(len(chosen), generator=generator).to(facts.device)
-        return chosen[order][: self.limit]
+        inside, outside = (
+            part[torch.randperm(len(part), generator=generator).to(facts.device)]
+            for part in (chosen[chosen < own], chosen[chosen >= own])
+        )
+        if self.limit is not None and self.limit < len(chosen):
+            drawn = torch.randperm(len(chosen), generator=generator)[: self.limit]
+            count = int((drawn < len(inside)).sum())
+            inside, outside = inside[:count], outside[: self.limit - count]
+        return inside, outside
 
 
 @dataclass
@@ -83,25 +100,37 @@ def audit(
     progress: Callable[[int], None] | None = None,
     begun: Audit | None = None,
     keep: Callable[[Audit], None] = lambda _: None,
-) -> list[ScoredFact]:
+    held_out: Tensor | None = None,
+) -> ScoredFacts:
     """See `Reasoner.audit`.
 
-    `begun`: the progress of an interrupted audit with the same reasoner and options, which is
-    resumed. `keep` is called with the progress after each group of hidden facts.
+    `begun`: the progress of an interrupted audit with the same reasoner, options and held-out
+    facts, which is resumed. `keep` is called with the progress after each group of facts.
     """
     graph = reasoner.graph.host or reasoner.graph
-    facts = graph.facts.long()
-    chosen = options.facts(facts)
-    known = KnownFacts(facts, graph.num_entities, graph.num_relations)
+    own = graph.facts.long()
+    facts = own
+    if held_out is not None:
+        new = reasoner.checked_facts(held_out).to(own)
+        facts = torch.cat([own, new[places_in(graph, new) < 0].unique(dim=0)])
+    inside, outside = options.facts(facts, len(own))
+    chosen = torch.cat([inside, outside])
+    known = KnownFacts(own, graph.num_entities, graph.num_relations)
     size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
-    several = several_answers(facts, graph.num_relations)
-    hidden = max(min(_HIDDEN, int(_HIDDEN_SHARE * len(facts))), 1)
+    several = several_answers(own, graph.num_relations)
     state = Audit() if begun is None else begun
     if progress is not None and state.queries:
         progress(state.queries)
-    # The groups are those of the whole audit: which facts are hidden together must not change.
-    for part in chosen.split(hidden)[len(state.logits) // hidden :]:
-        blind, judged = _judged_without(reasoner, part, facts[part], known, size, progress)
+    # First the facts of the graph, in groups that are hidden together. The groups are those of the
+    # whole audit: they must not change when it is resumed.
+    groups = (*inside.split(hidden_together(graph)), *outside.split(_HIDDEN))
+    done = len(state.logits)
+    for part in groups:
+        if done or not len(part):
+            done -= len(part)
+            continue
+        blind = without_facts(reasoner, part[part < len(own)])
+        judged = judge_both_ways(blind, facts[part], known, size, progress)
         forward, backward = judged.halves()
         logits = present_logits(blind, forward, backward, facts[part, 1].cpu(), several)
         state.logits += logits.tolist()
@@ -110,7 +139,7 @@ def audit(
     logit, rank = (torch.tensor(v, dtype=torch.float64) for v in (state.logits, state.ranks))
     conflicts = functional_conflicts(facts, graph.num_relations)[chosen].cpu()
     order = logit.argsort(stable=True)
-    return [
+    found = (
         ScoredFact(
             graph.entities[head],
             graph.relations[relation],
@@ -122,33 +151,57 @@ def audit(
         )
         for place in order.tolist()
         for head, relation, tail in [facts[chosen[place]].tolist()]
-    ]
+    )
+    return ScoredFacts(tuple(found), "most doubtful facts")
 
 
-def _judged_without(
+def hidden_together(graph: KnowledgeGraph) -> int:
+    """The number of facts of a graph that are hidden and judged together."""
+    return max(min(_HIDDEN, int(_HIDDEN_SHARE * graph.num_facts)), 1)
+
+
+def without_facts(reasoner: Reasoner, places: Tensor) -> Reasoner:
+    """The reasoner on its graph without the facts at some places [k], and without its factors.
+
+    The copy does not change the predictor of the original, which other threads may use.
+    """
+    graph = reasoner.graph.host or reasoner.graph
+    if len(places):
+        mask = torch.ones(graph.num_facts, dtype=torch.bool, device=graph.device)
+        mask[places] = False
+        graph = graph.subset(mask)
+    # A reasoner of its own: what it knows about relations must not come from these facts either.
+    # Without factors, which know them.
+    predictor = copy.copy(reasoner.predictor)
+    return Reasoner(graph, reasoner.sampler, predictor, reasoner.calibration_alone)
+
+
+def places_in(graph: KnowledgeGraph, facts: Tensor) -> Tensor:
+    """The place of each of `facts` [n, 3] among those of a graph, or -1: int64 [n]."""
+    own = graph.facts.cpu().long()
+    sizes = (graph.num_entities, graph.num_relations, graph.num_entities)
+    keys = torch.from_numpy(combined_key(torch.cat([own, facts.cpu().long()]).numpy(), sizes))
+    ordered, order = keys[: len(own)].sort()
+    at = place_of(ordered, keys[len(own) :])
+    return order[at].where(at >= 0, -1).to(facts.device) if len(own) else at.to(facts.device)
+
+
+def judge_both_ways(
     reasoner: Reasoner,
-    part: Tensor,
     facts: Tensor,
     known: KnownFacts,
     size: BatchSize,
-    progress: Callable[[int], None] | None,
-) -> tuple[Reasoner, Judged]:
-    """Judge facts [n, 3] that are hidden from the graph: first all forward, then all backward.
+    progress: Callable[[int], None] | None = None,
+) -> Judged:
+    """The judgement of facts [n, 3]: first all forward, then all backward.
 
-    `part` [n]: their places among all facts. → the reasoner that does not know them, its judgement
+    `progress` is called with the number of queries done.
     """
-    graph = reasoner.graph.host or reasoner.graph
-    mask = torch.ones(graph.num_facts, dtype=torch.bool, device=graph.device)
-    mask[part] = False
-    # A reasoner of its own: what it knows about relations must not come from these facts either.
-    # Without factors, which know them.
-    parts = (reasoner.sampler, reasoner.predictor, reasoner.calibration_alone)
-    blind = Reasoner(graph.subset(mask), *parts)
-    queries, answers = both_directions(facts, graph.num_relations)
+    queries, answers = both_directions(facts, reasoner.graph.num_relations)
     queries, answers = queries.to(reasoner.device), answers.to(reasoner.device)
     found = []
-    for judged in judge(blind, queries, answers, known.to(reasoner.device), size):
+    for judged in judge(reasoner, queries, answers, known.to(reasoner.device), size):
         found.append(judged)
         if progress is not None:
             progress(len(judged.logit))
-    return blind, Judged.joined(found)
+    return Judged.joined(found)

@@ -51,7 +51,7 @@ def sampler_config(sampler: Sampler) -> SamplerConfig:
         keep_unreachable=sampler.keep_unreachable,
         edge_score=sampler.edge_score,
         edge_limit=sampler.edge_limit,
-        **{option: getattr(sampler, option) for option in sampler.options},
+        **{option: _plain(getattr(sampler, option)) for option in sampler.options},
     )
 
 
@@ -63,7 +63,7 @@ def build_reasoner(
         torch.manual_seed(config.training.seed)
         predictor = make_predictor(config.predictor, graph.num_relations)
     sampler = build_sampler(config.sampler, config.training.seed)
-    sampler.budget.check_names(graph)
+    sampler.check_names(graph)
     return Reasoner(graph.to(device), sampler, predictor.to(device))
 
 

@@ -1,6 +1,5 @@
 """Check: whether one fact is likely, judged while it is hidden, with the paths that support it."""
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from oneshot.data.dataset import both_directions
 from oneshot.graph.graph import INVERSE_MARK
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.answers import MOST_EVIDENCE
+from oneshot.reasoner.audit import hidden_together, judge_both_ways, places_in, without_facts
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.explanation import Explanation, explain
 from oneshot.reasoner.judgement import (
@@ -136,7 +136,10 @@ def judge_fact(
     tails = reasoner.known_answers(first, label).to(fact)
     heads = reasoner.known_answers(last, label + graph.num_relations).to(fact)
     is_known = bool((tails == last).any())
-    blind = _without(reasoner, fact) if is_known else reasoner
+    blind = reasoner
+    if is_known:
+        own = (graph.host or graph).facts
+        blind = without_facts(reasoner, (own == fact.to(own)).all(1).nonzero().squeeze(1))
     proceed()
     known = KnownFacts(
         torch.cat([_with_tails(fact, tails), _with_heads(fact, heads)]),
@@ -148,8 +151,7 @@ def judge_fact(
     judged = Judged.joined(judge(blind, queries, answers, known, size))
     relations = torch.tensor([label])
     if is_known:
-        facts = (graph.host or graph).facts
-        several = several_answers(facts[facts[:, 1] == label].long(), graph.num_relations)
+        several = several_answers(own[own[:, 1] == label].long(), graph.num_relations)
         logit = float(present_logits(blind, *judged.halves(), relations, several))
     else:
         logit = float(missing_logits(blind, *judged.halves(), relations))
@@ -184,17 +186,41 @@ def judge_fact(
     )
 
 
-def _without(reasoner: Reasoner, fact: Tensor) -> Reasoner:
-    """The reasoner on the graph without a fact [1, 3]."""
+def fact_logits(reasoner: Reasoner, facts: Tensor, batch_size: int | None = None) -> Tensor:
+    """The logits of facts [n, 3], as `judge_fact` judges them, float64 [n].
+
+    Facts of the graph are hidden in groups, as in an audit.
+    """
     graph = reasoner.graph.host or reasoner.graph
-    facts = graph.facts
-    mask = (facts != fact.to(facts)).any(1)
-    # What it knows about relations must not come from this fact either. The copy has the same
-    # parameters; other threads may use the original at the same time.
-    predictor = copy.copy(reasoner.predictor)
-    # Without factors, which know the fact.
-    parts = (reasoner.sampler, predictor, reasoner.calibration_alone)
-    return Reasoner(graph.subset(mask), *parts)
+    distinct, row = (
+        reasoner.checked_facts(facts).to(graph.device).unique(dim=0, return_inverse=True)
+    )
+    places = places_in(graph, distinct)
+    own = graph.facts.long()
+    known = KnownFacts(own, graph.num_entities, graph.num_relations)
+    size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
+    several = several_answers(own, graph.num_relations)
+    logits = torch.zeros(len(distinct), dtype=torch.float64)
+    missing = (places < 0).nonzero().squeeze(1)
+    if len(missing):
+        judged = judge_both_ways(reasoner, distinct[missing], known, size).halves()
+        labels = distinct[missing, 1].cpu()
+        logits[missing.cpu()] = missing_logits(reasoner, *judged, labels, several)
+    present = (places >= 0).nonzero().squeeze(1)
+    # In random order: facts that are hidden together have little to do with each other.
+    order = torch.randperm(len(present), generator=torch.Generator().manual_seed(0))
+    for part in present[order.to(present.device)].split(hidden_together(graph)):
+        if len(part):
+            blind = without_facts(reasoner, places[part])
+            judged = judge_both_ways(blind, distinct[part], known, size).halves()
+            labels = distinct[part, 1].cpu()
+            logits[part.cpu()] = present_logits(blind, *judged, labels, several)
+    # As in `judge_fact`: is there another fact of the entity with itself?
+    loops = torch.bincount(own[own[:, 0] == own[:, 2], 0], minlength=graph.num_entities)
+    alone = distinct[:, 0] == distinct[:, 2]
+    alone &= loops[distinct[:, 0]] == (places >= 0).long()
+    logits[alone.cpu()] = -MOST_EVIDENCE
+    return logits[row.cpu()]
 
 
 def _with_tails(fact: Tensor, tails: Tensor) -> Tensor:

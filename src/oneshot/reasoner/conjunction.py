@@ -38,8 +38,8 @@ def predict_for_all(
     """The best answers to `(entity, relation, ?)` that hold for every one of the entities.
 
     The score of an answer is the mean, over the entities, of the logarithm of its share in the
-    softmax; its probability is the product of the probabilities. An answer is known if all of the
-    facts are.
+    softmax; its probability is the product of the probabilities, 1 for facts of the graph. An
+    answer is known if all of the facts are.
     """
     if not 1 <= len(entities) <= _MOST_ENTITIES:
         raise InputError(f"give 1 to {_MOST_ENTITIES} entities, not {len(entities)}")
@@ -108,7 +108,8 @@ def _joined(
         if calibration is not None:
             evidence = calibration.evidence(one.scores, one.known)[place].tolist()
             each = [calibration.probability(value, relation) for value in evidence]
-            probability *= torch.tensor(each, dtype=torch.float64)
+            judged = torch.tensor(each, dtype=torch.float64)
+            probability *= judged.masked_fill(one.known[place], 1.0)  # as in other answers
     keep = probability >= options.min_probability
     if options.exclude_known:
         keep &= ~known

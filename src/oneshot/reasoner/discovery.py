@@ -9,7 +9,7 @@ are asked in the other direction as well, and the two judgements are combined.
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from oneshot.reasoner.batch_size import BatchSize, in_batches
 from oneshot.reasoner.judgement import (
     Judged,
     ScoredFact,
+    ScoredFacts,
     judge,
     logits_of,
     missing_logits,
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
 LEAST_SHARE = 0.5
 """An entity can be a head if, for a relation that it occurs with, at least this share of the
 entities that occur with it are heads."""
-# Facts that are asked in the other direction, as a multiple of those that are returned.
-_CHECKED = 4
-# Answers per query that are considered.
+# Facts that are asked in the other direction, as a multiple of those that are returned, and at
+# least: one direction alone may prefer others.
+_CHECKED, _LEAST_CHECKED = 4, 400
+# Answers per query that are considered, at least.
 _ANSWERS = 10
 # A relation is symmetric, or reflexive, if at least this share of its facts is.
 _SYMMETRIC = 0.9
@@ -50,12 +52,13 @@ _SYMMETRIC = 0.9
 class Search:
     """What to discover.
 
-    `relations`, `entities`: ids; None for all. The entities are the heads of the facts.
-    `min_probability`: of the returned facts.
+    `relations`, `entities`, `heads`: ids; None for all. The entities are heads or tails of the
+    facts. `min_probability`: of the returned facts.
     """
 
     relations: Sequence[int] | None = None
     entities: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
     top: int = 100
     min_probability: float = 0.0
 
@@ -83,14 +86,24 @@ class Search:
         if relations is not None:
             # A fact of an inverse relation is one of the relation itself.
             labels = [reasoner.relation_id(relation) % count for relation in relations]
-        heads = None if entities is None else [reasoner.entity_id(entity) for entity in entities]
-        if types:
-            having = reasoner.entities_of_types(types).tolist()
-            heads = having if heads is None else sorted(set(heads) & set(having))
-        return cls(labels, heads, top, min_probability)
+        ends = None if entities is None else [reasoner.entity_id(entity) for entity in entities]
+        heads = reasoner.entities_of_types(types).tolist() if types else None
+        return cls(labels, ends, heads, top, min_probability)
 
 
 Fact = tuple[int, int, int]
+
+
+class Facts(NamedTuple):
+    """The facts that are no discoveries.
+
+    `graph`: those of the graph; `further`: known ones that it lacks. `several` [2R]: see
+    `several_answers`.
+    """
+
+    graph: KnownFacts
+    further: KnownFacts
+    several: Tensor
 
 
 @dataclass
@@ -127,8 +140,18 @@ class Discovery:
 
 def num_queries(reasoner: "Reasoner", search: Search) -> int:
     """Number of queries that `discover` asks at most, in both directions."""
-    asked = sum(len(heads) for _, heads in _candidates(reasoner.graph, search))
-    return asked + 2 * min(_CHECKED * search.top, _ANSWERS * asked)
+    asked = sum(len(ends) for _, ends in _candidates(reasoner.graph, search))
+    return asked + 2 * min(_num_checked(search), _answers_per_query(search, asked) * asked)
+
+
+def _num_checked(search: Search) -> int:
+    """Maximum number of facts that are asked in the other direction."""
+    return max(_CHECKED * search.top, _LEAST_CHECKED)
+
+
+def _answers_per_query(search: Search, queries: int) -> int:
+    """Answers per query that are considered: of few queries more, so that there is a choice."""
+    return max(_ANSWERS, -(-_CHECKED * search.top // max(queries, 1)))
 
 
 def discover(
@@ -138,20 +161,26 @@ def discover(
     progress: Callable[[int], None] | None = None,
     begun: Discovery | None = None,
     keep: Callable[[Discovery], None] = lambda _: None,
-) -> list[ScoredFact]:
+    known: Tensor | None = None,
+) -> ScoredFacts:
     """See `Reasoner.discover`.
 
-    `begun`: the progress of an interrupted discovery with the same reasoner and search, which is
-    resumed. `keep` is called with the progress after each batch.
+    `begun`: the progress of an interrupted discovery with the same reasoner, search and known
+    facts, which is resumed. `keep` is called with the progress after each batch.
     """
     graph = reasoner.graph
+    sizes = graph.num_entities, graph.num_relations
     if search.min_probability > 0 and reasoner.calibration is None:
         raise InputError(
             "min_probability needs a calibrated reasoner: train it with a validation split"
         )
     near = graph.host or graph
-    known = KnownFacts(near.facts, graph.num_entities, graph.num_relations).to(reasoner.device)
-    several = several_answers(near.facts.long(), graph.num_relations)
+    further = near.facts[:0] if known is None else reasoner.checked_facts(known).to(near.facts)
+    facts = Facts(
+        KnownFacts(near.facts, *sizes).to(reasoner.device),
+        KnownFacts(further, *sizes).to(reasoner.device),
+        several_answers(near.facts.long(), graph.num_relations),
+    )
     size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
     state = Discovery() if begun is None else begun
 
@@ -162,77 +191,111 @@ def discover(
 
     if progress is not None and state.queries:
         progress(state.queries)
+    every = list(_candidates(graph, search))
+    count = _answers_per_query(search, sum(len(ends) for _, ends in every))
     done = 0  # queries of the relations so far
-    for relation, heads in _candidates(graph, search):
-        rest = heads[max(state.asked - done, 0) :]
-        done += len(heads)
+    for label, ends in every:
+        rest = ends[max(state.asked - done, 0) :]
+        done += len(ends)
         if not len(rest):
             continue
-        is_symmetric = _share_reversed(graph, relation) >= _SYMMETRIC
-        pairs = _pairs(graph, relation) if is_symmetric else set()
+        relation, is_inverse = label % graph.num_relations, label >= graph.num_relations
+        is_symmetric = _is_symmetric(graph, relation)
+        pairs = _pairs(torch.cat([near.facts, further]), relation) if is_symmetric else set()
         may_loop = _share_loops(graph, relation) > 0
-        for count, answers in _answers(reasoner, relation, rest, known, several, size):
+        wanted = search.heads if is_inverse else None
+        for asked, answers in _answers(reasoner, label, rest, facts, count, size, wanted):
             for head, tail, logit in answers:
+                if is_inverse:
+                    head, tail = tail, head
                 if head == tail and not may_loop:
                     continue
                 if is_symmetric and head > tail and (tail, head) not in pairs:
                     head, tail = tail, head  # the same fact, asked from its other end
-                state.add(logit, (head, relation, tail), _CHECKED * search.top)
-            state.asked += count
-            advance(count)
-    return _checked(reasoner, search, state, known, several, size, advance)
+                state.add(logit, (head, relation, tail), _num_checked(search))
+            state.asked += asked
+            advance(asked)
+    return ScoredFacts(
+        tuple(_checked(reasoner, search, state, facts, size, advance)),
+        "most likely missing facts",
+    )
 
 
 def _candidates(graph: KnowledgeGraph, search: Search) -> Iterator[tuple[int, Tensor]]:
-    """The relations with the entities that can be their heads, int64 [k]; none are left out."""
+    """The relations that are asked with the entities that they are asked about, int64 [k].
+
+    Relations are asked about the entities that can be their heads. If only facts of some entities
+    are searched, their inverses are asked about those that can be tails, too. No list is empty.
+    """
     counts = AnswerCounts(graph.host or graph)
     every = range(graph.num_relations) if search.relations is None else search.relations
     for relation in dict.fromkeys(every):
+        inverse = relation + graph.num_relations
         # The heads of a relation are the answers of its inverse.
-        heads = counts.likely_answers(relation + graph.num_relations, LEAST_SHARE)
-        if search.entities is not None:
-            wanted = torch.tensor(sorted(set(search.entities)), device=heads.device)
-            heads = heads[torch.isin(heads, wanted)]
+        heads = _among(counts.likely_answers(inverse, LEAST_SHARE), search.entities, search.heads)
         if len(heads):
             yield relation, heads
+        # A fact of a symmetric relation is found from either end, but its head may have to be of a
+        # type.
+        if search.entities is None or (search.heads is None and _is_symmetric(graph, relation)):
+            continue
+        tails = _among(counts.likely_answers(relation, LEAST_SHARE), search.entities)
+        if len(tails):
+            yield inverse, tails
+
+
+def _among(entities: Tensor, *wanted: Sequence[int] | None) -> Tensor:
+    """Those of `entities` [k] that are in each list of `wanted` ids."""
+    for ids in wanted:
+        if ids is not None:
+            entities = entities[torch.isin(entities, torch.tensor(ids, device=entities.device))]
+    return entities
 
 
 def _answers(
     reasoner: "Reasoner",
     relation: int,
-    heads: Tensor,
-    known: KnownFacts,
-    several: Tensor,
+    sources: Tensor,
+    facts: Facts,
+    count: int,
     size: BatchSize,
+    wanted: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, list[tuple[int, int, float]]]]:
-    """New answers of `(head, relation, ?)` for all heads [k], batch by batch.
+    """The `count` best new answers of `(source, relation, ?)` for all sources [k], in batches.
 
-    → (number of heads, answers as (head, tail, logit))
+    `wanted`: ids of the possible answers; None for all.
+    → (number of sources, answers as (source, answer, logit))
     """
-    heads = heads.to(reasoner.device)
-    queries = torch.stack([heads, torch.full_like(heads, relation)], dim=1)
+    sources = sources.to(reasoner.device)
+    queries = torch.stack([sources, torch.full_like(sources, relation)], dim=1)
     for step, batch, scores in in_batches(reasoner, queries, size):
-        some = heads[step]
-        row, entity = known.answers(queries[step])
+        some = sources[step]
+        row, entity = facts.graph.answers(queries[step])
         at = batch.find_pairs(row, entity)
         new = scores.clone()
         new[at[at >= 0]] = -torch.inf
         mass = query_logsumexp(new, batch.entity_query, len(some))
         others = torch.bincount(row, minlength=len(some))
+        # Further known facts compete, as in the calibration, but are not listed.
+        at = batch.find_pairs(*facts.further.answers(queries[step]))
+        new[at[at >= 0]] = -torch.inf
+        if wanted is not None:
+            new[~torch.isin(batch.entities, torch.tensor(wanted, device=new.device))] = -torch.inf
         asked, tails, evidence = [], [], []
         for number in range(len(some)):
             mine = batch.entity_query == number
             own, entities = new[mine], batch.entities[mine]
-            found = own.topk(min(_ANSWERS, int(own.isfinite().sum())))
+            found = own.topk(min(count, int(own.isfinite().sum())))
             asked.append(torch.full_like(found.indices, number))
             tails.append(entities[found.indices])
             evidence.append(found.values - mass[number])
         places = torch.cat(asked)
         columns = (torch.cat(evidence), mass[places], others[places])
-        logits = _forward_logits(reasoner, relation, *columns, several)
+        logits = _forward_logits(reasoner, relation, *columns, facts.several)
         ends = zip(some[places].tolist(), torch.cat(tails).tolist(), strict=True)
         answers = [
-            (head, tail, logit) for (head, tail), logit in zip(ends, logits.tolist(), strict=True)
+            (source, answer, logit)
+            for (source, answer), logit in zip(ends, logits.tolist(), strict=True)
         ]
         yield len(some), answers
 
@@ -254,7 +317,8 @@ def _forward_logits(
     columns = (logits, evidence, mass, others, torch.zeros_like(mass))
     judged = Judged(*(column.double().cpu() for column in columns))
     features = query_features(judged, relations.cpu(), several)
-    name = reasoner.graph.relation_name(relation)
+    # Of an inverse relation, too: the calibration knows how frequent facts of the relation are.
+    name = reasoner.graph.relations[relation % reasoner.graph.num_relations]
     return calibration.missing_forward.logits(features, [name] * len(features))
 
 
@@ -262,30 +326,29 @@ def _checked(
     reasoner: "Reasoner",
     search: Search,
     state: Discovery,
-    known: KnownFacts,
-    several: Tensor,
+    facts: Facts,
     size: BatchSize,
     advance: Callable[[int], None],
 ) -> list[ScoredFact]:
     """The facts judged in both directions, best first."""
-    graph, facts = reasoner.graph, state.facts()
-    if not facts:
+    graph, best = reasoner.graph, state.facts()
+    if not best:
         return []
-    table = torch.tensor(facts, device=reasoner.device)
+    table = torch.tensor(best, device=reasoner.device)
     backward = torch.stack([table[:, 2], table[:, 1] + graph.num_relations], dim=1)
     for rows, queries, answers in (
         (state.judged[0], table[:, :2], table[:, 2]),
         (state.judged[1], backward, table[:, 0]),
     ):
         done = len(rows)
-        for judged in judge(reasoner, queries[done:], answers[done:], known, size):
+        for judged in judge(reasoner, queries[done:], answers[done:], facts.graph, size):
             rows += torch.stack(judged, dim=1).tolist()
             advance(len(judged.logit))
     ahead, back = (Judged(*torch.tensor(rows, dtype=torch.float64).T) for rows in state.judged)
-    logits = missing_logits(reasoner, ahead, back, table[:, 1].cpu(), several)
+    logits = missing_logits(reasoner, ahead, back, table[:, 1].cpu(), facts.several)
     found = []
     for place in logits.argsort(descending=True, stable=True).tolist():
-        head, relation, tail = facts[place]
+        head, relation, tail = best[place]
         logit = float(logits[place])
         probability = probability_of(reasoner, logit)
         if probability is not None and probability < search.min_probability:
@@ -295,9 +358,13 @@ def _checked(
     return found[: search.top]
 
 
+def _is_symmetric(graph: KnowledgeGraph, relation: int) -> bool:
+    return _share_reversed(graph, relation) >= _SYMMETRIC
+
+
 def _share_reversed(graph: KnowledgeGraph, relation: int) -> float:
     """Share of the facts (h, r, t), h ≠ t, of a relation for which (t, r, h) is a fact, too."""
-    head, tail = _ends(graph, relation)
+    head, tail = _ends((graph.host or graph).facts, relation)
     apart = head != tail
     head, tail = head[apart], tail[apart]
     if not len(head):
@@ -308,17 +375,16 @@ def _share_reversed(graph: KnowledgeGraph, relation: int) -> float:
 
 def _share_loops(graph: KnowledgeGraph, relation: int) -> float:
     """Share of the facts of a relation that lead from an entity to itself."""
-    head, tail = _ends(graph, relation)
+    head, tail = _ends((graph.host or graph).facts, relation)
     return float((head == tail).double().mean()) if len(head) else 0.0
 
 
-def _pairs(graph: KnowledgeGraph, relation: int) -> set[tuple[int, int]]:
-    """Head and tail of each fact of a relation."""
-    head, tail = _ends(graph, relation)
+def _pairs(facts: Tensor, relation: int) -> set[tuple[int, int]]:
+    """Head and tail of each of `facts` [n, 3] of a relation."""
+    head, tail = _ends(facts, relation)
     return set(zip(head.tolist(), tail.tolist(), strict=True))
 
 
-def _ends(graph: KnowledgeGraph, relation: int) -> tuple[Tensor, Tensor]:
-    facts = (graph.host or graph).facts
+def _ends(facts: Tensor, relation: int) -> tuple[Tensor, Tensor]:
     mine = facts[facts[:, 1] == relation].long()
     return mine[:, 0], mine[:, 2]

@@ -1,18 +1,20 @@
 """Judgement: how likely given facts hold, by the scores of their queries in both directions."""
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
 
+from oneshot.errors import require
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.ranking import check_finite, filtered_ranks
 from oneshot.reasoner.answers import MOST_EVIDENCE, Calibration
 from oneshot.reasoner.batch_size import BatchSize, in_batches
+from oneshot.system.notebook import html_table, titled
 
 if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _FUNCTIONAL_SHARE, _LEAST_QUERIES = 0.95, 10
 NUM_FEATURES = 4
 """Number of features of a fact; see `fact_features`."""
+SHOWN = 100
+"""Maximum number of facts or relations in the table of a notebook."""
 # Weight of the direction in which a fact looks less likely.
 _WEAKER = 0.75
 
@@ -31,8 +35,9 @@ class ScoredFact:
 
     `score`: logit of the probability, or the evidence if the reasoner is not calibrated.
     `probability`: that the fact holds; None if the reasoner is not calibrated. `rank`: mean
-    filtered rank of its two queries; None if it was not determined. `conflicts`: number of facts
-    of the graph that cannot hold as well, because the relation has almost always only one answer.
+    filtered rank of its two queries; None if it was not determined. `conflicts`: number of judged
+    facts and facts of the graph that cannot hold as well, because the relation has almost always
+    only one answer.
     """
 
     head: str
@@ -46,6 +51,47 @@ class ScoredFact:
     def as_dict(self) -> dict[str, Any]:
         """All values, with the keys of the command line's JSON."""
         return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class ScoredFacts(Sequence[ScoredFact]):
+    """Facts with their judgements, in an order that `title` names."""
+
+    facts: tuple[ScoredFact, ...]
+    title: str = "facts"
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with one row per fact and the fields of `ScoredFact` as columns."""
+        pandas = require("pandas", "", "to_pandas")
+        frame = pandas.DataFrame([fact.as_dict() for fact in self], columns=_COLUMNS)
+        numbers = dict.fromkeys(("score", "probability", "rank"), "float64")
+        # A column of nothing, or of None alone, has no type of its own.
+        return frame.astype({**numbers, "conflicts": "int64"})
+
+    def _repr_html_(self) -> str:
+        """The first facts as a table, for notebooks."""
+        columns = [
+            name
+            for name in _COLUMNS
+            if name not in ("rank", "conflicts") or any(fact.rank is not None for fact in self)
+        ]
+        rows = [[getattr(fact, name) for name in columns] for fact in self[:SHOWN]]
+        more = len(self) - len(rows)
+        notes = [f"and {more:,} more"] if more else []
+        return titled(self.title, html_table(columns, rows) if rows else "none", notes=notes)
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    @overload
+    def __getitem__(self, index: int) -> ScoredFact: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ScoredFact, ...]: ...
+    def __getitem__(self, index: int | slice) -> ScoredFact | tuple[ScoredFact, ...]:
+        return self.facts[index]
+
+
+_COLUMNS = [field.name for field in fields(ScoredFact)]
 
 
 class Judged(NamedTuple):

@@ -29,9 +29,10 @@ from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products
 
 if TYPE_CHECKING:
+    from oneshot.reasoner.check import CheckedFact
     from oneshot.reasoner.explanation import Explanation
-    from oneshot.reasoner.judgement import ScoredFact
-    from oneshot.reasoner.relations import RelationAnswer
+    from oneshot.reasoner.judgement import ScoredFacts
+    from oneshot.reasoner.relations import RelationAnswers
     from oneshot.reasoner.stream import OnError, Query
 
 __all__ = ["Answer", "Calibration", "Prediction", "Reasoner"]
@@ -237,11 +238,12 @@ class Reasoner:
 
     def relations(
         self, head: str | int, tail: str | int, *, top: int | None = None
-    ) -> "list[RelationAnswer]":
-        """The relations that may hold between two entities, in both directions, most likely first.
+    ) -> "RelationAnswers":
+        """The relations that may hold between two entities, in both directions, best score first.
 
-        Those of facts of the graph come before the others. In a graph with many relations, only
-        those are listed that join entities with facts of the same relations.
+        Those of facts of the graph come before the others. The score is not the probability alone
+        (see `RelationAnswer`). In a graph with many relations, only those are listed that join
+        entities with facts of the same relations.
 
         `top`: number of relations; default all.
         """
@@ -259,18 +261,24 @@ class Reasoner:
         min_probability: float = 0.0,
         batch_size: int | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> "list[ScoredFact]":
+        known: Tensor | None = None,
+    ) -> "ScoredFacts":
         """The most likely facts that the graph lacks, best first; at most `top`.
 
-        `relations`, `entities`: only facts of these relations, or with these heads. `types`: only
-        facts whose head has these facts, as in `AnswerOptions`.
+        `relations`, `entities`: only facts of these relations, or with these heads or tails.
+        `types`: only facts whose head has these facts, as in `AnswerOptions`. `known` int64 [n, 3]:
+        facts that are not listed although the graph lacks them, such as those of `data.known`,
+        which has all splits.
         `min_probability`: of a fact, judged in both directions. `progress` is called with the
         number of queries done.
+
+        Of each query, the best answers are considered: ten, or more if `4 · top` answers of all
+        queries together would not be reached otherwise.
         """
         from oneshot.reasoner.discovery import Search, discover
 
         search = Search.named(self, relations, entities, types, top, min_probability)
-        return discover(self, search, batch_size, progress)
+        return discover(self, search, batch_size, progress, known=known)
 
     def audit(
         self,
@@ -280,16 +288,30 @@ class Reasoner:
         seed: int = 0,
         batch_size: int | None = None,
         progress: Callable[[int], None] | None = None,
-    ) -> "list[ScoredFact]":
+        held_out: Tensor | None = None,
+    ) -> "ScoredFacts":
         """The facts of the graph, most doubtful first, each judged while it is hidden.
 
-        `relations`: only facts of these. `limit`: number of facts to judge, sampled with `seed`.
-        `progress` is called with the number of queries done, two per fact.
+        `held_out` int64 [n, 3]: facts that are judged as well, though the graph lacks them, such as
+        `data.valid`. `relations`: only facts of these. `limit`: number of facts to judge, sampled
+        with `seed`. `progress` is called with the number of queries done, two per fact.
         """
         from oneshot.reasoner.audit import AuditOptions, audit
 
         options = AuditOptions.named(self, relations, limit, seed)
-        return audit(self, options, batch_size, progress)
+        return audit(self, options, batch_size, progress, held_out=held_out)
+
+    def check(
+        self, head: str | int, relation: str | int, tail: str | int, *, paths: int = 5
+    ) -> "CheckedFact":
+        """Judge and explain one fact, which is hidden first if the graph contains it.
+
+        A fact that the graph lacks is judged as by `discover`, a fact of the graph as by `audit`.
+        `paths`: of the explanation.
+        """
+        from oneshot.reasoner.check import check_fact
+
+        return check_fact(self, head, relation, tail, paths=paths)
 
     def save(self, path: str | Path) -> None:
         """Save as a run directory, for `Reasoner.load` and the command line."""
@@ -338,6 +360,22 @@ class Reasoner:
         for relation in facts[:, 1].unique().tolist():
             new_id[relation] = self.graph.relations.index(graph.relations[relation])
         return torch.stack([facts[:, 0], new_id[facts[:, 1]], facts[:, 2]], dim=1)
+
+    def checked_facts(self, facts: Tensor) -> Tensor:
+        """Facts as ids of the graph, int64 [n, 3]; raises unless they are."""
+        if facts.ndim != 2 or facts.shape[1] != 3 or facts.is_floating_point():
+            raise InputError(
+                f"facts must be integers of shape [n, 3], not {facts.dtype} {list(facts.shape)}"
+            )
+        sizes = (self.graph.num_entities, self.graph.num_relations, self.graph.num_entities)
+        for column, size in enumerate(sizes):
+            wrong = facts[(facts[:, column] < 0) | (facts[:, column] >= size)]
+            if len(wrong):
+                raise InputError(
+                    f"fact {wrong[0].tolist()} is not one of the graph, which has "
+                    f"{sizes[0]:,} entities and {sizes[1]:,} relations"
+                )
+        return facts.long()
 
     def known_answers(self, entity: int, relation: int) -> Tensor:
         """Entities `v` with a fact `(entity, relation, v)` in the graph, int64 [m]."""

@@ -5,20 +5,21 @@ the best of its bad answers. In a graph with many relations, those are asked tha
 facts of the same relations.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from oneshot.errors import InputError
+from oneshot.errors import InputError, require
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.reasoner.answers import MOST_EVIDENCE
 from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.judgement import (
+    SHOWN,
     Judged,
     judge,
     missing_logits,
@@ -26,12 +27,14 @@ from oneshot.reasoner.judgement import (
     relates_to_itself,
 )
 from oneshot.samplers._answer_counts import AnswerCounts
+from oneshot.system.notebook import html_table, titled
 
 if TYPE_CHECKING:
     from oneshot.reasoner.reasoner import Reasoner
 
-# Relations, inverse ones included, that are asked about a pair; of more, the likely ones.
-_MOST_ASKED = 64
+# Relations, inverse ones included, that are asked about a pair; of more, the likely ones. Of the
+# validation facts of FB15k-237 and UMLS, 0.2 % have another relation.
+_MOST_ASKED = 32
 # Weight in the score of how strange a relation is to the two entities.
 _STRANGE = 0.5
 # Of the graphs that were asked about; a pass over all facts each.
@@ -59,6 +62,47 @@ class RelationAnswer:
         return dict(vars(self))
 
 
+@dataclass(frozen=True)
+class RelationAnswers(Sequence[RelationAnswer]):
+    """The relations that may hold between two entities, `head` and `tail`.
+
+    First those of facts of the graph, then the others; each group in the order of their scores.
+    """
+
+    head: str
+    tail: str
+    answers: tuple[RelationAnswer, ...]
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame: one row per relation, with the fields of `RelationAnswer`."""
+        pandas = require("pandas", "", "to_pandas")
+        frame = pandas.DataFrame([answer.as_dict() for answer in self], columns=_COLUMNS)
+        return frame.astype(
+            {"inverse": "bool", "score": "float64", "probability": "float64", "known": "bool"}
+        )
+
+    def _repr_html_(self) -> str:
+        """The first relations as a table, for notebooks."""
+        rows = [list(answer.as_dict().values()) for answer in self[:SHOWN]]
+        more = len(self) - len(rows)
+        notes = [f"and {more:,} more"] if more else []
+        title = f"relations between {self.head} and {self.tail}"
+        return titled(title, html_table(_COLUMNS, rows), notes=notes)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    @overload
+    def __getitem__(self, index: int) -> RelationAnswer: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RelationAnswer, ...]: ...
+    def __getitem__(self, index: int | slice) -> RelationAnswer | tuple[RelationAnswer, ...]:
+        return self.answers[index]
+
+
+_COLUMNS = [field.name for field in fields(RelationAnswer)]
+
+
 def relations_between(
     reasoner: "Reasoner",
     head: str | int,
@@ -67,7 +111,7 @@ def relations_between(
     top: int | None = None,
     batch_size: int | None = None,
     proceed: Callable[[], None] = lambda: None,
-) -> list[RelationAnswer]:
+) -> RelationAnswers:
     """See `Reasoner.relations`. `proceed`: called between batches; what it raises ends the work."""
     if top is not None and top < 1:
         raise InputError(f"top must be at least 1, not {top}")
@@ -112,7 +156,8 @@ def relations_between(
     found.sort(
         key=lambda answer: (not answer.known, -answer.score, answer.relation, answer.inverse)
     )
-    return found[:top]
+    names = graph.entities
+    return RelationAnswers(names[first], names[second], tuple(found[:top]))
 
 
 def _strangeness(judged: Judged) -> Tensor:

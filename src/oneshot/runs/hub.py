@@ -26,6 +26,7 @@ from oneshot.runs.layout import (
     SAVED,
 )
 from oneshot.runs.layout import CONTENTS as RUN_FILES
+from oneshot.runs.reference import TAKING_DATA
 from oneshot.system.files import write_text
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ def fetched(path: str, settings: Sequence[str] = ()) -> "Run":
     if run.reference.has_origin:
         # Somebody else's path must not decide which file of this machine is read.
         raise InputError(
-            f"{path}: refers to a data set outside of the repository; download it, and give the "
-            "data set with --data or graph="
+            f"{path}: refers to a data set outside of the repository; download the repository and "
+            f"({TAKING_DATA}) give the data set with --data, or with graph= in Python"
         )
     return run
 

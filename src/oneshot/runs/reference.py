@@ -16,6 +16,9 @@ from oneshot.system.checksums import (
     write_sealed_json,
 )
 
+TAKING_DATA = "predict, evaluate, relations, discover, audit, serve, mcp"
+"""The commands that take another graph than that of the run (`--data`), for messages."""
+
 _SHARES = ("valid_share", "test_share")
 
 
@@ -57,7 +60,7 @@ class GraphReference:
         if not self.has_graph:
             raise InputError(
                 f"{self.file.parent}: is pre-trained and has no graph of its own; "
-                "(predict, evaluate, serve) give one with --data"
+                f"({TAKING_DATA}) give one with --data"
             )
 
     @property
@@ -95,8 +98,8 @@ class GraphReference:
             copied = f" (a copy of {address})" if isinstance(address, str) else ""
             raise InputError(
                 f"{run}: its graph {source}{copied} was not found; put it there, set "
-                "ONESHOT_DATA to the directory that contains it, or (predict, evaluate) give it "
-                "with --data"
+                f"ONESHOT_DATA to the directory that contains it, or ({TAKING_DATA}) give it with "
+                "--data"
             )
         self.keep_source()  # the run may have been moved since
         return load(source, **options)

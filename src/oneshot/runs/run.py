@@ -3,7 +3,7 @@
 config.toml              the whole configuration
 relations.txt            the relations of the predictor in its order, one per line
 predictor.safetensors    its parameters (of the best epoch)
-sampler.safetensors      the fitted state of the sampler, if any
+sampler.safetensors      the state of a fitted sampler, if the run has one
 factors.safetensors      vectors of entities and relations, if any
 graph.json               the source of the graph and its fingerprint
 graph/                   the graph itself, if it was created in memory
@@ -16,6 +16,7 @@ facts.sqlite             facts added and removed since (with files -wal and -shm
 Files are verified by checksums when they are read (see `oneshot.runs.layout`).
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -61,6 +62,8 @@ from oneshot.system.files import check_replaceable, held, replacing_directory, w
 FOUNDATION = "foundation"
 """Name of the pre-trained run in the package."""
 
+warn = logging.getLogger(__name__).warning
+"""Receiver of the messages about a run that is read."""
 
 # Facts of a graph up to which the sampler of a pre-trained run is fitted to it.
 _FITTED_FACTS = 1_000_000
@@ -128,6 +131,11 @@ class Run:
     def has_graph(self) -> bool:
         """Whether the run has a graph of its own; a pre-trained one has none."""
         return self.reference.has_graph
+
+    @property
+    def _has_relations(self) -> bool:
+        """Whether the run has relations of its own; a pre-trained one has none."""
+        return self.config.predictor.relations == "embedded" or self.has_graph
 
     @cached_property
     def relations(self) -> Vocabulary:
@@ -208,27 +216,24 @@ class Run:
     def reasoner_on(self, graph: KnowledgeGraph) -> Reasoner:
         """A new reasoner on another graph, whose relations are matched by name.
 
-        With relative relations, the graph may have any relations. If the run does not know them,
-        the sampler is fitted to the graph, which takes seconds; on a large graph, where it would
-        take minutes, the sampler has its default weights.
+        With relative relations, the graph may have any relations. A fitted sampler then has its
+        shared weights for those that the run does not know. The sampler of a pre-trained run, which
+        has no relations, is fitted to the graph, which takes seconds; on a large graph, where it
+        would take minutes, it has its default weights.
         """
         config = self.config
-        is_known = True
-        if config.predictor.relations == "embedded" or self.has_graph:
+        if self._has_relations:
             try:
                 graph = graph.with_relations(self.relations)
             except UnknownNameError:
                 if config.predictor.relations == "embedded":
                     raise
-                is_known = False
-        else:
-            is_known = False
         reasoner = build_reasoner(graph, config)
         if not (self.path / PREDICTOR).is_file():
             raise InputError(f"{self.path}: this run has no trained predictor yet")
         load_parameters(self.path / PREDICTOR, reasoner.predictor)
-        if is_known:
-            self.load_sampler(reasoner.sampler)
+        if self._has_relations:
+            self._load_or_fit_sampler(reasoner)
         elif graph.num_facts <= _FITTED_FACTS:
             reasoner.sampler.fit(reasoner.graph, config.training.seed)
         reasoner.calibration = self.calibration
@@ -249,15 +254,38 @@ class Run:
             raise InputError(f"{file}: {error}") from error
 
     def load_sampler(self, sampler: Sampler) -> None:
-        """Load the fitted state of the run's sampler into a sampler, if there is one."""
+        """Load the fitted state of the run's sampler into a sampler, if it can be fitted.
+
+        A sampler that was saved before it was fitted keeps its defaults.
+        """
+        if not sampler.scores_answers:  # it has no state, whatever the run was trained with
+            return
         file = self.path / SAMPLER
         if not file.is_file():
+            raise InputError(
+                f"{file}: is missing; `oneshot train DATA --out {self.path} --resume` fits the "
+                "sampler again"
+            )
+        parameters, about = load_tensors(file)
+        if not parameters and about.get("fitted") is False:
             return
-        parameters, _ = load_tensors(file)
         try:
-            sampler.take(parameters)
+            sampler.take(parameters, self.relations if self._has_relations else None)
         except InputError as error:
             raise InputError(f"{file}: {error}") from error
+
+    def _load_or_fit_sampler(self, reasoner: Reasoner) -> None:
+        """Load the fitted state of the sampler, or fit it to the graph if the run has none.
+
+        It has none if the file is missing, or if a setting selects another sampler.
+        """
+        sampler, graph = reasoner.sampler, reasoner.graph
+        is_missing = sampler.scores_answers and not (self.path / SAMPLER).is_file()
+        if is_missing and graph.num_facts <= _FITTED_FACTS:
+            warn(f"{self.path / SAMPLER}: is missing; the sampler is fitted to the graph now")
+            sampler.fit(graph, self.config.training.seed)
+        else:
+            self.load_sampler(sampler)
 
     @property
     def files(self) -> list[Path]:
@@ -382,10 +410,10 @@ class Run:
         return push(reasoner, name, **options)
 
     def save_sampler(self, sampler: Sampler) -> None:
-        """Save the fitted state of a sampler, if there is one."""
-        parameters = sampler.parameters()
-        if parameters:
-            save_tensors(self.path / SAMPLER, parameters, {})
+        """Save the state of a sampler that can be fitted, also before it is fitted."""
+        if sampler.scores_answers:
+            parameters = sampler.parameters()
+            save_tensors(self.path / SAMPLER, parameters, {"fitted": bool(parameters)})
 
     def save_factors(self, reasoner: Reasoner) -> None:
         """Save the factors of a reasoner, if there are any."""

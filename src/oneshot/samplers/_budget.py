@@ -42,11 +42,11 @@ class Budget:
 
     def __post_init__(self) -> None:
         for field in ("entity_ratio", "edge_ratio", "mass"):
-            for value in _values(getattr(self, field), field):
+            for value in numbers_of(getattr(self, field), field):
                 if not 0 < value <= 1:
                     raise InputError(f"{field} must be above 0 and at most 1, not {value}")
         for field, least in (("max_entities", 1), ("max_edges", 0)):
-            for value in _values(getattr(self, field), field):
+            for value in numbers_of(getattr(self, field), field):
                 if not value >= least or value == float("inf") or value != int(value):
                     raise InputError(f"{field} must be an integer of at least {least}, not {value}")
 
@@ -54,7 +54,7 @@ class Budget:
         """Raise if a table names a relation that the graph does not have."""
         settings = self.entity_ratio, self.edge_ratio, self.max_entities, self.max_edges, self.mass
         for setting in settings:
-            _by_relation(graph, setting or 0, 0)
+            by_relation(graph, setting or 0, 0)
 
     def entity_counts(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The number of entities `K` for each query relation: [n] ids → int64 [n]."""
@@ -79,7 +79,7 @@ class Budget:
         """The share of the score for each query relation: [n] → float64 [n]; None without."""
         if self.mass is None:
             return None
-        shares = _by_relation(graph, self.mass, 1.0)
+        shares = by_relation(graph, self.mass, 1.0)
         return torch.tensor(shares, dtype=torch.float64, device=graph.device)[relations]
 
 
@@ -93,15 +93,15 @@ def _counts(
     """The count for every relation and inverse, int64 [2R]."""
     limits = []
     if most is not None:
-        limits.append([min(int(value), whole) for value in _by_relation(graph, most, whole)])
+        limits.append([min(int(value), whole) for value in by_relation(graph, most, whole)])
     if ratio is not None or most is None:
-        shares = _by_relation(graph, default_ratio if ratio is None else ratio, default_ratio)
+        shares = by_relation(graph, default_ratio if ratio is None else ratio, default_ratio)
         # Rounded as in Python: 0.1 · 40,943 gives 4,094.
         limits.append([int(share * whole) for share in shares])
     return torch.tensor(limits, device=graph.device).amin(dim=0)
 
 
-def _by_relation(
+def by_relation(
     graph: AdjacencyGraph, setting: float | Mapping[str, float], default: float
 ) -> list[float]:
     """The setting for every relation and inverse, `2R` of them."""
@@ -124,7 +124,7 @@ def _by_relation(
     return values
 
 
-def _values(setting: float | Mapping[str, float] | None, field: str) -> list[float]:
+def numbers_of(setting: float | Mapping[str, float] | None, field: str) -> list[float]:
     """The numbers in a setting; raises for other values."""
     if setting is None:
         return []

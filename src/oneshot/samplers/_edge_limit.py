@@ -21,19 +21,34 @@ def default_edge_limits(counts: Tensor) -> Tensor:
     return counts.clamp(min=ENTITIES_OF_LIMIT) * (EDGE_LIMIT // ENTITIES_OF_LIMIT)
 
 
+def crowded_queries(batch: SubgraphBatch, limits: Tensor, num_relations: int) -> Tensor:
+    """The queries whose subgraphs have more edges than their limit, int64 [b]."""
+    return (_edges_of_queries(batch, num_relations) > limits).nonzero().squeeze(1)
+
+
+def _edges_of_queries(batch: SubgraphBatch, num_relations: int) -> Tensor:
+    """The number of edges of each query, int64 [n], without identity edges."""
+    is_fact = batch.edges[1] < 2 * num_relations
+    return torch.bincount(batch.edge_query[is_fact], minlength=batch.num_queries)
+
+
 def limit_edges(
-    batch: SubgraphBatch, limits: Tensor, num_relations: int, include: Tensor | None = None
+    batch: SubgraphBatch,
+    limits: Tensor,
+    num_relations: int,
+    include: Tensor | None = None,
+    priority: Tensor | None = None,
 ) -> SubgraphBatch:
     """The subgraphs without their last entities, so that query `i` has at most `limits[i]` edges.
 
-    The entities of highest score stay, ties by lower id; that of the query and those of `include`
-    [n, c] (-1 for none) in any case. Identity edges are not counted. A batch within the limits is
-    returned as it is.
+    The entities of highest `priority` float [N] stay (by default of highest score), ties by lower
+    id; that of the query and those of `include` [n, c] (-1 for none) in any case. Identity edges
+    are not counted. A batch within the limits is returned as it is.
     """
-    query, size = batch.entity_query, batch.num_queries
+    query = batch.entity_query
     x, relation, o = batch.edges
     is_fact = relation < 2 * num_relations
-    number = torch.bincount(batch.edge_query[is_fact], minlength=size)
+    number = _edges_of_queries(batch, num_relations)
     if not bool((number > limits).any()):
         return batch
     forced = torch.zeros(len(query), dtype=torch.bool, device=query.device)
@@ -42,7 +57,7 @@ def limit_edges(
         row, column = (include >= 0).nonzero().unbind(1)
         forced[batch.find_pairs(row, include[row, column])] = True
     # Places in the order of (query, descending score, id).
-    value = torch.where(forced, torch.inf, batch.score)
+    value = torch.where(forced, torch.inf, batch.score if priority is None else priority)
     order = value.argsort(descending=True, stable=True)
     order = order[query[order].argsort(stable=True)]
     place = torch.empty_like(order)

@@ -47,10 +47,16 @@ def ppr(
     dtype: torch.dtype = ...,
     *,
     top: None = ...,
+    exact: None = ...,
 ) -> Tensor: ...
 @overload
 def ppr(
-    graph: AdjacencyGraph, entities: Tensor, restart: float = ..., *, top: int
+    graph: AdjacencyGraph,
+    entities: Tensor,
+    restart: float = ...,
+    *,
+    top: int,
+    exact: bool | None = ...,
 ) -> "TopScores": ...
 def ppr(
     graph: AdjacencyGraph,
@@ -62,6 +68,7 @@ def ppr(
     dtype: torch.dtype = torch.float32,
     *,
     top: int | None = None,
+    exact: bool | None = None,
 ) -> "Tensor | TopScores":
     """PPR by power iteration from `p = 1(u)`. `entities` int64 [n] → scores [n, V].
 
@@ -69,14 +76,17 @@ def ppr(
     follows the definition; `ppr_chebyshev` reaches the same scores in fewer steps.
 
     With `top`, only the entities of highest score: → `TopScores`, [n, top]. On large graphs by a
-    local push, whose cost hardly grows with the graph; the other arguments are for all scores.
+    local push, whose cost hardly grows with the graph, unless `exact`; the other arguments are for
+    all scores.
     """
     if top is not None:
         from oneshot.samplers.neighbourhood import top_ppr
 
         if transition != "walk":
             raise InputError('top needs transition="walk"')
-        return top_ppr(graph, entities, top, restart)
+        return top_ppr(graph, entities, top, restart, exact=exact)
+    if exact is not None:
+        raise InputError("exact is for top=K; all scores are computed over the whole graph")
     entities = check_entities(graph, entities)
     _check(restart, transition)
     matrix = graph.normalized_adjacency(dtype)

@@ -18,7 +18,10 @@ be pushed, so that in a graph with hubs nearly all edges are never read; their o
 tail.
 
 The threshold is halved until it is small compared with the `K`-th score and the selection hardly
-changes any more, or the limit of edges is reached.
+changes any more, or the limit of edges is reached. Around an entity with somewhat more than `K`
+neighbours, nearly all of these have the same score, and which of them are selected changes for
+long: scores that are tied with the `K`-th count as selected, and the search for a stable selection
+ends at a multiple of the edges that the precision needs.
 
 With a hub index (`_hubs`), the PPR of hubs does not depend on the tail. In a first phase, residue
 that arrives at hubs is parked. The index then gives the PPR `s(h)` of every hub. As `s(h) /
@@ -44,6 +47,7 @@ from oneshot.samplers._pagerank import check_unweighted
 # Entities of the list by degree that may be compared, as a multiple of the selected ones: more
 # than are touched and not selected.
 _HEADS = 8
+_LARGE_SHARE = 0.01
 # Edges per query, to decide on the number of threads; a single query runs on one.
 _USUAL_EDGES = 200_000
 
@@ -53,22 +57,33 @@ class PushLimits:
     """When a push ends.
 
     `precision`: threshold on residue / degree, relative to the K-th score. `stable`: share of the
-    selection that must be the same with twice the threshold. `max_edges`: edges per query, except
-    those of the query entity itself; no further round starts beyond it. `negligible`: sum of the
+    selection that must be the same with twice the threshold. `tie`: relative difference from the
+    K-th score within which an entity counts as selected. `backstop`: edges that a query may read
+    until its selection is stable, as a multiple of those for `precision`. `max_edges`: edges per
+    query, except those of the query entity itself; no further round starts beyond it.
+    `negligible`: sum of the
     residues that ends a push. `park_threshold`: threshold of the phase in which the residue of hubs
     is parked; `least_parked`: residue of a hub for which its row of the index is read;
     `hub_precision`: the `precision` with a hub index, where hubs need not be pushed to be known and
-    the entities around them decide.
+    the entities around them decide. `large_precision`: the `precision`, if that is not lower, of
+    selections of more than a hundredth of the entities, whose last scores differ little.
     """
 
     precision: float = 0.1
     stable: float = 0.97
+    tie: float = 0.001
+    backstop: float = 12.0
     max_edges: int = 4_000_000
     negligible: float = 1e-6
     first_threshold: float = 1e-3
     park_threshold: float = 1e-6
     least_parked: float = 1e-6
     hub_precision: float = 0.025
+    large_precision: float = 0.05
+
+    def large_count(self, graph: AdjacencyGraph) -> int:
+        """The number of entities of a selection above which `large_precision` holds."""
+        return int(_LARGE_SHARE * graph.num_entities)
 
 
 LIMITS = PushLimits()
@@ -78,7 +93,12 @@ def limits_for(graph: AdjacencyGraph) -> PushLimits:
     """The limits of a push on a graph: the default ones, with the precision chosen for it."""
     if graph.push_precision is None:
         return LIMITS
-    return dataclasses.replace(LIMITS, precision=graph.push_precision)
+    return at_precision(graph.push_precision)
+
+
+def at_precision(precision: float) -> PushLimits:
+    """The default limits with another precision, for selections of any size."""
+    return dataclasses.replace(LIMITS, precision=precision, large_precision=precision)
 
 
 class Pushed(NamedTuple):
@@ -141,11 +161,11 @@ class PushCall(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
             "num_queries", "wide_starts", "wide_ids", "scattered", "most", "num_probes",
-            "max_edges", "num_hubs", "hub_degree", "hubs_are_listed",
+            "max_edges", "num_hubs", "hub_degree", "hubs_are_listed", "large_count",
         )),
         *((name, ctypes.c_double) for name in (
-            "restart", "first_threshold", "precision", "stable", "negligible", "park_threshold",
-            "least_parked",
+            "restart", "first_threshold", "precision", "large_precision", "stable", "tie",
+            "backstop", "negligible", "park_threshold", "least_parked",
         )),
         *((name, ctypes.c_void_p) for name in (
             "start", "index", "counts", "entity", "count", "head_begin", "head_end", "heads",
@@ -224,6 +244,7 @@ def compiled_push(
         most=most,
         num_probes=probes.shape[1],
         restart=restart,
+        large_count=limits.large_count(graph),
         **options,
         **fields,
         **{name: compiled.pointer(tensor) for name, tensor in tensors.items()},
@@ -418,15 +439,17 @@ def _push_one(
                 break
             threshold /= 4
         state.close_hubs(hubs, limits.least_parked)
-    threshold, least = limits.first_threshold, 0.0
+    threshold, least, precision = limits.first_threshold, 0.0, limits.precision
+    if count > limits.large_count(graph):
+        precision = min(precision, limits.large_precision)
     before: Tensor | None = None
-    is_done = False
+    is_done, is_precise, max_edges = False, False, limits.max_edges
     while True:
-        is_over = not state.push(threshold, limits.max_edges)
+        is_over = not state.push(threshold, max_edges)
         left = float(state.residue.sum()) if hubs is None else state.unknown()
         most_left = threshold * volume if hubs is not None else min(left, threshold * volume)
         is_done |= is_over or most_left <= limits.negligible
-        if is_done or before is None or threshold <= 4 * limits.precision * least:
+        if is_done or before is None or threshold <= 4 * precision * least:
             degree = state.degree
             if hubs is None:
                 tail = (1 - restart) * left / volume
@@ -440,9 +463,13 @@ def _push_one(
             every_score = _One(own, score[:0], state.touched, score, tail, state.edges, reached)
             chosen = _select(every_score, neighbours, entity, count, heads)
             least = float(chosen.score.amin()) if len(chosen.entities) > 1 else torch.inf
-            if before is not None and threshold <= limits.precision * least:
-                same = int(torch.isin(before, chosen.entities).sum())
+            if before is not None and threshold <= precision * least:
+                kept = every_score.scores_of(neighbours, before) >= least * (1 - limits.tie)
+                same = int((kept | (before == entity)).sum())
                 is_done |= same >= limits.stable * len(chosen.entities)
+                if not is_precise:
+                    max_edges = int(min(max_edges, limits.backstop * state.edges))
+                    is_precise = True
             if is_done:
                 return chosen
             before = chosen.entities

@@ -13,9 +13,15 @@ from torch import Tensor
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.samplers import _extract_gpu
 from oneshot.samplers._budget import Budget, Count, Ratio
-from oneshot.samplers._edge_limit import EDGE_LIMIT, default_edge_limits, limit_edges
+from oneshot.samplers._edge_limit import (
+    EDGE_LIMIT,
+    crowded_queries,
+    default_edge_limits,
+    limit_edges,
+)
 from oneshot.samplers._extract import EdgeScore, extract
 from oneshot.samplers._pagerank import check_entities
 from oneshot.samplers._select import choose_highest, counts_of_mass, ranks_of
@@ -56,9 +62,8 @@ class Sampler(ABC):
     `edge_score`: if there are more edges than the budget, those with the highest "product" (or
         "sum") of the scores of their ends are kept.
     `edge_limit`: maximum number of edges without an edge budget; the entities of lowest score are
-        dropped until there are no more. By default 1,000,000 if the budget is a number,
-        `max_entities` (500 per entity above 2,000 entities) and scores are not those of answers; 0
-        is no limit.
+        dropped until there are no more (see `priority`). By default 1,000,000, and 500 per entity
+        for budgets above 2,000 entities; 0 is no limit.
     `seed`: for random samplers.
 
     A sampler in the registry has a `name`; `options`: further arguments of its `__init__`, each an
@@ -101,6 +106,10 @@ class Sampler(ABC):
         )
         return other
 
+    def check_names(self, graph: AdjacencyGraph) -> None:
+        """Raise if an option names a relation that the graph does not have."""
+        self.budget.check_names(graph)
+
     def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:  # noqa: B027
         """Fit the sampler to the facts of a graph; does nothing for most samplers."""
 
@@ -108,8 +117,12 @@ class Sampler(ABC):
         """The fitted parameters by name; empty if there are none."""
         return {}
 
-    def take(self, parameters: dict[str, Tensor]) -> None:
-        """Load the fitted parameters of another sampler of the same type."""
+    def take(self, parameters: dict[str, Tensor], relations: Vocabulary | None = None) -> None:
+        """Load the fitted parameters of another sampler of the same type.
+
+        `relations`: names of the relations that the parameters are for. They are matched by name on
+        each graph; without names, by their ids.
+        """
         if parameters:
             raise InputError(f"the sampler {self.name!r} has no parameters")
 
@@ -142,12 +155,16 @@ class Sampler(ABC):
         if include is not None:
             include = check_include(graph, queries, include)
         selection = self.select(graph, queries, include)
-        graph = graph if edges_from is None else edges_from
-        batch = self._extracted(graph, queries, selection)
-        limits = self._edge_limits(graph, queries)
+        source = graph if edges_from is None else edges_from
+        batch = self._extracted(source, queries, selection)
+        limits = self._edge_limits(source, queries)
         if limits is None or batch.num_edges <= (self.edge_limit or EDGE_LIMIT):
             return batch
-        return limit_edges(batch, limits, graph.num_relations, include)
+        crowded = crowded_queries(batch, limits, source.num_relations)
+        if not len(crowded):
+            return batch
+        priority = self.priority(graph, batch, crowded)
+        return limit_edges(batch, limits, source.num_relations, include, priority)
 
     def sample_sets(
         self, graph: AdjacencyGraph, sources: Tensor, relations: Tensor | None = None
@@ -201,6 +218,14 @@ class Sampler(ABC):
             parts.append((entities, some[query], score))
         return joined(parts, queries)
 
+    def priority(self, graph: AdjacencyGraph, batch: SubgraphBatch, rows: Tensor) -> Tensor:
+        """Which entities stay if the subgraphs of some queries have too many edges: the highest.
+
+        `rows` int64 [b]: these queries of the batch; → float [N], where the values of the others
+        have no effect. By default the score.
+        """
+        return batch.score
+
     def _edge_limits(self, graph: AdjacencyGraph, queries: Tensor) -> Tensor | None:
         """The edge limit of each query, int64 [n]; None if there is none."""
         budget = self.budget
@@ -209,8 +234,7 @@ class Sampler(ABC):
                 return None
             limits = torch.full_like(queries[:, 0], self.edge_limit)
             return limits if 2 * graph.num_facts > self.edge_limit else None
-        is_share = budget.max_entities is None or budget.entity_ratio is not None
-        if self.scores_answers or budget.limits_edges or is_share:
+        if budget.limits_edges:
             return None
         if 2 * graph.num_facts <= EDGE_LIMIT:  # no subgraph can exceed it
             return None

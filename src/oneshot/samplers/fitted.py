@@ -1,7 +1,8 @@
 """FittedSampler: entities near the query entity by PPR, and likely answers by a fitted score."""
 
+import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -13,34 +14,59 @@ from oneshot.errors import InputError
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.known_facts import KnownFacts
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.samplers._answer_counts import NUM_FEATURES, AnswerCounts
+from oneshot.samplers._budget import Ratio, by_relation, numbers_of
 from oneshot.samplers._push import push_scores
 from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
+from oneshot.subgraph import SubgraphBatch
+from oneshot.system.hashed_random import integers, uniform
 
 # Added to PPR scores before the logarithm; below the scores of all relevant entities.
 _FLOOR = 1e-7
 # Default weights if nothing was fitted: approximate values for various graphs.
 _DEFAULT = (1.0, 0.4, 1.0, 0.3, 0.8, -0.8, 5.0)
 # Training facts that are removed from the graph as queries: maximum number and share.
-_FACTS, _FACT_SHARE = 2000, 0.1
+_FACTS, _FACT_SHARE = 4000, 0.1
 # Negatives of an answer: the highest by PPR, the most likely of the relation, and a random sample,
 # which represents all others.
 _NEAR, _LIKELY, _RANDOM = 128, 128, 128
 # Regularization of the weights of a relation towards the shared weights, and of these towards 0.
-_HELD, _HELD_ALL = 1.0, 0.1
+_HELD, _HELD_ALL = 0.3, 0.1
 _ITERATIONS = 60
 # Maximum number of entries of a table over relations and entities that is cached per graph.
 _TABLE = 1 << 27
 _BIG = 1e30
-_WEIGHTS = "weights"
+_WEIGHTS, _SHARED, _CONTEXT = "weights", "shared", "context"
+# Share of the budget for PPR: the default, and larger ones that a relation may have instead.
+DEFAULT_CONTEXT = 0.5
+_CONTEXTS = (DEFAULT_CONTEXT, 0.625, 0.75, 0.875, 1.0)
+# Maximum number of queries by which they are compared, the number of standard errors by which a
+# larger share must be better, and the number of queries at which half of the change is made.
+_COMPARED, _ERRORS, _SHRINKAGE = 2000, 1.64, 20
+# Steps per unit of a score, in which scores are compared regardless of rounding.
+_STEPS = 10_000
 # Entities whose PPR is computed on large graphs, as a multiple of the budget.
 _NEAREST = 4
+# Instead of a share of the budget that is 0.
+_LEAST_SHARE = 1e-9
 # Minimum number of facts for a fit.
 _LEAST_FACTS = 10
 # Cache of the last fit in this process: trials and probes on one graph repeat it.
 _FITS = 8
-_fits: dict[tuple[Any, ...], Tensor] = {}
+_fits: dict[tuple[Any, ...], "_Weights"] = {}
+_shares: dict[tuple[Any, ...], Tensor] = {}
+
+warn = logging.getLogger(__name__).warning
+"""Receiver of the messages of a fit."""
+
+
+class _Weights(NamedTuple):
+    """Weights of the features: per relation [2R, f], and shared ones [f] for other relations."""
+
+    relations: Tensor
+    shared: Tensor
 
 
 class _Examples(NamedTuple):
@@ -53,6 +79,34 @@ class _Examples(NamedTuple):
     features: Tensor
     offset: Tensor
     relation: Tensor
+
+
+class _HeldOut(NamedTuple):
+    """Facts that are removed from a graph, as queries in both directions, in random order.
+
+    `observed`: the graph without them, with `counts`; `queries` [n, 2]; `answers` [n]. The facts
+    depend on the seed and their entities alone: all facts of a pair of entities are taken or none.
+    """
+
+    observed: KnowledgeGraph
+    counts: AnswerCounts
+    queries: Tensor
+    answers: Tensor
+
+    @classmethod
+    def of(cls, graph: KnowledgeGraph, seed: int) -> "_HeldOut":
+        head, _, tail = graph.facts.long().unbind(1)
+        drawn = uniform(seed, head, tail)
+        number = max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)
+        is_taken = drawn <= drawn.kthvalue(number).values
+        taken = is_taken.nonzero().squeeze(1)
+        taken = taken[drawn[taken].argsort(stable=True)]
+        observed = graph.subset(~is_taken.cpu())
+        facts = graph.facts[taken].long()
+        # Both directions of a fact one after the other, so that any first part has both.
+        queries, answers = both_directions(facts, graph.num_relations)
+        order = torch.arange(len(queries), device=graph.device).view(2, -1).t().flatten()
+        return cls(observed, AnswerCounts(observed), queries[order], answers[order])
 
 
 class FittedSampler(PPRSampler):
@@ -69,49 +123,97 @@ class FittedSampler(PPRSampler):
     On large graphs on which PPR uses the local push (see `PPRSampler`), so does the likelihood: its
     cost per query is then that of a few passes over the entities, instead of passes over all facts.
 
-    `context`: share of the budget chosen by PPR, for the paths between query entity and answer.
+    `context`: share of the budget chosen by PPR, for the paths between query entity and answer, or
+    a table by relation name, as for the budgets. None: one half, and more for the relations of
+    which PPR covers more of the removed facts with the budget at hand. Never less, as a subgraph of
+    likely answers alone has no paths.
     Unreachable entities can be among the likely answers, regardless of `keep_unreachable`.
     `weights` [2R, 7]: per relation, in the order of the features; None before `fit`, when default
-    weights are used.
+    weights are used. On another graph, relations are matched by name, and `shared` [7] are the
+    weights of those that were not fitted. `shares` [2R]: the share of PPR per relation, if it was
+    fitted.
     """
 
     name = "fitted"
     options = (*PPRSampler.options, "context")
     scores_answers = True
 
-    def __init__(self, *arguments: Any, context: float = 0.5, **options: Any) -> None:
+    def __init__(self, *arguments: Any, context: Ratio | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if not 0 <= context <= 1:
-            raise InputError(f"context must be from 0 to 1, not {context}")
+        for value in numbers_of(context, "context"):
+            if not 0 <= value <= 1:
+                raise InputError(f"context must be from 0 to 1, not {value}")
         self.context = context
         self.weights: Tensor | None = None
+        self.shared: Tensor | None = None
+        self.shares: Tensor | None = None
+        self._relations: Vocabulary | None = None  # names of the relations of `weights`
+        self._matched: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
+        self._contexts: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
         self._tables: WeakKeyDictionary[AdjacencyGraph, Tensor] = WeakKeyDictionary()
         self._counts: WeakKeyDictionary[AdjacencyGraph, AnswerCounts] = WeakKeyDictionary()
 
     def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:
-        """Learn the weights from facts of the graph; deterministic for a graph and seed."""
+        """Learn the weights from facts of the graph; deterministic for a graph and seed.
+
+        The ids of the relations and the order of the facts change the weights only by rounding.
+        """
         graph = graph.host or graph
         options = (self.restart, self.steps, self.method, self.transition, graph.device.type)
         key = (graph.fingerprint, seed, *options)
+        held_out: list[_HeldOut] = []  # made when it is needed, once
+
+        def held() -> _HeldOut:
+            if not held_out:
+                held_out.append(_HeldOut.of(graph, seed))
+            return held_out[0]
+
         if key not in _fits:
-            weights = None
-            if graph.num_facts >= _LEAST_FACTS:
-                weights = _fitted(self._examples(graph, seed), 2 * graph.num_relations)
-            while len(_fits) >= _FITS:
-                del _fits[next(iter(_fits))]
-            _fits[key] = self._default(graph) if weights is None else weights
-        self.take({_WEIGHTS: _fits[key]})
+            _remember(_fits, key, self._fitted(graph, held, seed))
+        weights = _fits[key]
+        parameters = {_WEIGHTS: weights.relations, _SHARED: weights.shared}
+        self.take(parameters, graph.relations)
+        if self.context is not None:
+            return
+        every = torch.arange(2 * graph.num_relations, device=graph.device)
+        counts = self.budget.entity_counts(graph, every)
+        of_budget = (*key, counts.cpu().numpy().tobytes())
+        if of_budget not in _shares:
+            _remember(_shares, of_budget, self._fitted_shares(graph, held, counts))
+        self.take(parameters | {_CONTEXT: _shares[of_budget]}, graph.relations)
 
     def parameters(self) -> dict[str, Tensor]:
-        return {} if self.weights is None else {_WEIGHTS: self.weights}
+        if self.weights is None or self.shared is None:
+            return {}
+        shares = {} if self.shares is None else {_CONTEXT: self.shares}
+        return {_WEIGHTS: self.weights, _SHARED: self.shared, **shares}
 
-    def take(self, parameters: dict[str, Tensor]) -> None:
-        weights = parameters.get(_WEIGHTS)
-        wrong = weights is None or weights.dim() != 2 or weights.shape[1] != len(_DEFAULT)
-        if weights is None or wrong or len(parameters) > 1 or not bool(weights.isfinite().all()):
+    def check_names(self, graph: AdjacencyGraph) -> None:
+        super().check_names(graph)
+        by_relation(graph, self.context or 0, 0)
+
+    def take(self, parameters: dict[str, Tensor], relations: Vocabulary | None = None) -> None:
+        weights, shared = parameters.get(_WEIGHTS), parameters.get(_SHARED)
+        if weights is not None and weights.dim() == 2 and shared is None and len(weights):
+            shared = weights.mean(0)  # earlier versions did not save it
+        size, shares = len(_DEFAULT), parameters.get(_CONTEXT)
+        if (
+            weights is None
+            or shared is None
+            or weights.dim() != 2
+            or weights.shape[1] != size
+            or shared.shape != (size,)
+            or parameters.keys() - {_WEIGHTS, _SHARED, _CONTEXT}
+            or (shares is not None and shares.shape != weights.shape[:1])
+            or not (shares is None or bool(((shares >= 0) & (shares <= 1)).all()))
+            or not bool(weights.isfinite().all() & shared.isfinite().all())
+            or (relations is not None and len(weights) != 2 * len(relations))
+        ):
             raise InputError("these are not the weights of a fitted sampler")
-        self.weights = weights.float()
-        self._tables = WeakKeyDictionary()
+        self.weights, self.shared, self._relations = weights.float(), shared.float(), relations
+        self.shares = None if shares is None else shares.double()
+        self._tables, self._matched = WeakKeyDictionary(), WeakKeyDictionary()
+        self._contexts = WeakKeyDictionary()
 
     def likelihoods(
         self, graph: AdjacencyGraph, queries: Tensor
@@ -145,25 +247,52 @@ class FittedSampler(PPRSampler):
     ) -> tuple[Tensor, Tensor, Tensor]:
         likely = self._likelihood(graph, queries[:, 1], scores)
         # Entities chosen by PPR come before all others.
-        context, row, _ = choose_highest(scores, self._share(counts), forced[:, :1], False)
+        share = self._share(graph, queries[:, 1], counts)
+        context, row, _ = choose_highest(scores, share, forced[:, :1], False)
         wanted = likely.clone()
         wanted[row, context] = _BIG
         entities, query, _ = choose_highest(wanted, counts, forced, True)
         return entities, query, likely[query, entities]
 
+    def priority(self, graph: AdjacencyGraph, batch: SubgraphBatch, rows: Tensor) -> Tensor:
+        """A smaller budget keeps its share of context: likely answers alone would starve the paths.
+
+        The negative of the budget from which on an entity is chosen, about: by PPR at its rank by
+        PPR over `context`, as a likely answer at its rank by likelihood over the other share.
+        """
+        value = batch.score.double()
+        contexts = self.contexts(graph)[batch.queries[:, 1]].tolist()
+        for part, near in self._score_blocks(graph, batch.queries[rows, 0]):
+            for place, query in enumerate(rows[part].tolist()):
+                mine = (batch.entity_query == query).nonzero().squeeze(1)
+                ppr = near[place, batch.entities[mine]]
+                by_ppr = _places(ppr) / max(contexts[query], _LEAST_SHARE)
+                by_ppr[ppr == 0] = torch.inf  # never chosen by PPR
+                likely = _places(batch.score[mine]) / max(1 - contexts[query], _LEAST_SHARE)
+                value[mine] = -torch.minimum(by_ppr, likely)
+        return value
+
     def _ranks(self, graph: AdjacencyGraph, queries: Tensor, targets: Tensor) -> Tensor:
         places = torch.empty(len(queries), dtype=torch.long, device=graph.device)
         for rows, near in self._score_blocks(graph, queries[:, 0]):
             likely = self._likelihood(graph, queries[rows, 1], near)
-            places[rows] = self._places(near, likely, queries[rows, 0], targets[rows])
+            places[rows] = self._places(graph, near, likely, queries[rows], targets[rows])
         return places
 
-    def _places(self, near: Tensor, likely: Tensor, first: Tensor, targets: Tensor) -> Tensor:
+    def _places(
+        self,
+        graph: AdjacencyGraph,
+        near: Tensor,
+        likely: Tensor,
+        queries: Tensor,
+        targets: Tensor,
+    ) -> Tensor:
         """The smallest budget with which each target is sampled, minus one: [b].
 
-        `near`, `likely` [b, V]: PPR and likelihood; `first`, `targets` [b]. A sampled
+        `near`, `likely` [b, V]: PPR and likelihood; `queries` [b, 2], `targets` [b]. A sampled
         entity is also sampled with any larger budget, so binary search finds the smallest.
         """
+        first, relations = queries.unbind(1)
         rows = torch.arange(len(near), device=near.device)
         near[rows, first] = torch.inf
         order = near.argsort(dim=1, descending=True, stable=True)
@@ -178,16 +307,31 @@ class FittedSampler(PPRSampler):
         low, high = torch.ones_like(own), torch.full_like(own, near.shape[1])
         while bool((low < high).any()):
             budget = (low + high) // 2
-            share = self._share(budget)
+            share = self._share(graph, relations, budget)
             ahead = (better & (place >= share[:, None])).sum(1) + torch.minimum(share, reachable)
             is_sampled = (own < share) | (ahead < budget)
             low = torch.where(is_sampled, low, budget + 1).clamp(max=near.shape[1])
             high = torch.where(is_sampled, budget, high)
         return low - 1
 
-    def _share(self, budget: Tensor) -> Tensor:
-        """Number of entities chosen by PPR for each budget."""
-        return (budget.double() * self.context).ceil().long().clamp(min=1)
+    def _share(self, graph: AdjacencyGraph, relations: Tensor, budget: Tensor) -> Tensor:
+        """Number of entities chosen by PPR for query relations and budgets [b]."""
+        context = self.contexts(graph)[relations]
+        return (budget.double() * context).ceil().long().clamp(min=1)
+
+    def contexts(self, graph: AdjacencyGraph) -> Tensor:
+        """The share of PPR for every relation and inverse of a graph, float64 [2R]."""
+        if graph not in self._contexts:
+            self._contexts[graph] = self._contexts_of(graph)
+        return self._contexts[graph]
+
+    def _contexts_of(self, graph: AdjacencyGraph) -> Tensor:
+        if self.context is None and self.shares is not None:
+            default = self.shares.new_full((1,), DEFAULT_CONTEXT)
+            return self._matching(graph, self.shares, default).to(graph.device)
+        context = DEFAULT_CONTEXT if self.context is None else self.context
+        values = by_relation(graph, context, DEFAULT_CONTEXT)
+        return torch.tensor(values, dtype=torch.float64, device=graph.device)
 
     def _likelihood(self, graph: AdjacencyGraph, relations: Tensor, near: Tensor) -> Tensor:
         """Likelihood of each entity relative to a random one: PPR [b, V] → [b, V]."""
@@ -198,19 +342,29 @@ class FittedSampler(PPRSampler):
         return z.softmax(1).mul_(graph.num_entities)
 
     def _weights(self, graph: AdjacencyGraph) -> Tensor:
-        if self.weights is None:
-            return self._default(graph)
-        if len(self.weights) != 2 * graph.num_relations:
-            raise InputError(
-                f"the sampler was fitted to {len(self.weights) // 2} relations, the graph has "
-                f"{graph.num_relations}"
-            )
-        return self.weights.to(graph.device)
+        if self.weights is None or self.shared is None:
+            return _default_weights(graph).relations
+        if graph not in self._matched:
+            matched = self._matching(graph, self.weights, self.shared[None])
+            self._matched[graph] = matched.to(graph.device)
+        return self._matched[graph]
 
-    @staticmethod
-    def _default(graph: AdjacencyGraph) -> Tensor:
-        default = torch.tensor(_DEFAULT, device=graph.device)
-        return default.repeat(2 * graph.num_relations, 1)
+    def _matching(self, graph: AdjacencyGraph, own: Tensor, shared: Tensor) -> Tensor:
+        """The rows of every relation and inverse of a graph, [2R, …].
+
+        `own`: those of the relations that were fitted; `shared` [1, …]: that of all others.
+        """
+        names, count = self._relations, len(own) // 2
+        if names is None and count != graph.num_relations:
+            raise InputError(
+                f"the sampler was fitted to {count} relations, the graph has {graph.num_relations}"
+            )
+        if names is None or names is graph.relations or names == graph.relations:
+            return own
+        found = [names.get(name) for name in graph.relations]
+        forward = [2 * count if place is None else place for place in found]
+        inverse = [2 * count if place is None else place + count for place in found]
+        return torch.cat([own, shared])[[*forward, *inverse]]
 
     def _table(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The part of the score that does not depend on the query entity: [b] → [b, V]."""
@@ -231,44 +385,64 @@ class FittedSampler(PPRSampler):
 
     # fitting ------------------------------------------------------------------------------------
 
-    def _examples(self, graph: KnowledgeGraph, seed: int) -> _Examples:
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(graph.num_facts, generator=generator)
-        taken = order[: max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)]
-        keep = torch.ones(graph.num_facts, dtype=torch.bool)
-        keep[taken] = False
-        observed = graph.subset(keep)
-        facts = graph.facts[taken.to(graph.device)].long()
-        queries, answers = both_directions(facts, graph.num_relations)
-        order = queries[:, 1].argsort(stable=True)
-        queries, answers = queries[order], answers[order]
+    def _fitted(self, graph: KnowledgeGraph, held: Callable[[], _HeldOut], seed: int) -> _Weights:
+        """Weights that are fitted to a graph; the default ones if that is not possible."""
+        if graph.num_facts < _LEAST_FACTS or not held().observed.num_facts:
+            return _default_weights(graph)
+        found = _fitted(self._examples(graph, held(), seed), 2 * graph.num_relations)
+        if found is None:
+            warn("the fit of the sampler diverged; it has its default weights")
+            return _default_weights(graph)
+        return found
+
+    def _examples(self, graph: KnowledgeGraph, held: _HeldOut, seed: int) -> _Examples:
+        # Few relations at once, because the features of an entity depend on nothing else.
+        order = held.queries[:, 1].argsort(stable=True)
         known = KnownFacts(graph.facts, graph.num_entities, graph.num_relations)
-        counts = AnswerCounts(observed)
-        size = 32 if graph.device.type == "cpu" else 256
         parts = [
-            self._compared(observed, counts, queries[part], answers[part], known, generator)
-            for part in torch.arange(len(queries), device=graph.device).split(size)
+            self._compared(held, held.queries[part], held.answers[part], known, seed)
+            for part in order.split(_block(graph))
         ]
-        return _Examples(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        # The order of the facts taken: sums are then the same whatever ids the relations have.
+        back = order.argsort()
+        return _Examples(*(torch.cat(column)[back] for column in zip(*parts, strict=True)))
+
+    def _fitted_shares(
+        self, graph: KnowledgeGraph, held: Callable[[], _HeldOut], counts: Tensor
+    ) -> Tensor:
+        """The share of PPR per relation, with budgets of `counts` [2R] entities: [2R]."""
+        default = torch.full(counts.shape, DEFAULT_CONTEXT, dtype=torch.float64)
+        if graph.num_facts < _LEAST_FACTS or bool((counts >= graph.num_entities).all()):
+            return default
+        observed, counter, *asked = held()
+        if not observed.num_facts:
+            return default
+        queries, answers = (column[:_COMPARED] for column in asked)
+        size = (len(_CONTEXTS), len(queries))
+        hits = torch.zeros(size, dtype=torch.float64, device=graph.device)
+        self._counts[observed] = counter
+        for rows in queries[:, 1].argsort(stable=True).split(_block(graph)):
+            near = self.scores(observed, queries[rows, 0])
+            likely = self._likelihood(observed, queries[rows, 1], near)
+            budget = counts[queries[rows, 1]]
+            found = _covered(near, likely, queries[rows, 0], answers[rows], budget)
+            hits[:, rows] = found.double()
+        return _best_shares(hits.cpu(), queries[:, 1].cpu(), len(counts))
 
     def _compared(
-        self,
-        graph: AdjacencyGraph,
-        counts: AnswerCounts,
-        queries: Tensor,
-        answers: Tensor,
-        known: KnownFacts,
-        generator: torch.Generator,
+        self, held: _HeldOut, queries: Tensor, answers: Tensor, known: KnownFacts, seed: int
     ) -> _Examples:
+        graph = held.observed
         entities, relations = queries.unbind(1)
         near = self.scores(graph, entities)
         distinct, which = relations.unique(return_inverse=True)
-        about = counts.features(distinct)
+        about = held.counts.features(distinct)
         size = graph.num_entities
-        nearest = near.topk(min(_NEAR, size), dim=1).indices
+        nearest = _highest((near + _FLOOR).log(), _NEAR)
         default = torch.tensor(_DEFAULT[1 : 1 + NUM_FEATURES], device=graph.device)
-        likeliest = (about @ default).topk(min(_LIKELY, size), dim=1).indices[which]
-        drawn = torch.randint(size, (len(queries), _RANDOM), generator=generator).to(graph.device)
+        likeliest = _highest(about @ default, _LIKELY)[which]
+        columns = torch.arange(_RANDOM, device=graph.device)
+        drawn = integers(seed, size, entities[:, None], columns)
         chosen = torch.cat([answers[:, None], nearest, likeliest], dim=1)
         listed = torch.cat([chosen, drawn], dim=1)
         again = _repeated(listed)
@@ -278,12 +452,90 @@ class FittedSampler(PPRSampler):
         offset.masked_fill_(again | known.holds(queries, listed), -math.inf)
         offset[:, 0] = 0
         at = near.gather(1, listed)
-        columns = [
+        features = [
             (at + _FLOOR).log()[..., None],
             about[which[:, None], listed],
             (at == 0).float()[..., None],
         ]
-        return _Examples(torch.cat(columns, dim=-1), offset, relations)
+        return _Examples(torch.cat(features, dim=-1), offset, relations)
+
+
+def _block(graph: AdjacencyGraph) -> int:
+    """Number of queries that are scored at once in a fit."""
+    return 32 if graph.device.type == "cpu" else 256
+
+
+def _remember(fits: dict[tuple[Any, ...], Any], key: tuple[Any, ...], fit: Any) -> None:
+    while len(fits) >= _FITS:
+        del fits[next(iter(fits))]
+    fits[key] = fit
+
+
+def _covered(
+    near: Tensor, likely: Tensor, first: Tensor, answers: Tensor, budget: Tensor
+) -> Tensor:
+    """Whether the answers are sampled with each share of PPR in `_CONTEXTS`: bool [c, b].
+
+    `near`, `likely` [b, V]: PPR, which is overwritten, and likelihood; `first`, `answers`, `budget`
+    [b]. Entities of equal PPR at the end of a share all belong to it.
+    """
+    rows = torch.arange(len(near), device=near.device)
+    near[rows, first] = torch.inf
+    reachable = (near > 0).sum(1)
+    nearest = near.topk(int(budget.max()), dim=1).values
+    own, better = near[rows, answers], likely > likely[rows, answers][:, None]
+    found = []
+    for context in _CONTEXTS:
+        share = (budget.double() * context).ceil().long().clamp(min=1)
+        least = nearest.gather(1, share[:, None] - 1)
+        ahead = (better & ((near < least) | (near == 0))).sum(1) + torch.minimum(share, reachable)
+        is_near = (own >= least.squeeze(1)) & (own > 0)
+        found.append(is_near | (ahead < budget))
+    return torch.stack(found)
+
+
+def _best_shares(hits: Tensor, relations: Tensor, num_relations: int) -> Tensor:
+    """The share of PPR of each relation, by the covered queries of each share: [num_relations].
+
+    `hits` float64 [c, n] of 0 and 1; `relations` [n]. Relations with few queries stay near the
+    default, and those without evidence keep it.
+    """
+    contexts = torch.tensor(_CONTEXTS, dtype=torch.float64)
+    change = hits - hits[:1]
+    gain, moved = (
+        torch.zeros(len(contexts), num_relations, dtype=torch.float64).index_add_(
+            1, relations, part
+        )
+        for part in (change, change.square())
+    )
+    best = (gain - _ERRORS * moved.sqrt()).argmax(0)  # 0 for the default; of equal ones, the first
+    count = torch.bincount(relations, minlength=num_relations).double()
+    chosen: Tensor = contexts[0] + (contexts[best] - contexts[0]) * count / (count + _SHRINKAGE)
+    return chosen
+
+
+def _default_weights(graph: AdjacencyGraph) -> _Weights:
+    default = torch.tensor(_DEFAULT, device=graph.device)
+    return _Weights(default.repeat(2 * graph.num_relations, 1), default)
+
+
+def _highest(values: Tensor, count: int) -> Tensor:
+    """The `count` highest columns of each row, [n, m] → int64 [n, count].
+
+    Values that differ by rounding count as equal; of equal ones, the first.
+    """
+    size = values.shape[1]
+    columns = torch.arange(size, device=values.device)
+    keys = (values * _STEPS).round().long() * size + (size - 1 - columns)
+    return keys.topk(min(count, size), dim=1).indices
+
+
+def _places(values: Tensor) -> Tensor:
+    """The place of each value [n] in descending order, from 1: float64 [n]."""
+    places = torch.empty(len(values), dtype=torch.float64, device=values.device)
+    order = values.argsort(descending=True, stable=True)
+    places[order] = torch.arange(1, len(values) + 1, dtype=torch.float64, device=values.device)
+    return places
 
 
 def _repeated(entities: Tensor) -> Tensor:
@@ -294,17 +546,21 @@ def _repeated(entities: Tensor) -> Tensor:
     return torch.zeros_like(again).scatter_(1, order, again)
 
 
-def _fitted(examples: _Examples, num_relations: int) -> Tensor | None:
-    """The fitted weights of every relation [num_relations, f]; None if the fit fails.
+class _DivergedError(Exception):
+    """The loss of a fit is not finite."""
 
-    Softmax cross-entropy. Relations with few examples stay near the shared weights.
+
+def _fitted(examples: _Examples, num_relations: int) -> _Weights | None:
+    """The fitted weights of `num_relations` relations; None if the fit diverges.
+
+    Softmax cross-entropy. Relations with few examples stay near the shared weights. In float64, as
+    the steps of the optimizer would amplify rounding.
     """
-    relation = examples.relation
-    scale = examples.features.flatten(0, 1).std(0).clamp(min=0.1)
-    features = examples.features / scale
-    start = torch.tensor(_DEFAULT, device=scale.device) * scale
-    shared = start.clone().requires_grad_()
-    own = torch.zeros(num_relations, len(scale), device=scale.device, requires_grad=True)
+    relation, features = examples.relation, examples.features.double()
+    scale = features.flatten(0, 1).std(0).clamp(min=0.1)
+    features /= scale
+    shared = (torch.tensor(_DEFAULT).to(scale) * scale).requires_grad_()
+    own = scale.new_zeros(num_relations, len(scale)).requires_grad_()
     optimizer = torch.optim.LBFGS(
         [shared, own], max_iter=_ITERATIONS, line_search_fn="strong_wolfe"
     )
@@ -314,9 +570,15 @@ def _fitted(examples: _Examples, num_relations: int) -> Tensor | None:
         z = (features @ (shared + own[relation])[..., None]).squeeze(-1) + examples.offset
         held = _HELD * own.square().sum() + _HELD_ALL * shared.square().sum()
         total = (z.logsumexp(1) - z[:, 0]).mean() + held / len(relation)
+        if not bool(total.isfinite()):
+            raise _DivergedError
         total.backward()
         return total
 
-    optimizer.step(loss)
-    weights = ((shared + own) / scale).detach()
-    return weights if bool(weights.isfinite().all()) else None
+    try:
+        optimizer.step(loss)
+    except _DivergedError:
+        return None
+    weights = ((shared + own) / scale).detach().float()
+    found = _Weights(weights, (shared / scale).detach().float())
+    return found if all(bool(part.isfinite().all()) for part in found) else None

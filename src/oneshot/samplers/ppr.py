@@ -1,5 +1,6 @@
 """PPRSampler: the entities of highest Personalized PageRank, the sampler of the paper."""
 
+import warnings
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -24,6 +25,9 @@ POWER_STEPS = 30
 LOCAL_LARGEST_SHARE = 0.01
 LOCAL_LEAST_GRAPH = 50_000
 BALL_LARGEST_HUB = 1_000
+# Facts from which on the push is used unmeasured: scores over the whole graph take seconds per
+# query there, and two minutes for 10^8 facts.
+PUSH_LEAST_FACTS = 20_000_000
 # Share of the exact selection that the push must have found on sampled queries.
 PUSH_LEAST_RECALL = 0.95
 
@@ -44,8 +48,9 @@ class PPRSampler(Sampler):
         "auto": on a CPU, for facts without weights, budgets of at most a hundredth of the entities
             and graphs of at least 50,000 entities: ball if no entity has more than 1,000
             neighbours; push if it was measured on the saved graph, with its hub index if there is
-            one, and finds 0.95 of the exact selection (see `push_recall`). Otherwise chebyshev. The
-            two local methods do not support weights.
+            one, and finds 0.95 of the exact selection (see `push_recall`), or if it was not
+            measured and there are at least 20,000,000 facts. Otherwise chebyshev. The two local
+            methods do not support weights.
     `steps`: number of matrix products; default 30 for power, otherwise at least 20, as `restart`
     needs. `ball_factor`: entities in the ball, as a multiple of `K`; more is slower and more
     accurate. `transition`: "walk", or "paper" for scores divided by degree (see `oneshot.ppr`).
@@ -122,7 +127,17 @@ class PPRSampler(Sampler):
             return "ball"
         index = hub_index_for(graph, self.restart)
         measured = graph.push_recall if index is None else graph.hub_recall
-        return "chebyshev" if measured is None or measured < PUSH_LEAST_RECALL else "push"
+        if measured is None:
+            if graph.num_facts < PUSH_LEAST_FACTS:
+                return "chebyshev"
+            warnings.warn(
+                f'PPR uses method="push" on this graph of {graph.num_facts:,} facts, where its '
+                "recall was not measured; `oneshot data DATA --save DIR` measures it and builds a "
+                "hub index if one is needed",
+                stacklevel=2,
+            )
+            return "push"
+        return "chebyshev" if measured < PUSH_LEAST_RECALL else "push"
 
     def _local_method(self, graph: AdjacencyGraph, counts: Tensor) -> Method | None:
         """ "push" or "ball" if a local method is used for these numbers of entities, or None."""

@@ -8,7 +8,7 @@ index. If that does not help, exact scores over the whole graph are worth their 
 `PPRSampler`).
 """
 
-import dataclasses
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +21,13 @@ from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.storage import note_push_recall, open_graph, save_hub_index
 from oneshot.samplers._hubs import build_hub_index
-from oneshot.samplers._push import LIMITS, Pushed, PushLimits, ppr_push
+from oneshot.samplers._push import LIMITS, Pushed, PushLimits, at_precision, ppr_push
 from oneshot.samplers.ppr import BALL_LARGEST_HUB, LOCAL_LEAST_GRAPH, PUSH_LEAST_RECALL
 
 # The reference: pushed 30 times as far. Exact scores would take passes over the whole graph.
-_DEEP = PushLimits(precision=LIMITS.precision / 30, stable=0.995, max_edges=20_000_000)
+_DEEP = PushLimits(
+    precision=LIMITS.precision / 30, stable=0.995, tie=0, backstop=math.inf, max_edges=20_000_000
+)
 _ENTITIES = 2000
 _QUERIES = 8
 _HUB_SHARE = 0.01
@@ -91,8 +93,7 @@ def choose_precision(
     deep = ppr_push(graph, entities, counts, restart, limits=_DEEP)
     usual = ppr_push(graph, entities, counts, restart, limits=LIMITS)
     for precision in _PRECISIONS:
-        limits = dataclasses.replace(LIMITS, precision=precision)
-        early = ppr_push(graph, entities, counts, restart, limits=limits)
+        early = ppr_push(graph, entities, counts, restart, limits=at_precision(precision))
         shares = _shares(deep, early)
         saved = 1 - float(early.edges.sum()) / max(float(usual.edges.sum()), 1)
         if (

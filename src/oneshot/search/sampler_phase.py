@@ -55,10 +55,6 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
     session.store.set_about(SAMPLER, phase)
     share = float(setting_of(0, config.sampler, graph).entity_ratio.mean())
     space = budget_space(settings, config.sampler, share)
-    # As in training otherwise, so that they can be mixed with its setting.
-    at_training = {
-        f"test_sampler.{name}": getattr(config.sampler, name) for name in ("restart", "context")
-    }
     ladder = [f for f in _LADDER if "test_sampler.entity_ratio" in space.dimensions]
     queries, seconds = _affordable(session, phase, result)
 
@@ -67,13 +63,15 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
             return Proposal({}, "reference")
         if number <= len(ladder):
             ratio = float(f"{share * ladder[number - 1]:.6g}")
-            smaller = {"test_sampler.entity_ratio": ratio, **at_training}
-            return Proposal(nearest(space, smaller), "ladder")
+            # With the restart of the training, so that they can be mixed with its setting.
+            smaller = {"entity_ratio": ratio, "restart": config.sampler.restart}
+            values = {f"test_sampler.{name}": value for name, value in smaller.items()}
+            return Proposal(nearest(space, values), "ladder")
         # The same for two in a row: one is a variation, the other a proposal from the whole space.
         price = _PRICES[number // 2 % len(_PRICES)]
         known = []
-        for trial in trials[1:]:  # those of earlier versions have no context
-            values = nearest(space, {**at_training, **trial.values})
+        for trial in trials[1:]:  # those of earlier versions have no mixture
+            values = nearest(space, trial.values)
             known.append(known_budget(dataclasses.replace(trial, values=values), trials[0], price))
         return propose(space, known, settings.seed, number, settings.surrogate)
 
@@ -135,7 +133,9 @@ def budget_space(settings: SearchSettings, sampler: SamplerConfig, share: float)
     if sampler.name != "ppr":  # other samplers have no restart, or were fitted with it
         fixed["test_sampler.restart"] = sampler.restart
     if sampler.name != "fitted":
-        fixed["test_sampler.context"] = sampler.context
+        fixed |= {"test_sampler.mixture": "trained"}
+        for options in (fixed, given.dimensions):
+            options.pop("test_sampler.context", None)
     return phase_2_space(given.dimensions, fixed, share)
 
 
@@ -169,11 +169,13 @@ def _chosen(
     sizes = np.stack([a.entities for a in answers]).astype(np.float64)
     queries, _ = asked_queries(session.data, asked, settings.seed)
     relation = queries[:, 1].cpu().numpy()
+    trained = build_sampler(config.sampler)
+    Run.open(session.out / RUN).load_sampler(trained)
     options = []
     for trial in done:
         values_at_test = space.whole(trial.values) if trial.values else {}
         at_test = sampler_at_test(config.sampler, values_at_test)
-        options.append(setting_of(trial.number, at_test, graph))
+        options.append(setting_of(trial.number, at_test, graph, trained))
     choice = choose(
         options,
         values,

@@ -32,7 +32,8 @@ def target_values(ranks: NDArray[Any], target: str) -> NDArray[np.float64]:
 def sampler_at_test(base: SamplerConfig, values: dict[str, Any]) -> SamplerConfig:
     """The sampler of a trial of phase 2; without values, the training sampler."""
     options = {name.removeprefix("test_sampler."): value for name, value in values.items()}
-    options.pop("limit", None)
+    for name in ("limit", "mixture"):
+        options.pop(name, None)
     if "entity_ratio" in options:
         options["max_entities"] = None
     if "edge_ratio" in options:

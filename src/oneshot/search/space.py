@@ -84,6 +84,7 @@ CONDITIONS: dict[str, tuple[str, tuple[Value, ...]]] = {
     "training.softmax_over": ("training.loss", ("softmax",)),
     "training.fact_ratio": ("training.split", ("epoch",)),
     "test_sampler.mass": ("test_sampler.limit", ("mass",)),
+    "test_sampler.context": ("test_sampler.mixture", ("context",)),
 }
 """Dimensions that are active only if another one has one of these values."""
 
@@ -230,18 +231,23 @@ def phase_2_space(
     """The space of phase 2, around the entity ratio of the training.
 
     `limit`: whether the budget of a query is only the ratio, or also limited by the captured mass.
+    `mixture`: whether the share of PPR in the budget of the fitted sampler is that of the training,
+    which may differ per relation, or `context`.
     """
     most = min(1.0, 2 * reference)
     own: dict[str, Dimension] = {
         "test_sampler.entity_ratio": Range(max(most / 50, 1e-6), most, log=True),
         "test_sampler.edge_ratio": Choice((0.05, 0.1, 0.2, 0.5, 1.0)),
         "test_sampler.restart": Choice((0.05, 0.15, 0.3, 0.5)),
+        "test_sampler.mixture": Choice(("trained", "context")),
         "test_sampler.context": Choice((0.1, 0.25, 0.5, 0.75, 1.0)),
         "test_sampler.limit": Choice(("ratio", "mass")),
         "test_sampler.mass": Choice(_MASSES),
     }
     mine = {n: d for n, d in dimensions.items() if n.startswith("test_sampler.")}
     kept = {n: v for n, v in fixed.items() if n.startswith("test_sampler.")}
+    if {"test_sampler.context"} & (mine.keys() | kept.keys()):
+        kept.setdefault("test_sampler.mixture", "context")
     rest = {n: d for n, d in own.items() if n not in kept}
     return Space.of({**rest, **mine}, kept)
 

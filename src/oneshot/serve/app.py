@@ -125,7 +125,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     )
     @limited(json=True, queued=True)
     async def predict(body: Annotated[schemas.PredictIn, Body()]) -> Response:
-        service.check_version(body.min_version)
+        await service.check_version(body.min_version)
         questions = await _asked(service, body, body.questions)
         valid = [one for one in questions if isinstance(one, Question)]
         if not valid:
@@ -149,7 +149,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     @limited(json=True, queued=True)
     async def predict_stream(body: Annotated[schemas.StreamIn, Body()]) -> Response:
         """The results as NDJSON, in the order of the queries, each as soon as it is there."""
-        service.check_version(body.min_version)
+        await service.check_version(body.min_version)
         await run_in_threadpool(service.check_options, AnswerOptions.among(dict(body)))
         return _Lines(_streamed(service, body))
 
@@ -161,7 +161,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     )
     @limited(json=True, queued=True)
     async def explain(body: Annotated[schemas.ExplainIn, Body()]) -> Response:
-        service.check_version(body.min_version)
+        await service.check_version(body.min_version)
         question, answer = await run_in_threadpool(_answered, service, body)
         started = time.monotonic()
         reason, version = await service.explain(question, answer, body.paths, service.deadline())
@@ -188,7 +188,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     @limited(json=True, queued=True)
     async def explain_many(body: Annotated[schemas.ExplainManyIn, Body()]) -> Response:
         """One that cannot be explained has an error and does not refuse the others."""
-        service.check_version(body.min_version)
+        await service.check_version(body.min_version)
         deadline = service.deadline()
         results: list[dict[str, Any]] = []
         for one in body.questions:
@@ -213,7 +213,7 @@ def _add_questions(app: FastAPI, service: Service) -> None:
     @limited(json=True, queued=True)
     async def check(body: Annotated[schemas.CheckIn, Body()]) -> Response:
         """How likely a fact is by all other facts, and the paths that support it."""
-        service.check_version(body.min_version)
+        await service.check_version(body.min_version)
         asked = schemas.AnsweredIn(entity=body.head, relation=body.relation, answer=body.tail)
         question, tail = await run_in_threadpool(_answered, service, asked)
         found, version = await service.check(question, tail, body.paths)
@@ -418,6 +418,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
                 "entities": [{"entity": name, "score": score} for name, score in found.entities],
                 "facts": [list(fact) for fact in found.facts],
                 "omitted_facts": found.omitted,
+                "method": found.method,
                 "version": version,
             }
         )

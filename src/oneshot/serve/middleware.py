@@ -12,7 +12,6 @@ import json
 import logging
 import math
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from starlette.exceptions import HTTPException
 from oneshot.serve.engine import Engine
 from oneshot.serve.limits import MAX_BODY, Limits, RouteLimits
 from oneshot.serve.metrics import Metrics
-from oneshot.serve.problems import MEDIA_TYPE, problem_body
+from oneshot.serve.problems import MEDIA_TYPE, new_request_id, problem_body
 from oneshot.serve.rate_limit import RateLimit
 from oneshot.serve.settings import ServeSettings
 
@@ -230,7 +229,7 @@ class Guard:
 def _request_id(scope: Message) -> str:
     """The id of a request: the one that it has, for example from a proxy, or a new one."""
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+    return given if _REQUEST_ID.fullmatch(given) else new_request_id()
 
 
 def _log_line(scope: Message, number: str, status: int, seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import secrets
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -111,12 +112,17 @@ def problem_body(status: int, detail: str = "", **more: Any) -> bytes:
     return json.dumps(_problem(status, detail, **more)).encode()
 
 
+def new_request_id() -> str:
+    return secrets.token_hex(8)
+
+
 def raw_problem(status: int) -> bytes:
     """A complete HTTP response, for a connection without a valid request."""
     body = problem_body(status)
     retry = "Retry-After: 1\r\n" if status == 503 else ""
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {MEDIA_TYPE}\r\n{retry}"
+        f"X-Content-Type-Options: nosniff\r\nX-Request-Id: {new_request_id()}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -2,9 +2,18 @@
 
 import itertools
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from oneshot.serve.limits import (
     MAX_ERRORS,
@@ -25,6 +34,29 @@ from oneshot.serve.limits import (
 def _whole(value: Any) -> Any:
     """Convert 2.0 to 2: in JSON both are the same number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_PART = 100  # items of a long list that are validated at once
+
+
+def _in_parts(most: int) -> WrapValidator:
+    """Validate a list of up to `most` items in parts, until one of them has errors.
+
+    Each error costs more than the item itself, and a body can contain a hundred thousand.
+    """
+
+    def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(value, list) or not _PART < len(value) <= most:
+            return handler(value)
+        found: list[Any] = []
+        for start in range(0, len(value), _PART):
+            try:
+                found += handler(value[start : start + _PART])
+            except ValidationError:
+                return handler(value[: start + _PART])  # raises, with the places in the whole list
+        return found
+
+    return WrapValidator(validate)
 
 
 # Last among the annotations, so that the description contains the bounds before it.
@@ -89,7 +121,9 @@ class PredictIn(AnswersIn):
 
 
 class StreamIn(AnswersIn):
-    questions: Annotated[list[QuestionIn], Field(min_length=1, max_length=MAX_STREAMED)]
+    questions: Annotated[
+        list[QuestionIn], Field(min_length=1, max_length=MAX_STREAMED), _in_parts(MAX_STREAMED)
+    ]
 
 
 NumPaths = Annotated[int, Field(ge=1, le=20, description="maximum number of paths"), WHOLE]
@@ -135,6 +169,7 @@ class FactsIn(Strict):
             description="head, relation, tail",
             examples=[[["a", "r", "b"]]],
         ),
+        _in_parts(MAX_FACTS),
     ]
 
 
@@ -144,7 +179,18 @@ Version = Annotated[
 ]
 
 Probability = Annotated[
-    float | None, Field(description="probability that the fact holds; null if not calibrated")
+    float | None,
+    Field(
+        description="probability that the fact holds, 1 if the graph contains it; null if not "
+        "calibrated"
+    ),
+]
+ProbabilityWithout = Annotated[
+    float | None,
+    Field(
+        description="probability that the fact holds by all other facts, also if the graph "
+        "contains it; null if not calibrated"
+    ),
 ]
 Known = Annotated[bool, Field(description="whether the graph contains the fact")]
 
@@ -275,7 +321,7 @@ class CheckOut(BaseModel):
 
     fact: FactOut
     known: Known
-    probability: Probability
+    probability: ProbabilityWithout
     score: Logit
     rank: Rank
     candidates: NumCandidates
@@ -291,10 +337,17 @@ class NearOut(BaseModel):
     score: Annotated[float, Field(description="Personalized PageRank from the given entities")]
 
 
+NearMethod = Annotated[
+    Literal["exact", "push", "hub index"],
+    Field(description="how scores were computed: over the whole graph, or approximately"),
+]
+
+
 class NeighbourhoodOut(BaseModel):
     entities: Annotated[list[NearOut], Field(description="nearest first")]
     facts: Annotated[list[FactOut], Field(description="facts between these entities")]
     omitted_facts: Annotated[int, Field(description="number of further facts between them")]
+    method: NearMethod
     version: Version
 
 

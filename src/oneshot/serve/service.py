@@ -24,7 +24,7 @@ from oneshot.reasoner.check import CheckedFact, JudgedFact, judge_fact
 from oneshot.reasoner.explanation import Explanation
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
-from oneshot.samplers.neighbourhood import neighbourhood
+from oneshot.samplers.neighbourhood import Method, neighbourhood
 from oneshot.serve.engine import (
     Answered,
     Engine,
@@ -52,12 +52,14 @@ _MORE_NAMES = 20  # searched besides those wanted, in case some of them have no 
 class NearFacts:
     """A neighbourhood by names: entities with scores, nearest first, and facts between them.
 
-    `omitted`: the number of facts between them that are not listed.
+    `omitted`: the number of facts between them that are not listed. `method`: how the scores were
+    computed (see `Neighbourhood`).
     """
 
     entities: list[tuple[str, float]]
     facts: list[NamedFact]
     omitted: int
+    method: Method
 
 
 class Service:
@@ -130,11 +132,12 @@ class Service:
         self._changer.shutdown(cancel_futures=True)  # none of them was acknowledged
         self.live.close()
 
-    def check_version(self, wanted: int | None) -> None:
+    async def check_version(self, wanted: int | None) -> None:
         """Raise a problem if the facts are older than a version."""
         if wanted is None or self.live.version >= wanted:
             return
-        self.live.catch_up()
+        # In a thread: it waits while a large change is applied.
+        await asyncio.get_running_loop().run_in_executor(None, self.live.catch_up)
         if self.live.version < wanted:
             detail = f"the facts have version {self.live.version}, and {wanted} was requested"
             raise Problem(409, detail, {"Retry-After": "1"})
@@ -540,7 +543,8 @@ def _near_facts(graph: KnowledgeGraph, seeds: Sequence[int], top: int, max_facts
         (names[head], graph.relations[relation], names[tail])
         for head, relation, tail in facts[:max_facts]
     ]
-    return NearFacts([(names[one], score[one]) for one in ids], listed, len(facts) - len(listed))
+    near = [(names[one], score[one]) for one in ids]
+    return NearFacts(near, listed, len(facts) - len(listed), found.method)
 
 
 def _degrees(graph: Any) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":

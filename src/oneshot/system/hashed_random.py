@@ -11,11 +11,21 @@ from torch import Tensor
 
 def uniform(seed: int, *keys: Tensor) -> Tensor:
     """Numbers in (0, 1], float32, one per combination of the (broadcast) int64 keys."""
+    state = _hashed(seed, keys)
+    # The upper 24 bits fill the mantissa of a float32; + 1 reserves zero for "unreachable".
+    return (((state >> 40) & 0xFFFFFF) + 1).float() / (1 << 24)
+
+
+def integers(seed: int, size: int, *keys: Tensor) -> Tensor:
+    """Numbers from 0 to `size - 1`, int64, one per combination of the (broadcast) int64 keys."""
+    return _shifted(_hashed(seed, keys), 1) % size
+
+
+def _hashed(seed: int, keys: tuple[Tensor, ...]) -> Tensor:
     state = torch.full((), seed, dtype=torch.long, device=keys[0].device)
     for key in keys:
         state = _mix(state + key * _signed(0x9E3779B97F4A7C15))
-    # The upper 24 bits fill the mantissa of a float32; + 1 reserves zero for "unreachable".
-    return (((state >> 40) & 0xFFFFFF) + 1).float() / (1 << 24)
+    return state
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -11,17 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from oneshot.config import Config
-from oneshot.data.dataset import Dataset, both_directions
+from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.data.objects import read_known
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.factors import fit_factors
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.graph.known_facts import KnownFacts
-from oneshot.reasoner.batch_size import BatchSize
 from oneshot.reasoner.build import build_reasoner
-from oneshot.reasoner.judgement import judge
+from oneshot.reasoner.check import fact_logits
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.devices import find_device
 from oneshot.training.diagnosis import Diagnosis
@@ -111,18 +109,12 @@ class LinkPredictor:
     def predict_proba(self, triples: object) -> NDArray[np.float64]:
         """The probabilities that facts do not hold and that they hold, [n, 2] (see `classes_`).
 
-        `triples`: facts in an object, as in `fit`. Each is judged in both directions. A fact of the
-        graph is judged while it is visible; `reasoner_.audit` hides it.
+        `triples`: facts in an object, as in `fit`. Each is judged in both directions: a fact that
+        the graph lacks as by `reasoner_.discover`, a fact of the graph while it is hidden, as by
+        `reasoner_.audit`. Up to 1 % of the facts of the graph, at most 512, are hidden together.
         """
         reasoner, facts = self._asked(triples)
-        graph = reasoner.graph
-        queries, answers = both_directions(facts, graph.num_relations)
-        near = graph.host or graph
-        known = KnownFacts(near.facts, graph.num_entities, graph.num_relations).to(reasoner.device)
-        size = BatchSize(None, reasoner.predictor.config, reasoner.device)
-        asked = queries.to(reasoner.device), answers.to(reasoner.device)
-        logits = torch.cat([part.logit for part in judge(reasoner, *asked, known, size)])
-        holds = torch.sigmoid(logits.double().reshape(2, -1).mean(0))
+        holds = torch.sigmoid(fact_logits(reasoner, facts))
         return torch.stack([1 - holds, holds], dim=1).numpy()
 
     def score(self, triples: object, y: object = None) -> float:

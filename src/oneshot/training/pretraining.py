@@ -44,6 +44,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "predictor": {
         "message": "nbfnet",
         "relations": "relative",
+        "relation_pairs": True,
         "aggregate": "pna",
         "norm": True,
         "shortcut": True,

@@ -8,7 +8,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -181,10 +180,7 @@ class Stepper:
         if self.recorder is not None:
             # Captured steps read the counts from the same memory in every epoch.
             if self._relations is None:
-                assert isinstance(counts.joint, Tensor)  # see `can_record`
-                self._relations = replace(
-                    counts, joint=counts.joint.clone(), facts=counts.facts.clone()
-                )
+                self._relations = counts.copy()  # dense: see `can_record`
             elif observed is not self._related:
                 self._relations.overwrite(counts)
             counts, self._related = self._relations, observed

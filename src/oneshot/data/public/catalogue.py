@@ -12,7 +12,7 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +30,15 @@ from oneshot.data.public.archives import (
     unpack_undivided,
     write_names,
 )
-from oneshot.data.public.download import Progress, checksum, download
+from oneshot.data.public.download import Progress, WrongHashError, checksum, download
+from oneshot.data.public.hashes import (
+    given_hashes,
+    hashes_file,
+    record_hashes,
+    recorded_hashes,
+)
 from oneshot.errors import InputError, require
+from oneshot.system.checksums import read_json
 from oneshot.system.files import locked, sync, write_json
 
 PYKEEN = "pykeen:"
@@ -45,7 +52,8 @@ class Named:
 
     `urls`: its files. `unpack`: the function that writes the splits. `facts`: the number of facts
     in train, valid and test (or of all facts, without splits). `digest`: digest of the facts (see
-    `facts_digest`), if a trusted copy was available. `sha256`: checksums of the files.
+    `facts_digest`), if a trusted copy was available. `sha256`: hashes of the files, where a trusted
+    copy of them was available; all others are recorded at the first download.
     """
 
     urls: tuple[str, ...]
@@ -60,10 +68,20 @@ def is_named(name: str) -> bool:
     return name in NAMED or name.startswith(PYKEEN)
 
 
-def fetch(name: str, progress: Progress | None = None) -> Path:
-    """The directory of a named data set in the cache; downloads the data set if it is missing."""
+def fetch(name: str, progress: Progress | None = None, sha256: Sequence[str] = ()) -> Path:
+    """The directory of a named data set in the cache; downloads the data set if it is missing.
+
+    `sha256`: the expected hash of each file of the source. They replace recorded ones.
+    """
     target = cache_directory() / name.replace(":", "-")
+    expected: dict[str, str] = {}
+    if sha256:
+        if name not in NAMED:
+            raise InputError(f"{name}: --sha256 needs one of {', '.join(NAMED)}")
+        expected = given_hashes(name, NAMED[name].urls, sha256)
     if target.is_dir():
+        if expected:
+            _check_source(name, target, expected)
         return target
     if os.environ.get("ONESHOT_OFFLINE"):
         raise InputError(f"{name} is not in the cache, and $ONESHOT_OFFLINE forbids downloads")
@@ -72,28 +90,71 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     # Several processes of a training may need the same data at once: one of them downloads it.
     with locked(arriving.with_name(f"{target.name}.lock")):
         if not target.is_dir():
-            _fetch(name, target, arriving, progress)
+            _fetch(name, target, arriving, progress, expected)
     return target
 
 
-def _fetch(name: str, target: Path, arriving: Path, progress: Progress | None) -> None:
+def source_hashes(directory: Path) -> dict[str, str]:
+    """The hash of each file, by address, that a data set in the cache was read from.
+
+    Empty if the directory is not a download.
+    """
+    if directory.parent != cache_directory() or not (directory / _DONE).is_file():
+        return {}
+    about = read_json(directory / _DONE)
+    urls, sums = about.get("urls"), about.get("sha256")
+    if not isinstance(urls, list) or not isinstance(sums, list):
+        return {}  # a copy of a database
+    return {str(url): str(found) for url, found in zip(urls, sums, strict=False)}
+
+
+def _check_source(name: str, directory: Path, expected: dict[str, str]) -> None:
+    """Raise unless a data set in the cache was read from files with these hashes."""
+    found = source_hashes(directory)
+    for url, wanted in expected.items():
+        if found.get(url) != wanted:
+            raise InputError(
+                f"{directory}: was read from {url} with SHA-256 {found.get(url, 'unknown')} "
+                f"instead of {wanted}; remove the directory to download {name} again"
+            )
+
+
+def _fetch(
+    name: str,
+    target: Path,
+    arriving: Path,
+    progress: Progress | None,
+    given: dict[str, str],
+) -> None:
     if name.startswith(PYKEEN):
         with _replacing(target) as directory:
             _from_pykeen(name.removeprefix(PYKEEN), directory)
         return
     named = NAMED[name]
+    recorded = recorded_hashes()
+    expected = recorded | dict(zip(named.urls, named.sha256, strict=False)) | given
     files = []
-    for number, url in enumerate(named.urls):
+    for url in named.urls:
         file = arriving / url.rsplit("/", 1)[1]
+        # It may have arrived in an earlier call, with another hash than is expected now.
+        if file.exists() and url in expected and checksum(file) != expected[url]:
+            file.unlink()
         if not file.exists():
-            download(url, file, named.sha256[number] if named.sha256 else None, progress)
+            try:
+                download(url, file, expected.get(url), progress)
+            except WrongHashError as error:
+                if url in given or expected[url] != recorded.get(url):
+                    raise
+                raise _changed(name, url, error.found, recorded) from error
         files.append(file)
+    sums = [checksum(file) for file in files]
     try:
         with _replacing(target) as directory:
             named.unpack(files, directory)
             _check(name, named, directory)
-            sums = [checksum(file) for file in files]
             write_json(directory / _DONE, {"name": name, "urls": named.urls, "sha256": sums})
+            # Before the data set is there: otherwise nothing would record them any more.
+            record_hashes(dict(zip(named.urls, sums, strict=True)))
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the local disk
             raise
@@ -106,6 +167,17 @@ def _fetch(name: str, target: Path, arriving: Path, progress: Progress | None) -
             fault = "the archive is not readable"
         raise InputError(f"{named.urls[0]}: {fault} ({error}); try again") from error
     shutil.rmtree(arriving)
+
+
+def _changed(name: str, url: str, found: str, recorded: dict[str, str]) -> InputError:
+    """The error of a file that is not the one that was downloaded before."""
+    now = [found if one == url else recorded.get(one, "HASH") for one in NAMED[name].urls]
+    accept = " ".join(f"--sha256 {value}" for value in now)
+    return InputError(
+        f"{url}: wrong checksum: SHA-256 {found} instead of {recorded[url]}, which {hashes_file()} "
+        "records of an earlier download; the file was removed. If the publisher confirms the new "
+        f"file, accept it: oneshot data {name} {accept}"
+    )
 
 
 def facts_digest(directory: Path) -> str:

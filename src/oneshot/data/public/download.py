@@ -26,6 +26,17 @@ Progress = Callable[[int, int], None]
 """Called with the received bytes and the total bytes (0 if unknown)."""
 
 
+class WrongHashError(InputError):
+    """A downloaded file does not have the expected SHA-256. `found`: the one that it has."""
+
+    def __init__(self, url: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{url}: wrong checksum: SHA-256 {found} instead of {expected}; the file was removed. "
+            "Either the file on the server has changed, or the connection is not trustworthy"
+        )
+        self.found = found
+
+
 class _BrokenOffError(Exception):
     """The connection ended before the file did; another attempt may resume."""
 
@@ -73,10 +84,7 @@ def download(
     found = checksum(part)
     if sha256 is not None and found != sha256:
         _forget(part)
-        raise InputError(
-            f"{url}: wrong checksum: SHA-256 {found} instead of {sha256}; the file was removed. "
-            "Either the file on the server has changed, or the connection is not trustworthy"
-        )
+        raise WrongHashError(url, found, sha256)
     sync(part)
     part.replace(path)
     _about(part).unlink(missing_ok=True)

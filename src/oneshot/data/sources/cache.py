@@ -30,6 +30,7 @@ from oneshot.errors import InputError
 from oneshot.system.files import sync, write_json
 
 ABOUT, FACTS = "source.json", "facts.parquet"
+_HOME = "sources"  # in the cache
 USERS = "used-by"
 """File of a copy with the paths of the files that refer to it, one per line."""
 KEPT_DAYS = 30.0
@@ -62,7 +63,7 @@ def fetch(address: Address, progress: Progress | None = None) -> Path:
     first = next(batches, None)  # before anything is written
     if first is None:
         raise address.error("; ".join(["the result has no facts", *_ends(notes)]))
-    home = cache_directory() / "sources"
+    home = cache_directory() / _HOME
     temporary = home / f".reading.{uuid.uuid4().hex}"
     temporary.mkdir(parents=True)
     try:
@@ -91,8 +92,11 @@ def fetch(address: Address, progress: Progress | None = None) -> Path:
 
 
 def keep_copy(copy: Path, file: Path) -> None:
-    """Keep a copy as long as `file` is there and names it; other directories are ignored."""
-    if copy_at(copy) is None:
+    """Keep a copy as long as `file` is there and names it.
+
+    Directories outside of the cache are ignored: a run of others may name any.
+    """
+    if not _is_cached(copy) or copy_at(copy) is None:
         return
     line = f"{file.absolute()}\n"
     # Without the note, the copy may only be removed earlier; the cache may be read-only.
@@ -100,6 +104,13 @@ def keep_copy(copy: Path, file: Path) -> None:
         users.seek(0)
         if line not in users:
             users.write(line)
+
+
+def _is_cached(path: Path) -> bool:
+    """Whether a path is that of an entry of the cache, where `fetch` puts copies."""
+    with suppress(InputError, OSError, RuntimeError):  # no home directory; a circle of links
+        return path.resolve().parent == (cache_directory() / _HOME).resolve()
+    return False
 
 
 def _touch(path: Path) -> None:
@@ -132,7 +143,8 @@ def copy_at(path: Path) -> Copy | None:
         return None
     if not isinstance(address, str) or not isinstance(notes, list):
         return None
-    _touch(path)
+    if _is_cached(path):
+        _touch(path)
     return Copy(address, [str(note) for note in notes])
 
 

@@ -102,7 +102,8 @@ def bench_scale(
                 row |= measured
                 if step == "build":
                     shutil.rmtree(source)
-        rows.append(row | {"load": round(os.getloadavg()[0], 1)})  # other load of the machine
+        # The load by other jobs; rows may be measured on several machines and days.
+        rows.append(row | {"load": round(os.getloadavg()[0], 1), "hardware": hardware()})
         done(row, _result(rows, asking))
     return _result(rows, asking)
 

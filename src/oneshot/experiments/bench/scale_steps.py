@@ -26,10 +26,12 @@ from oneshot.data.load import load
 from oneshot.data.locate import locate
 from oneshot.data.synthetic.generators import family, power_law_facts
 from oneshot.errors import OneshotError
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.samplers._pagerank import ppr_chebyshev
+from oneshot.samplers._push import hub_index_for, ppr_push
 from oneshot.samplers.ppr import BALL_LARGEST_HUB
 from oneshot.samplers.push_recall import measure_saved_graph, sampled_entities
 from oneshot.system.process import prepare_process
@@ -45,9 +47,10 @@ _PASSES = 5  # over the same queries, after the warm-up
 _PATIENCE = 60  # seconds after which no further pass starts
 _WHOLE_QUERIES = 2  # queries with PPR on the whole graph; the first one builds the matrix
 _EXACT_STEPS = 30  # terms of the Chebyshev series: the remainder is below 1e-7
-_EXACT_QUERIES = 60
+_EXACT_QUERIES = 100
+_TIMES = 3  # as many queries for the times of subgraphs as are answered: their p99 needs many
 _EXACT_BLOCK = 6  # queries at once; takes 150 bytes per entity
-_EXACT_PATIENCE = 900  # seconds of the CPU after which no further block starts
+_EXACT_PATIENCE = 3600  # seconds of the CPU after which no further block starts
 
 
 def write(graph: str, facts: int, directory: str, seed: int) -> dict[str, Any]:
@@ -104,17 +107,19 @@ def sample(saved: str, max_entities: int, questions: int, seed: int) -> dict[str
     """Sample subgraphs from a saved graph: first with a cold page cache, then again.
 
     Of the further passes, the lowest median counts, because other load of the machine can only
-    increase it. `_cpu_ms`: the time of the CPU, which other load lengthens less.
+    increase it. `_cpu_ms`: the time of the CPU, which other load lengthens less. `slowest`: the
+    query that took most of it, with its number of neighbours and the edges that it read.
     """
     data, _ = _open_cold(Path(saved))
     graph = data.graph
-    asked = _questions(data, questions, seed)
+    asked = _questions(data, _TIMES * questions, seed)
     sampler = _local_sampler(data, max_entities)
     medians: list[float] = []
     tails: list[float] = []
     busy_medians: list[float] = []
     busy_tails: list[float] = []
-    edges = []
+    edges: list[int] = []
+    least_busy: list[float] = []  # of each query, in a warm pass
     begun = time.perf_counter()
     while len(medians) < 2 or (len(medians) <= _PASSES and time.perf_counter() - begun < _PATIENCE):
         times, busy = [], []
@@ -127,6 +132,9 @@ def sample(saved: str, max_entities: int, questions: int, seed: int) -> dict[str
         for values, middle, tail in ((times, medians, tails), (busy, busy_medians, busy_tails)):
             middle.append(round(statistics.median(values), 3))
             tail.append(round(float(np.quantile(values, 0.99)), 3))
+        if len(medians) > 1:
+            least_busy = list(map(min, busy, least_busy or busy))
+    place = int(np.argmax(least_busy))
     auto = PPRSampler(max_entities=max_entities)
     return {
         "facts": graph.num_facts,
@@ -137,10 +145,27 @@ def sample(saved: str, max_entities: int, questions: int, seed: int) -> dict[str
         "sample_p99_ms": min(tails[1:]),
         "sample_cpu_ms": min(busy_medians[1:]),
         "sample_p99_cpu_ms": min(busy_tails[1:]),
+        "sample_queries": len(asked),
+        "slowest": {
+            "cpu_ms": round(least_busy[place], 3),
+            "degree": int(graph.neighbours.degree_of(asked[place, :1])),
+            "subgraph_edges": edges[place],
+            "push_edges": _push_edges(graph, asked[place, :1], max_entities)
+            if sampler.method == "push"
+            else None,
+        },
         "local_method": sampler.method,
         "subgraph_edges": round(float(np.mean(edges))),
         "method_of_auto": auto.chosen_method(graph, max_entities),
     }
+
+
+def _push_edges(graph: KnowledgeGraph, entity: Tensor, max_entities: int) -> int:
+    """The edges that the push of `PPRSampler` reads for an entity [1]."""
+    counts = torch.tensor([min(max_entities, graph.num_entities)])
+    restart = PPRSampler().restart
+    index = hub_index_for(graph, restart)
+    return int(ppr_push(graph, entity, counts, restart, hub_index=index).edges)
 
 
 def recall(saved: str, max_entities: int, questions: int, seed: int) -> dict[str, Any]:

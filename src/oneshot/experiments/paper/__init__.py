@@ -1,7 +1,7 @@
 """The tables of the paper, each a list of rows that one command measures and resumes."""
 
 from oneshot.experiments.paper.ablations import (
-    BUDGET,
+    BUDGET_TRAINING,
     DELETION,
     HEURISTICS,
     LAYERS,
@@ -13,8 +13,8 @@ from oneshot.experiments.paper.cases import CASES
 from oneshot.experiments.paper.claims import TABLE as CLAIMS
 from oneshot.experiments.paper.cost import COMPLEXITY, EFFICIENCY
 from oneshot.experiments.paper.embeddings import NODEPIECE, PARAMETERS
-from oneshot.experiments.paper.extrapolation import EXTRAPOLATION
-from oneshot.experiments.paper.graphs import COVERAGE, DATASETS, HOPS
+from oneshot.experiments.paper.extrapolation import BUDGET_TEST, EXTRAPOLATION
+from oneshot.experiments.paper.graphs import COVERAGE, COVERAGE_CURVE, DATASETS, HOPS
 from oneshot.experiments.paper.main import MAIN
 from oneshot.experiments.paper.ogb import OGB
 from oneshot.experiments.paper.rivals import CANDIDATES, RIVALS
@@ -33,9 +33,11 @@ TABLES: dict[str, Table] = {
         OGB,
         DATASETS,
         COVERAGE,
+        COVERAGE_CURVE,
         HOPS,
         COMPLEXITY,
-        BUDGET,
+        BUDGET_TRAINING,
+        BUDGET_TEST,
         LAYERS,
         HEURISTICS,
         EXTRAPOLATION,

@@ -6,10 +6,10 @@ from functools import partial
 from oneshot.config import Config
 from oneshot.data.dataset import Dataset
 from oneshot.experiments.baselines.embedding import count_parameters
-from oneshot.experiments.baselines.peers import OURS, TITLES, has_pykeen
+from oneshot.experiments.baselines.peers import OURS, TITLES, has_pykeen, whole_graph_config
 from oneshot.experiments.baselines.pykeen_models import RECIPES
 from oneshot.experiments.paper import literature
-from oneshot.experiments.paper.ablations import ACCURACY
+from oneshot.experiments.paper.ablations import ACCURACY, TWO_DATA
 from oneshot.experiments.paper.main import config_digest, full_config, has_full_config
 from oneshot.experiments.tables.table import Column, Figures, Row, Table, by_data
 from oneshot.experiments.tables.workbench import LARGE, Workbench
@@ -18,6 +18,7 @@ from oneshot.predictor import Predictor
 # Real numbers per entity, as published: RotatE has 500 complex ones, 1,000 on FB15k-237.
 _PUBLISHED_DIMS = {"rotate": 1000, "nodepiece": 200}
 _QUICK_DIM, _QUICK_EPOCHS = 16, 2
+_WHOLE = "redgnn"
 _MISSING = (
     "RotatE and NodePiece are missing: install the package 'pykeen' "
     "(pip install 'one-shot-subgraph[baselines]') and run again."
@@ -97,12 +98,14 @@ PARAMETERS = Table(
 
 
 def _nodepiece(bench: Workbench) -> Iterator[Row]:
-    for data in bench.data_names("WN18RR"):
-        for model in _models():
+    for data in bench.data_names(*TWO_DATA):
+        for model in (OURS, _WHOLE, *_models()[1:]):
             paper = literature.NODEPIECE.get((data, model), {})
             key = {"data": data, "model": model}
             if model == OURS:
                 yield Row(key, partial(_short, bench, data), paper)
+            elif model == _WHOLE:
+                yield Row(key, partial(_whole_graph, bench, data), paper)
             else:
                 peer = partial(_peer, bench, data, model)
                 yield Row(key, peer, paper, written=partial(_forget, bench, data, model))
@@ -110,6 +113,12 @@ def _nodepiece(bench: Workbench) -> Iterator[Row]:
 
 def _short(bench: Workbench, name: str) -> Figures:
     return {"title": TITLES[OURS], **bench.train(bench.dataset(name), bench.config(name))}
+
+
+def _whole_graph(bench: Workbench, name: str) -> Figures:
+    """RED-GNN in its own shape on the whole graph, as in `main`."""
+    config = whole_graph_config(_WHOLE, bench.config(name))
+    return {"title": TITLES[_WHOLE], **bench.train(bench.dataset(name), config)}
 
 
 def _peer(bench: Workbench, name: str, model: str) -> Figures:
@@ -132,7 +141,7 @@ def _nodepiece_finding(rows: Sequence[Figures]) -> str:
     parts = [
         f"{found[model]['title']} reaches {found[model]['mrr']:.3f} with "
         f"{found[model]['parameters']:,} parameters"
-        for model in (OURS, "rotate", "nodepiece")
+        for model in (OURS, _WHOLE, "rotate", "nodepiece")
         if model in found
     ]
     text = "; ".join(parts) + "." if parts else ""

@@ -90,6 +90,7 @@ def draw_heat_map(
     """Heat map of the value `value` of the rows by `x` and `y`, one panel per data set."""
     figure = _figure(path)
     names = list(dict.fromkeys(row["data"] for row in rows))
+    figure.set_size_inches(max(7.0, 6.0 * len(names)), 4.5)
     grid = figure.subplots(1, max(len(names), 1), squeeze=False)[0]
     for axes, name in zip(grid, names, strict=True):
         mine = {(row[x], row[y]): row.get(value) for row in rows if row["data"] == name}

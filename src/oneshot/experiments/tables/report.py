@@ -4,10 +4,12 @@ The report is written after each row. Another run with the same settings continu
 rows.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from oneshot.errors import InputError
+from oneshot.experiments.baselines.peers import OURS
 from oneshot.experiments.bench.measure import hardware, sources
 from oneshot.experiments.tables.table import Figures, Row, Table
 from oneshot.experiments.tables.workbench import Workbench, facts_digest
@@ -45,7 +47,7 @@ def _make_report(
 ) -> Figures:
     planned = list(table.plan(bench))
     is_derived = all(row.derived for row in planned)
-    older = [] if is_derived else _measured(path, bench.settings)
+    older = [] if is_derived else _completed(_measured(path, bench.settings), planned, bench)
     _check_foreign(table, path)
     keys = [_whole_key(table, bench, row) for row in planned]
     found: list[Figures | None] = [
@@ -68,19 +70,27 @@ def _make_report(
             title=table.title,
             settings=bench.settings,
             complete=None not in found,
-            finding=table.finding(rows),
+            finding=table.finding(table.judged(rows)),
             rows=rows,
         )
         write_sealed_json(path, report)
         write_text(bench.out / f"{table.name}.md", as_markdown(table, report))
 
+    if announced := _announced(table, planned, found):
+        tell(announced)
     for number, (row, key) in enumerate(zip(planned, keys, strict=True)):
         if found[number] is None and (row.derived or bench.has_time):
             if not row.derived:
                 shown = ", ".join(f"{key} {value}" for key, value in row.key.items())
                 tell(f"{table.name}, row {number + 1} of {len(planned)}: {shown}")
+            started = time.perf_counter()
+            figures = row.measure()
             # A row that is read from a file contains its machine.
-            found[number] = {"hardware": hardware(bench.device), **key, **row.measure()}
+            machine = figures["hardware"] if "hardware" in figures else hardware(bench.device)
+            measured = {"hardware": machine, **key, **figures}
+            if not row.derived:
+                measured["row_seconds"] = round(time.perf_counter() - started, 1)
+            found[number] = measured
             write()
             row.written()
     if all(row is None for row in found) and not others:
@@ -94,7 +104,7 @@ def _make_report(
     write()
     if table.draw is not None:
         picture = bench.out / f"{table.name}.png"
-        table.draw(report["rows"], picture)
+        table.draw(table.judged(report["rows"]), picture)
         report["picture"] = picture.name
         write()
     return report
@@ -102,7 +112,7 @@ def _make_report(
 
 def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str = "") -> str:
     """The report as Markdown: title, table with the paper's values in brackets, finding."""
-    rows = report["rows"]
+    rows = table.shown(report["rows"])
     # A column without any value is omitted.
     columns = [
         column
@@ -122,16 +132,19 @@ def as_markdown(table: Table, report: Figures, heading: str = "#", pictures: str
     ]
     if any(row.get("paper") for row in rows):
         lines += ["The paper's values are in brackets.", ""]
+    if any(row.get("spread") for row in rows):
+        lines += ["Of several seeds: the mean ± the standard deviation.", ""]
     if table.note:
         lines += [table.note, ""]
     # Computed again: the report may be older than the sentence.
-    if finding := table.finding(rows):
+    if finding := table.finding(table.judged(report["rows"])):
         lines += [finding, ""]
     if not report["complete"]:
         lines += ["Not all rows are measured yet.", ""]
     if "picture" in report:
         lines += [f"![{table.title}]({pictures}{report['picture']})", ""]
-    return "\n".join([*lines, f"*{'; '.join(sources(row['hardware'] for row in rows))}.*", ""])
+    machines = sources(row["hardware"] for row in report["rows"] if row["hardware"])
+    return "\n".join([*lines, f"*{'; '.join(machines)}.*", ""])
 
 
 def _in_markdown(cell: str) -> str:
@@ -171,6 +184,29 @@ def _measured(path: Path, settings: Figures) -> list[Figures]:
         )
     rows: list[Figures] = before["rows"]
     return rows
+
+
+def _completed(rows: Sequence[Figures], planned: Sequence[Row], bench: Workbench) -> list[Figures]:
+    """Rows of an earlier report, with the parts of their key that earlier versions did not have.
+
+    Those versions measured one seed, short trainings, and no system but ours.
+    """
+    later = {"seed": bench.seed, "converged": False, "system": OURS}
+    names = [name for name in later if any(name in row.key for row in planned)]
+    return [{**{name: later[name] for name in names}, **row} for row in rows]
+
+
+def _announced(table: Table, planned: Sequence[Row], found: Sequence[Figures | None]) -> str:
+    """The estimated time of the missing rows, if it is known."""
+    pairs = zip(planned, found, strict=True)
+    missing = [row for row, old in pairs if old is None and not row.derived]
+    seconds = sum(row.seconds for row in missing if row.seconds is not None)
+    if not seconds:
+        return ""
+    return (
+        f"{table.name}: the {len(missing)} missing rows take about {seconds / 3600:.1f} hours on "
+        "one NVIDIA H200; --minutes limits a call, and the next one resumes"
+    )
 
 
 def _check_foreign(table: Table, path: Path) -> None:

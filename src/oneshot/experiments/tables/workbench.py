@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,11 @@ _QUICK: Mapping[str, Mapping[str, Any]] = {
     "training": {"epochs": 1, "batch_size": 32, "learning_rate": 0.01, "valid_limit": 40},
 }
 
+# A training to convergence halves its learning rate when the validation MRR stops improving, and
+# ends when that no longer helps, at the latest after so many times the epochs of the short one.
+_CONVERGED: Mapping[str, Any] = {"schedule": "plateau", "plateau_patience": 2, "patience": 6}
+_LONGEST = 6
+
 
 @dataclass
 class Workbench:
@@ -100,6 +105,8 @@ class Workbench:
     `out`: the directory of reports; trained runs are kept there, so that a training that two tables
     need, or that was interrupted, does not start again. `names`: data sets instead of those of a
     table. `changes`: SECTION.KEY=VALUE for every configuration. `minutes`: no row starts later.
+    `seeds`: how many seeds each training of a table has, from `seed` on. `converged`: trainings end
+    when the validation MRR stops improving, instead of after the epochs of the short ones.
     `observers` observe every training, `search_observer` the trials of a search; `messages`: called
     with each message for the user (one line).
     """
@@ -111,6 +118,8 @@ class Workbench:
     names: Sequence[str] = ()
     changes: Sequence[str] = ()
     minutes: float | None = None
+    seeds: int = field(default=1, kw_only=True)
+    converged: bool = field(default=False, kw_only=True)
     observers: Sequence[Observer] = field(default=(), kw_only=True)
     search_observer: SearchObserver = field(default_factory=SearchObserver, kw_only=True)
     messages: Callable[[str], None] = field(default=warn, kw_only=True)
@@ -124,7 +133,7 @@ class Workbench:
 
     @property
     def settings(self) -> Figures:
-        """Settings that all rows of a report must share."""
+        """Settings that all rows of a report must share; seeds and length are in their keys."""
         return {
             "quick": self.quick,
             "seed": self.seed,
@@ -147,6 +156,16 @@ class Workbench:
             )
         return found
 
+    def trainings(self, *usual: str) -> Iterator[tuple[str, int]]:
+        """The data sets of a table, each with a seed.
+
+        The first seed of all data sets first, so that a report that is not complete covers them.
+        """
+        names = self.data_names(*usual)
+        for seed in range(self.seed, self.seed + self.seeds):
+            for name in names:
+                yield name, seed
+
     def dataset(self, name: str) -> Dataset:
         if name not in self._loaded:
             self._loaded[name] = load(name, seed=self.seed)
@@ -168,24 +187,34 @@ class Workbench:
         table["sampler"] = {**sampler, **table.get("sampler", {})}
         table["training"] = {**training, **table.get("training", {})}
         config = from_table(table, list(self.changes))
-        if not changes:
-            return config
+        epochs = config.training.epochs
         told: Figures = {}
-        for key, value in changes.items():
+        for key, value in (changes or {}).items():
             section, option = key.split(".")
             told.setdefault(section, {})[option] = value
-        return dataclasses.replace(
+        config = dataclasses.replace(
             config,
             **{
                 section: dataclasses.replace(getattr(config, section), **options)
                 for section, options in told.items()
             },
         )
+        if not self.converged:
+            return config
+        longest = {"epochs": _LONGEST * max(epochs, config.training.epochs), **_CONVERGED}
+        asked = {option: value for option, value in longest.items() if not self._is_set(option)}
+        return dataclasses.replace(config, training=dataclasses.replace(config.training, **asked))
+
+    def _is_set(self, option: str) -> bool:
+        """Whether the user sets this option of the training."""
+        return any(
+            change.partition("=")[0].strip() == f"training.{option}" for change in self.changes
+        )
 
     def epochs(self, data: str, share: float) -> int:
         """A share of the epochs of the short training, at least one; or the configured epochs."""
-        epochs = self.config(data).training.epochs
-        if any(change.partition("=")[0].strip() == "training.epochs" for change in self.changes):
+        epochs = dataclasses.replace(self, converged=False).config(data).training.epochs
+        if self._is_set("epochs"):
             return epochs
         return max(round(epochs * share), 1)
 

@@ -14,10 +14,12 @@ from oneshot.serve.schemas import (
     Known,
     Logit,
     Name,
+    NearMethod,
     NearOut,
     NumCandidates,
     OtherTails,
     Probability,
+    ProbabilityWithout,
     Rank,
     Strict,
     Version,
@@ -140,6 +142,7 @@ class NeighbourhoodOut(BaseModel):
     entities: Annotated[list[NearOut], Field(description="nearest first")]
     facts: Annotated[list[FactText], Field(description="facts between these entities")]
     omitted_facts: Annotated[int, Field(description="number of further facts between them")]
+    method: NearMethod
     version: Version
 
 
@@ -179,13 +182,19 @@ class RelationBetween(BaseModel):
     relation: str
     inverse: Annotated[bool, Field(description="the relation leads from tail to head")]
     probability: Probability
-    score: Annotated[float, Field(description="evidence, comparable between relations")]
+    score: Annotated[
+        float,
+        Field(
+            description="logit of the probability, reduced if an entity has no other fact of the "
+            "relation"
+        ),
+    ]
     known: Known
 
 
 class RelationsBetweenOut(BaseModel):
     relations: Annotated[
-        list[RelationBetween], Field(description="known ones first, then most likely first")
+        list[RelationBetween], Field(description="known ones first, then by score")
     ]
     version: Version
 
@@ -195,7 +204,7 @@ class CheckFactOut(BaseModel):
 
     fact: FactText
     known: Known
-    probability: Probability
+    probability: ProbabilityWithout
     score: Logit
     rank: Rank
     candidates: NumCandidates

@@ -178,6 +178,7 @@ class Tools:
             ],
             facts=[fact_text(*fact) for fact in found.facts],
             omitted_facts=found.omitted,
+            method=found.method,
             version=version,
         )
 

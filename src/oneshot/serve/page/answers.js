@@ -5,6 +5,7 @@ import { curl, labelOf, name } from "./service.js";
 
 export const FIRST = 10; // answers
 const MOST = 1000;
+const REST = 600; // milliseconds that the focus stays on an answer before it is explained
 
 let shown = null; // { question, body, result }
 
@@ -20,7 +21,8 @@ export function body(question) {
   };
 }
 
-// `before`: an earlier result of the same question, or null; `open`: called with an answer.
+// `before`: an earlier result of the same question, or null; `open`: called with an answer that was
+// selected, and with true if only the focus rests on it.
 export function showAnswers(question, result, before, open) {
   shown = { question, body: body(question), result };
   const { answers, subgraph, milliseconds, query } = result;
@@ -34,8 +36,16 @@ export function showAnswers(question, result, before, open) {
     const chance = known || probability === null ? "" : [
       element("meter", "", { value: probability, "aria-hidden": "true" }), ` ${percent(probability)}`,
     ];
+    let resting;
     const link = element("button", name(entity), {
-      type: "button", class: "link", onclick: () => open(entity),
+      type: "button", class: "link",
+      onclick: () => open(entity, false),
+      // Of the keyboard alone: a click has its own event.
+      onfocus: () => {
+        if (!link.matches(":focus-visible")) return;
+        resting = setTimeout(() => link.isConnected && open(entity, true), REST);
+      },
+      onblur: () => clearTimeout(resting),
     });
     const mark = known ? element("span", "known", { class: "known" }) : "";
     return element("tr", [

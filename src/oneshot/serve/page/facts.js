@@ -119,7 +119,7 @@ export class Facts {
     $("added").replaceChildren();
     try {
       const unknown = method === "POST" ? await unknownOf(facts) : [];
-      const done = await call("v1/facts", { facts }, method);
+      const done = await call("v1/facts", { facts }, { method });
       await learn(facts.flatMap(([head, , tail]) => [head, tail]));
       const outcome = method === "DELETE" ? "Removed" : done.added ? "Added" : "Already known";
       const words = facts[0].flatMap((part, at) => (at ? [", ", name(part)] : [name(part)]));

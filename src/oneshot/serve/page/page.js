@@ -13,7 +13,8 @@ let relations = [];
 let counts = {};
 let asking = 0; // number of the latest question; responses to older ones are discarded
 let checking = 0; // the same of checked facts
-let shown = null; // the question whose answers are shown, with its result
+let shown = null; // the question whose answers are shown, with its result and the answer explained
+let explaining = null; // the AbortController of the explanation that is being computed
 let before = null; // the same before a change
 
 function showStatus(text) { $("status").textContent = text; }
@@ -106,18 +107,21 @@ function route() {
   const question = fromAddress();
   const fact = factFromAddress();
   if (question) {
-    if (shown && question.why && key(question) === key(shown.question)) {
-      why(question, question.why, ++asking);
-    } else if (shown && key(question) === key(shown.question) && shown.result.answers.length) {
-      why(question, shown.result.answers[0].entity, ++asking); // back from an explanation
-    } else {
+    if (!shown || key(question) !== key(shown.question)) {
       ask(question);
+    } else if (question.why) {
+      why(question, ++asking);
+    } else { // back from an explanation
+      asking += 1;
+      document.title = titleOf(question);
+      offerExplanation();
     }
   } else if (fact) {
     ["head", "label", "tail"].forEach((id, number) => { $(id).value = fact[number]; });
     checkFact(fact);
   } else {
     asking += 1; // what is still being asked is not shown
+    explaining?.abort();
     shown = null;
     document.title = TITLE;
     showStatus("");
@@ -137,6 +141,7 @@ function walk(entity) {
 
 async function ask(question) {
   const number = ++asking;
+  explaining?.abort();
   fill(question);
   $("examples").hidden = true;
   $("problem").textContent = "";
@@ -158,14 +163,13 @@ async function ask(question) {
     const old = before && before.key === key(question) && before.result.version !== result.version
       ? before.result : null;
     if (!old) before = null; // it belongs to another question
-    shown = { question, result };
+    shown = { question, result, explained: "" };
     forgetTimes();
-    showStatus(showAnswers(question, result, old, (answer) => go({ ...question, why: answer })));
+    showStatus(showAnswers(question, result, old, open));
     if (focusAnswers) $("answers-title").focus();
     focusAnswers = false;
-    $("why").hidden = true; // it belongs to the previous question
-    const explained = question.why || result.answers[0]?.entity;
-    if (explained) await why(question, explained, number);
+    if (question.why) await why(question, number);
+    else offerExplanation();
   } catch (error) {
     if (number !== asking) return;
     shown = null;
@@ -180,22 +184,56 @@ function titleOf({ entity, relation, inverse }) {
   return `${inverse ? `(?, ${between}, ${known})` : `(${known}, ${between}, ?)`} · oneshot`;
 }
 
-async function why(question, answer, number) {
+// Explanations take several times as long as the answers, so they are computed on request.
+
+// Mark an answer as the one that is explained; none, with an empty name.
+function mark(answer) {
+  shown.explained = answer;
   for (const row of $("answers").tBodies[0].rows) {
     row.setAttribute("aria-current", String(row.dataset.answer === answer));
   }
+}
+
+// The place of the explanation without one, and how to get one.
+function offerExplanation() {
+  explaining?.abort();
+  mark("");
+  $("why").hidden = shown.result.answers.length === 0;
+  $("why").removeAttribute("aria-busy");
+  $("why-title").textContent = "Explanation";
+  $("why-status").textContent = "Select an answer to see why it was given: the paths that lead to " +
+    "it, a drawing and statistics of the subgraph. With the keyboard, stay on it for a moment.";
+  $("why-problem").textContent = "";
+  $("explanation").hidden = true;
+}
+
+// Explain an answer that was selected, or on which the focus of the keyboard rests.
+function open(answer, rests) {
+  const target = address({ ...shown.question, why: answer });
+  if (shown.explained === answer && (rests || location.hash === target)) return;
+  if (rests) history.replaceState(null, "", target); // going back leads to the question before
+  if (location.hash === target) route();
+  else location.hash = target;
+}
+
+async function why(question, number) {
+  const answer = question.why;
+  explaining?.abort();
+  explaining = new AbortController();
+  mark(answer);
   $("why").hidden = false;
   $("why").setAttribute("aria-busy", "true");
   $("why-title").replaceChildren("Why ", name(answer), "?");
+  $("why-status").textContent = "Explaining …";
   $("why-problem").textContent = "";
   for (const id of ["paths", "drawing", "charts"]) $(id).replaceChildren();
-  if (question.why) document.title = `Why ${labelOf(answer)}? ${titleOf(question)}`;
-  else document.title = titleOf(question);
+  $("explanation").hidden = true;
+  document.title = `Why ${labelOf(answer)}? ${titleOf(question)}`;
   try {
     const { entity, relation, inverse } = question;
     const explanation = await call("v1/explain", {
       entity, relation, inverse, answer, drawing: true,
-    });
+    }, { signal: explaining.signal });
     await learn([answer, ...namesOfPaths(explanation.paths)]);
     if (number !== asking) return;
     $("why-title").replaceChildren("Why ", name(answer), "?");
@@ -204,6 +242,8 @@ async function why(question, answer, number) {
     const entities = [...explanation.drawing.matchAll(/data-entity="([^"]*)"/g)].length;
     if (entities) await learnDrawn(explanation.drawing);
     if (number !== asking) return;
+    $("why-status").textContent = "";
+    $("explanation").hidden = false;
     drawing.show(explanation.drawing);
     $("charts").replaceChildren(...explanation.charts.map((chart) => {
       const container = element("div", "");
@@ -212,7 +252,10 @@ async function why(question, answer, number) {
     }));
     showTimes(explanation.milliseconds);
   } catch (error) {
-    if (number === asking) showError(error, $("why-problem"));
+    if (number !== asking) return;
+    shown.explained = ""; // it can be selected again
+    $("why-status").textContent = "";
+    showError(error, $("why-problem"));
   } finally {
     if (number === asking) $("why").removeAttribute("aria-busy");
   }
@@ -231,7 +274,7 @@ async function changed(some, method) {
   const question = fromForm();
   if (shown && key(shown.question) === key({ ...question, top: shown.question.top })) {
     before = { key: key(shown.question), result: shown.result };
-    await ask(shown.question);
+    await ask({ ...shown.question, why: shown.explained });
   } else if (method === "POST") {
     // Ask about the head of the new fact, with the current relation or else that of the fact.
     go({ ...question, entity: some[0][0], relation: question.relation || some[0][1] });

@@ -10,12 +10,14 @@ export class Refusal extends Error {
   }
 }
 
-export async function call(path, body, method = "POST") {
+// `signal`: of an AbortController; the service stops what its client has left.
+export async function call(path, body, { method = "POST", signal } = {}) {
   const headers = {};
   const token = sessionStorage.getItem("token");
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body) headers["Content-Type"] = "application/json";
-  const options = body ? { method, headers, body: JSON.stringify(body) } : { headers };
+  const options = body
+    ? { method, headers, signal, body: JSON.stringify(body) } : { headers, signal };
   let response;
   try {
     response = await fetch(path, options);
