@@ -261,14 +261,15 @@ class FittedSampler(PPRSampler):
         PPR over `context`, as a likely answer at its rank by likelihood over the other share.
         """
         value = batch.score.double()
-        contexts = self.contexts(graph)[batch.queries[:, 1]].tolist()
+        context = self._context(graph, batch.queries[rows, 1]).tolist()
         for part, near in self._score_blocks(graph, batch.queries[rows, 0]):
-            for place, query in enumerate(rows[part].tolist()):
+            asked = zip(rows[part].tolist(), part.tolist(), strict=True)
+            for place, (query, number) in enumerate(asked):
                 mine = (batch.entity_query == query).nonzero().squeeze(1)
                 ppr = near[place, batch.entities[mine]]
-                by_ppr = _places(ppr) / max(contexts[query], _LEAST_SHARE)
+                by_ppr = _places(ppr) / max(context[number], _LEAST_SHARE)
                 by_ppr[ppr == 0] = torch.inf  # never chosen by PPR
-                likely = _places(batch.score[mine]) / max(1 - contexts[query], _LEAST_SHARE)
+                likely = _places(batch.score[mine]) / max(1 - context[number], _LEAST_SHARE)
                 value[mine] = -torch.minimum(by_ppr, likely)
         return value
 
@@ -316,16 +317,22 @@ class FittedSampler(PPRSampler):
 
     def _share(self, graph: AdjacencyGraph, relations: Tensor, budget: Tensor) -> Tensor:
         """Number of entities chosen by PPR for query relations and budgets [b]."""
-        context = self.contexts(graph)[relations]
+        context = self._context(graph, relations)
         return (budget.double() * context).ceil().long().clamp(min=1)
 
     def contexts(self, graph: AdjacencyGraph) -> Tensor:
         """The share of PPR for every relation and inverse of a graph, float64 [2R]."""
+        every = torch.arange(2 * graph.num_relations, device=graph.device)
+        return self._context(graph, every)
+
+    def _context(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
+        """The share of PPR for query relations [b]: float64 [b]."""
         if graph not in self._contexts:
             self._contexts[graph] = self._contexts_of(graph)
-        return self._contexts[graph]
+        return self._contexts[graph][relations]
 
     def _contexts_of(self, graph: AdjacencyGraph) -> Tensor:
+        """The share of PPR for every relation and inverse of a graph, float64 [2R]."""
         if self.context is None and self.shares is not None:
             default = self.shares.new_full((1,), DEFAULT_CONTEXT)
             return self._matching(graph, self.shares, default).to(graph.device)
