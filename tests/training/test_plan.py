@@ -18,10 +18,14 @@ from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
 from oneshot.factors import fitting_time
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.reasoner.build import build_reasoner, build_sampler
 from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
-from oneshot.samplers import FittedSampler
+from oneshot.samplers import FittedSampler, PPRSampler
 from oneshot.training.plan import Plan, _direct_shares, make_plan
+from oneshot.training.steps import Stepper
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +219,92 @@ def test_odd_graphs_have_a_plan_or_a_clear_line() -> None:
     assert make_plan(data, 0.1).coverage == 1  # no path leads there, but a graph so small is whole
 
 
+@pytest.mark.parametrize(("dim", "layers", "ratio"), [(16, 3, 0.5), (64, 3, 0.5), (64, 5, 1.0)])
+def test_the_memory_of_a_plan_is_about_that_of_a_step(dim: int, layers: int, ratio: float) -> None:
+    data = load("umls")
+    settings = [f"predictor.dim={dim}", f"predictor.num_layers={layers}", "factors.dim=0"]
+    plan = make_plan(data, 1.0, settings=[*settings, f"sampler.entity_ratio={ratio}"])
+    training = dataclasses.replace(plan.config.training, minutes=0.0)
+    stepper = Stepper(reasoner_of(data, plan.config), data, training)
+    epoch, kept = stepper.draw_epoch(1), dict[int, int]()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        next(stepper.steps(epoch))
+    # What the backward pass needs is the largest part; plain operations keep more than kernels.
+    assert 0.3 * sum(kept.values()) < plan.memory < 6 * sum(kept.values())
+
+
+def test_the_memory_of_a_plan_grows_with_the_batch_and_the_subgraph() -> None:
+    planner = sys.modules["oneshot.training.plan"]
+
+    def memory(entities: float, edges: float, *settings: str) -> int:
+        pace = planner._Pace(1.0, 1.0, edges=edges, entities=entities)
+        return int(planner._memory(from_table({}, settings), pace))
+
+    one = memory(100, 1000, "training.batch_size=8")
+    assert memory(100, 1000, "training.batch_size=32") == 4 * one
+    assert memory(200, 2000, "training.batch_size=8") == 2 * one
+    for more in ("predictor.dim=128", "predictor.num_layers=9", "predictor.members=2"):
+        assert memory(100, 1000, "training.batch_size=8", more) > one
+
+
+def test_a_large_graph_has_a_sampler_that_needs_no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fitting one to millions of facts takes minutes, and the order of all entities, too."""
+    planner = sys.modules["oneshot.training.plan"]
+    data, settings = load("umls"), ["predictor.dim=8", "predictor.num_layers=2", "factors.dim=0"]
+    fitted = make_plan(data, 1.0, settings=settings).config
+    assert (fitted.sampler.name, fitted.sampler.method) == ("fitted", "auto")
+    assert fitted.predictor.priors
+    monkeypatch.setattr(planner, "_MOST_FITTED", data.graph.num_facts - 1)
+    monkeypatch.setattr(planner, "LOCAL_LARGEST_SHARE", 0.4)
+    monkeypatch.setattr(FittedSampler, "fit", lambda *_: pytest.fail("it was fitted"))
+    plain = make_plan(data, 1.0, settings=settings)
+    assert (plain.config.sampler.name, plain.config.sampler.method) == ("ppr", "auto")
+    assert not plain.config.predictor.priors
+    # PPR by a local method knows the nearest entities alone: no budget is larger.
+    monkeypatch.setattr(PPRSampler, "chosen_method", lambda *_: "push")
+    local = make_plan(data, 1.0, settings=settings)
+    assert local.config.sampler.method == "push"
+    ratio = local.config.sampler.entity_ratio
+    assert isinstance(ratio, float)
+    assert 0 < int(ratio * 135) <= 0.4 * 135
+    assert local.coverage < plain.coverage
+    assert "facts takes long" in {c.option: c.reason for c in local.choices}["sampler.name"]
+    own = make_plan(data, 1.0, settings=[*settings, "sampler.name=bfs"])
+    assert own.config.sampler.name == "bfs"
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 12_345])
+def test_a_small_budget_of_a_large_graph_is_exact(size: int) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    graph = KnowledgeGraph.from_facts([[0, 0, 1], [1, 0, 2]], 2_000_000, 1)
+    held_out = torch.tensor([[0, 0, 2]])
+    found = planner._Planner(Dataset("large", graph, held_out, held_out), 1.0, CPU, (), 0)
+    found._choose_budget(planner._Size(16, 3, size), torch.tensor([0, 5]))
+    sampler = build_sampler(from_table(found.table).sampler)
+    assert sampler.budget.entity_counts(graph, torch.tensor([0])).tolist() == [size]
+
+
+def test_a_probe_of_a_slow_size_has_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    sizes: list[int] = []
+
+    class Noted(Stepper):
+        def __init__(self, *arguments: Any) -> None:
+            sizes.append(arguments[2].batch_size)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(planner, "Stepper", Noted)
+    monkeypatch.setattr(planner._Planner, "_guess", lambda *_: 0.5)
+    make_plan(chain_world(30), 1.0, settings=["predictor.dim=8", "predictor.num_layers=2"])
+    assert sizes[0] == 4  # two seconds
+
+
 ODD = {
     "one relation": ([[0, 0, 1], [1, 0, 2], [2, 0, 3]], 4, [[0, 0, 2]]),
     "two facts": ([[0, 0, 1], [1, 0, 2]], 3, [[0, 0, 2]]),
@@ -234,9 +324,7 @@ def test_odd_graphs_are_trained_to_a_usable_run(tmp_path: Path, name: str, sampl
     settings = [f"sampler.name='{sampler}'", "predictor.dim=4"]
     config = make_plan(data, 0.01, settings=settings).config
     messages: list[str] = []
-    result = train_run(
-        data, tmp_path / "run", config, torch.device("cpu"), messages=messages.append
-    )
+    result = train_run(data, tmp_path / "run", config, CPU, messages=messages.append)
     assert result["epochs"] >= 1
     assert 0 < result["test"]["mrr"] <= 1
     assert 0 < result["baseline_mrr"] <= 1
@@ -259,8 +347,6 @@ def test_the_public_function_gives_the_configuration() -> None:
 
 
 def reasoner_of(data: Dataset, config: Config) -> "oneshot.Reasoner":
-    from oneshot.reasoner.build import build_reasoner
-
     return build_reasoner(data.graph, config)
 
 
