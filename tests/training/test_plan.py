@@ -382,6 +382,20 @@ def test_training_plans_what_is_not_set(run: Command, tmp_path: Path) -> None:
     assert again["plan"] is None
 
 
+def test_the_configuration_of_a_run_repeats_its_plan(run: Command, tmp_path: Path) -> None:
+    """A second plan may differ, as the machine is measured; a saved one is used as it is."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    small = ["predictor.dim=8", "predictor.num_layers=2", "training.epochs=1"]
+    small += ["factors.dim=4", "factors.epochs=2", "sampler.entity_ratio=0.2"]
+    command = ["train", "umls", "--device", "cpu", "--json"]
+    settings = [part for setting in small for part in ("--set", setting)]
+    planned = run(*command, "--out", first, *settings).json
+    again = run(*command, "--out", second, "--config", first / "config.toml").json
+    assert Run(second).config == Run(first).config
+    assert again["plan"] is None
+    assert again["test"]["mrr"] == pytest.approx(planned["test"]["mrr"], abs=0.01)
+
+
 def test_epochs_that_are_set_decide(run: Command, tmp_path: Path) -> None:
     command = [
         "train",
