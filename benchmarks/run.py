@@ -16,6 +16,7 @@ SCRIPTS = (
     "edge_limit",
     "live_facts",
     "large_graph",
+    "mapped_training",
     "questions",
     "explanations",
     "serve",

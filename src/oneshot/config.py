@@ -250,6 +250,9 @@ class TrainingConfig:
     valid_batch_size: int = 0
     # epochs between validations
     valid_every: int = 1
+    # processes that sample the subgraphs of coming steps, at most 64; the graph must be saved
+    # (`oneshot data DATA --save DIR`); 0 for none
+    workers: int = 0
     # random seed, 0 to 2^63 − 1
     seed: int = 0
 
@@ -260,7 +263,8 @@ class TrainingConfig:
         for name in ("average", "fact_dropout"):
             if getattr(self, name) >= 1:
                 raise InputError(f"{name} must be below 1, not {getattr(self, name)}")
-        _at_least(self, valid_batch_size=0, seed=0, minutes=0, expected_queries=0)
+        _at_least(self, valid_batch_size=0, seed=0, minutes=0, expected_queries=0, workers=0)
+        _at_most(self, workers=64)
         _at_most(self, epochs=10**9, patience=10**9, valid_every=10**9, warmup_epochs=10**9)
         _at_most(self, expected_queries=10**15)
         _at_most(self, batch_size=10**6, valid_batch_size=10**6, accumulate=10**6)

@@ -1,11 +1,16 @@
 """Known answers, against a set of facts."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.graphs import random_graph, random_queries
 
-from oneshot.graph.known_facts import KnownFacts
+from oneshot.graph import known_facts
+from oneshot.graph.known_facts import KnownFacts, MappedFacts
+from oneshot.graph.storage import open_graph, save_graph
 
 
 @given(seed=st.integers(0, 1000))
@@ -32,3 +37,27 @@ def test_without_facts_nothing_is_known() -> None:
     assert not known.holds(queries, torch.tensor([[0, 4], [1, 2]])).any()
     row, entity = KnownFacts(torch.tensor([[0, 1, 4]]), 5, 2).answers(queries[:0])
     assert (len(row), len(entity)) == (0, 0)
+
+
+@pytest.mark.parametrize("block", [1, 50, 1 << 20])
+def test_the_rows_of_a_mapped_graph_give_the_same(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_facts, "LEAST_FACTS", 0)
+    monkeypatch.setattr(known_facts, "_BLOCK", block)
+    graph = random_graph(1, 30, 120)
+    more = torch.tensor([[0, 1, 29], [3, 0, 3], *graph.facts[:2].tolist()])
+    save_graph(tmp_path / "graph", graph, {}, {})
+    mapped = open_graph(tmp_path / "graph")[0]
+    for others in (None, more):
+        expected = KnownFacts.of_graph(graph, others)
+        assert not isinstance(expected, MappedFacts)
+        known = KnownFacts.of_graph(mapped, others).to("cpu")
+        assert isinstance(known, MappedFacts)
+        queries = torch.cartesian_prod(torch.arange(30), torch.arange(6))
+        queries = torch.cat([queries, queries[:5]])
+        for ours, theirs in zip(known.answers(queries), expected.answers(queries), strict=True):
+            assert torch.equal(ours, theirs)
+        every = torch.arange(30).expand(len(queries), -1)
+        assert torch.equal(known.holds(queries, every), expected.holds(queries, every))
+        assert [len(column) for column in known.answers(queries[:0])] == [0, 0]

@@ -19,7 +19,7 @@ from oneshot.data.load import Dataset, load
 from oneshot.data.synthetic.generators import family
 from oneshot.errors import InputError
 from oneshot.graph import memory_map as mapping
-from oneshot.graph import storage
+from oneshot.graph import relation_graph, storage
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.storage import (
     MARKER,
@@ -164,6 +164,9 @@ ARRAYS = sorted(
     + [f"edges_{name}" for name in ("indptr", "source", "relation", "fact")]
     + [f"neighbours_{name}" for name in ("indptr", "index", "pair")]
     + [f"components_{name}" for name in ("component", "order", "first", "volume")]
+    + [f"answers_{name}" for name in ("first", "relation", "count", "start", "entity")]
+    + ["answers_entity_count"]
+    + [f"relations_{name}" for name in relation_graph.ARRAYS]
     + [
         f"{kind}_{name}"
         for kind in ("entity", "relation")

@@ -131,7 +131,7 @@ def test_a_limit_and_a_seed_choose_the_questions() -> None:
     # Known facts are left out: with all entities known there is nothing to fit, and no crash.
     everything = torch.cartesian_prod(*(torch.arange(n) for n in (30, 3, 30)))
     full = dataclasses.replace(data)
-    object.__setattr__(full, "train", everything)
+    object.__setattr__(full, "train_facts", KnownFacts(everything, 30, 3))
     nothing = calibrate(reasoner, full)
     assert nothing.slope == 0
     assert len(KnownFacts(everything, 30, 3).answers(torch.tensor([[0, 0]]))[1]) == 30

@@ -451,7 +451,7 @@ def test_a_run_whose_time_was_used_up_goes_on_with_more(tmp_path: Path) -> None:
     assert json.loads((run / "result.json").read_text())["epochs"] == 5
     # And with no limit to the end of its epochs.
     endless = configured(*CONSTANT, "training.epochs=6")
-    with pytest.raises(InputError, match=r"only training\.minutes may differ"):
+    with pytest.raises(InputError, match=r"only training\.minutes and training\.workers may"):
         trained(run, endless, clock, resume=True)
 
 
@@ -660,6 +660,6 @@ def test_minutes_on_the_command_line(run: Command, tmp_path: Path) -> None:
     assert Run(out).config.training.minutes == 70
     refused = run(*command, "--resume", "--minutes", 70, "--set", "predictor.dim=4")
     assert refused.code == 2
-    assert "only training.minutes may differ" in refused.err
+    assert "only training.minutes and training.workers may differ" in refused.err
     shown = run(*command, "--resume")
     assert "mrr of the frequency baseline" in shown.out

@@ -31,6 +31,12 @@ def knows_weights() -> bool:
     return library() is not None and hasattr(library(), "knows_weights")
 
 
+def can_read(is_hiding: bool) -> bool:
+    """Whether there are kernels for a graph, which hides some of its facts or not; those of
+    an earlier build do not know hidden ones."""
+    return library() is not None and (not is_hiding or hasattr(library(), "knows_hidden"))
+
+
 def run(name: str, work: int, *arguments: Any) -> None:
     """Run a kernel on as many threads as torch uses.
 

@@ -30,7 +30,9 @@
  * `counts` [V] gives their lengths. `heads`: entities by descending degree, those of a query from
  * `head_begin` to `head_end`. `most`: columns of `found` and `score`. Hubs have at least `hub_degree`
  * neighbours, if `num_hubs` is not 0; others may have as many if `hubs_are_listed`. Selections of
- * more than `large_count` entities have `large_precision` if that is lower. */
+ * more than `large_count` entities have `large_precision` if that is lower. `hidden`: places in
+ * `index` that are skipped, ascending; only the rows of entities with a bit in `touched_bits` have
+ * any, and such rows have no gaps between them. */
 typedef struct {
     int64_t num_queries, wide_starts, wide_ids, scattered, most, num_probes, max_edges;
     int64_t num_hubs, hub_degree, hubs_are_listed, large_count;
@@ -51,6 +53,9 @@ typedef struct {
     const float *arrival;       /* [m, num_hubs]: PPR of hubs from walks that are elsewhere */
     const int64_t *arrival_row; /* [n]: row of `arrival` */
     const double *rest_volume;  /* [n]: sum of the degrees in the component, without hubs */
+    const int64_t *hidden;      /* [num_hidden], or NULL */
+    const uint8_t *touched_bits; /* a bit per entity, from the lowest bit of the first byte on */
+    int64_t num_hidden;
 } Push;
 
 /* What happens to the residue of hubs. */
@@ -87,8 +92,26 @@ static inline int64_t start_of(const Push *p, int64_t entity) {
                           : ((const int32_t *)p->start)[entity];
 }
 
+static inline int has_hidden(const Push *p, int64_t entity) {
+    return p->hidden && p->touched_bits[entity >> 3] >> (entity & 7) & 1;
+}
+
+/* Number of hidden places below one. */
+static int64_t hidden_before(const Push *p, int64_t place) {
+    int64_t low = 0, high = p->num_hidden;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (p->hidden[middle] < place) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 static inline int64_t degree_of(const Push *p, int64_t entity) {
-    return p->counts ? p->counts[entity] : start_of(p, entity + 1) - start_of(p, entity);
+    if (p->counts) return p->counts[entity];
+    const int64_t begin = start_of(p, entity), end = start_of(p, entity + 1);
+    if (!has_hidden(p, entity)) return end - begin;
+    return end - begin - (hidden_before(p, end) - hidden_before(p, begin));
 }
 
 static inline uint32_t neighbour(const Push *p, int64_t place) {
@@ -265,21 +288,32 @@ static int64_t push_round(const Push *p, State *s, int64_t size, double threshol
     for (int64_t n = 0; n < size; n++) {
         fetch_rows(p, s, size, n);
         const int64_t degree = s->frontier[n].degree;
-        const int64_t begin = start_of(p, s->frontier[n].slot), end = begin + degree;
+        const int64_t entity = s->frontier[n].slot, begin = start_of(p, entity);
+        const int is_cut = has_hidden(p, entity);
+        const int64_t end = is_cut ? start_of(p, entity + 1) : begin + degree;
+        int64_t skipped = is_cut ? hidden_before(p, begin) : 0;
         const float share = (float)((1 - p->restart) * s->frontier[n].residue / (double)degree);
         if (!reserve(s, degree)) return -1;
-        for (int64_t e = begin; e < end; e++) {
-            if (e + AHEAD < end) fetch(p, s, neighbour(p, e + AHEAD));
-            Slot *slot = touch(p, s, neighbour(p, e));
-            const int at_hub = s->hubs != PUSHED_AS_OTHERS && is_hub(slot->degree);
-            if (at_hub && s->hubs == CLOSED) continue;
-            slot->residue += share;
-            if (slot->degree & WAITING || at_hub ||
-                !(slot->residue >= (float)(threshold * slot->degree)))
-                continue;
-            if (!make_room((void **)&s->next, &s->next_room, found + 1, sizeof(Pushed))) return -1;
-            s->next[found++].slot = slot->id;
-            slot->degree |= WAITING;
+        /* From one hidden place to the next. */
+        for (int64_t first = begin; first < end;) {
+            int64_t last = end;
+            if (is_cut && skipped < p->num_hidden && p->hidden[skipped] < end)
+                last = p->hidden[skipped++];
+            for (int64_t e = first; e < last; e++) {
+                if (e + AHEAD < last) fetch(p, s, neighbour(p, e + AHEAD));
+                Slot *slot = touch(p, s, neighbour(p, e));
+                const int at_hub = s->hubs != PUSHED_AS_OTHERS && is_hub(slot->degree);
+                if (at_hub && s->hubs == CLOSED) continue;
+                slot->residue += share;
+                if (slot->degree & WAITING || at_hub ||
+                    !(slot->residue >= (float)(threshold * slot->degree)))
+                    continue;
+                if (!make_room((void **)&s->next, &s->next_room, found + 1, sizeof(Pushed)))
+                    return -1;
+                s->next[found++].slot = slot->id;
+                slot->degree |= WAITING;
+            }
+            first = last + 1;
         }
     }
     for (int64_t n = 0; n < found; n++) {
@@ -637,3 +671,6 @@ void push_hubs(int64_t *next, const Meetings *m) {
     }
     release(&s);
 }
+
+/* An earlier build knows no hidden places. */
+void knows_hidden(void) {}

@@ -17,7 +17,8 @@
 #define FILTER_BITS 17
 
 /* `entities` [N] of the queries; those of query `i` are `end[i]:end[i + 1]`. The graph's edges into
- * one are `start` on, `degree` of them; their source and relation as int32, as int64 if `wide`. */
+ * one are `start` on, `degree` of them; their source and relation as int32, as int64 if `wide`. Those
+ * at the places `hidden` are left out. */
 typedef struct {
     int64_t num_queries, num_entities, num_relations, wide, num_core;
     const int64_t *end, *entities, *start, *degree;
@@ -29,6 +30,8 @@ typedef struct {
     void **found;      /* [n]: what the first kernel leaves for the second, which frees it */
     int64_t *first;    /* [n]: where the edges of a query begin */
     int64_t *from, *label, *to, *query; /* [E] */
+    const int64_t *hidden;                    /* ascending, or NULL */
+    const int64_t *hidden_begin, *hidden_end; /* [N]: which of them are in the row of an entity */
 } Cut;
 
 /* An edge, by indices of entities within the query. */
@@ -195,6 +198,17 @@ static int64_t search(const Cut *c, int64_t begin, int64_t end, int64_t entity) 
     return low;
 }
 
+static int is_hidden(const Cut *c, int64_t n, int64_t place) {
+    int64_t low = c->hidden ? c->hidden_begin[n] : 0, high = c->hidden ? c->hidden_end[n] : 0;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (c->hidden[middle] == place) return 1;
+        if (c->hidden[middle] < place) low = middle + 1;
+        else high = middle;
+    }
+    return 0;
+}
+
 static int make_room(Found *f, int64_t more) {
     if (f->size + more <= f->room) return 1;
     int64_t room = f->room ? f->room : 4096;
@@ -228,6 +242,7 @@ static int read_row(const Cut *c, const Lookup *l, Found *f, int64_t query, int6
             const int64_t entity = c->entities[first + m];
             for (e = search(c, e, last, entity); e < last; e++) {
                 if (at(c, c->source, e) != entity) break;
+                if (is_hidden(c, n, e)) continue;
                 if (!make_room(f, 1)) return 0;
                 f->edges[f->size++] =
                     (Edge){(int32_t)target, (int32_t)m, (int32_t)at(c, c->relation, e)};
@@ -236,12 +251,18 @@ static int read_row(const Cut *c, const Lookup *l, Found *f, int64_t query, int6
         return 1;
     }
     if (!make_room(f, c->degree[n])) return 0;
+    int64_t skipped = c->hidden ? c->hidden_begin[n] : 0;
+    const int64_t most = c->hidden ? c->hidden_end[n] : 0;
+    /* From one hidden place to the next. */
     for (int64_t e = begin; e < last; e++) {
-        const int32_t local = index_of(l, (uint64_t)at(c, c->source, e));
-        if (!l->table && !local) continue; /* most, on a large graph */
-        f->edges[f->size] =
-            (Edge){(int32_t)target, local - 1, (int32_t)at(c, c->relation, e)};
-        f->size += l->order[local] >= own;
+        const int64_t stop = skipped < most ? c->hidden[skipped++] : last;
+        for (; e < stop; e++) {
+            const int32_t local = index_of(l, (uint64_t)at(c, c->source, e));
+            if (!l->table && !local) continue; /* most, on a large graph */
+            f->edges[f->size] =
+                (Edge){(int32_t)target, local - 1, (int32_t)at(c, c->relation, e)};
+            f->size += l->order[local] >= own;
+        }
     }
     return 1;
 }

@@ -16,6 +16,7 @@ from oneshot.data.synthetic.family import Rule
 from oneshot.errors import UnknownNameError
 from oneshot.graph.fact_keys import combined_key
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.known_facts import KnownFacts
 from oneshot.graph.storage import save_graph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.notebook import html_table, titled
@@ -68,6 +69,18 @@ class Dataset:
         if self.true_facts is not None:
             return self.true_facts
         return torch.cat([self.train, self.valid, self.test])
+
+    @cached_property
+    def train_facts(self) -> KnownFacts:
+        """The facts of the graph as the known answers of queries."""
+        return KnownFacts.of_graph(self.graph)
+
+    @cached_property
+    def known_facts(self) -> KnownFacts:
+        """The facts of `known` as the known answers of queries."""
+        if self.true_facts is not None:
+            return KnownFacts(self.true_facts, self.graph.num_entities, self.graph.num_relations)
+        return KnownFacts.of_graph(self.graph, torch.cat([self.valid, self.test]))
 
     def facts(self, split: str) -> Tensor:
         """The facts of a split, int64 [n, 3]."""

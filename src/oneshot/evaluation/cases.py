@@ -44,14 +44,10 @@ def answers_relation(graph: KnowledgeGraph, entities: Tensor, relations: Tensor)
     entity, relation = wanted // kinds, wanted % kinds
     found = torch.zeros(len(wanted), dtype=torch.bool, device=wanted.device)
     edges, degree = graph.edges, graph.degree_of(entity).long()
-    start = edges.indptr[entity].long()
-    edges.expect(start, degree)
     block = degree.cumsum(0) // _BLOCK
     for part in range(int(block[-1]) + 1 if len(block) else 0):
         rows = (block == part).nonzero().squeeze(1)
-        count = degree[rows]
-        row = rows.repeat_interleave(count)
-        begin = start[rows] - (count.cumsum(0) - count)
-        at = torch.arange(len(row), device=row.device) + begin.repeat_interleave(count)
+        row, at = edges.places(entity[rows], degree[rows])
+        row = rows[row]
         found[row[edges.relation[at].long() == relation[row]]] = True
     return found[place]

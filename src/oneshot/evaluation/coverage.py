@@ -106,7 +106,11 @@ def entity_count(graph: KnowledgeGraph, budget: float) -> int:
 
 def components(graph: KnowledgeGraph) -> Tensor:
     """The connected component of each entity, int32 [V]."""
-    neighbours = (graph.host or graph).neighbours
+    near = graph.host or graph
+    if near.is_mapped:  # saved with the graph
+        every = torch.arange(near.num_entities)
+        return near.components.component_of(every).int().to(graph.device)
+    neighbours = near.neighbours
     index, indptr = neighbours.index.cpu().numpy(), neighbours.indptr.cpu().numpy()
     ones = torch.ones(len(index), dtype=torch.int8).numpy()
     size = (graph.num_entities, graph.num_entities)

@@ -32,7 +32,7 @@ def add_factors(
     if not config.dim:
         raise InputError("factors.dim must be above 0")
     graph = reasoner.graph
-    known = KnownFacts(data.known, graph.num_entities, graph.num_relations).to(graph.device)
+    known = data.known_facts.to(graph.device)
     facts = data.valid.to(graph.device)
     reasoner.factors = fit_factors(graph, config, facts, known, seed=seed)
     return choose_weight(reasoner, facts, known, seed=seed)

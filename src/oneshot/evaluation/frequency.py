@@ -7,6 +7,7 @@ from torch import Tensor
 
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.evaluation.scorer import Scorer
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts, Metrics, Ranks, metrics
 
 Ints = NDArray[np.int64]
@@ -22,14 +23,33 @@ class Frequency:
     """
 
     def __init__(self, facts: Tensor, num_entities: int, num_relations: int) -> None:
-        self.num_entities = num_entities
         queries, answers = both_directions(facts.long().cpu(), num_relations)
         pairs = (queries[:, 1] * num_entities + answers).numpy()
+        distinct, counts = np.unique(np.append(pairs, -1), return_counts=True)
+        counts[0] = 0
+        self._set(distinct, counts, num_entities)
+
+    @classmethod
+    def of_graph(cls, graph: KnowledgeGraph) -> "Frequency":
+        """The counts of the facts of a graph; those of a mapped graph are not copied."""
+        near = graph.host or graph
+        if near.is_mapped:
+            return _MappedFrequency(near)
+        return cls(graph.facts, graph.num_entities, graph.num_relations)
+
+    @classmethod
+    def _of_pairs(cls, pairs: Ints, counts: Ints, num_entities: int) -> "Frequency":
+        """Those of some pairs, relation · V + entity, ascending, and how often each occurs."""
+        one = object.__new__(cls)
+        one._set(np.append(-1, pairs), np.append(0, counts), num_entities)
+        return one
+
+    def _set(self, pairs: Ints, counts: Ints, num_entities: int) -> None:
+        self.num_entities = num_entities
         # The first pair never occurs, so that a search always finds a pair.
-        self._pair, self._count = np.unique(np.append(pairs, -1), return_counts=True)
-        self._count[0] = 0
-        self._base = int(self._count.max()) + 1  # above all counts
-        self._by_count = np.sort(self._pair // num_entities * self._base + self._count)
+        self._pair, self._count = pairs, counts
+        self._base = int(counts.max()) + 1  # above all counts
+        self._by_count = np.sort(pairs // num_entities * self._base + counts)
 
     def counts(self, relations: Tensor) -> Tensor:
         """The counts of all entities as answers: [n] → float32 [n, V]."""
@@ -88,6 +108,35 @@ class Frequency:
         return end - upto, upto - below, end - start
 
 
+class _MappedFrequency(Frequency):
+    """The counts of a memory-mapped graph, relation by relation."""
+
+    def __init__(self, graph: KnowledgeGraph) -> None:
+        self._graph = graph
+
+    def counts(self, relations: Tensor) -> Tensor:
+        found = torch.zeros(len(relations), self._graph.num_entities)
+        for row, relation in enumerate(relations.tolist()):
+            pairs = self._graph.answer_pairs
+            found[row, pairs.entities_of(relation)] = pairs.counts_of(relation).float()
+        return found.to(relations.device)
+
+    def ranks(self, queries: Tensor, answers: Tensor, known: KnownFacts) -> Ranks:
+        queries, answers = queries.cpu(), answers.cpu()
+        found = torch.empty(2, len(queries), dtype=torch.long)
+        for relation in queries[:, 1].unique().tolist():
+            rows = (queries[:, 1] == relation).nonzero().squeeze(1)
+            part = self._of(relation).ranks(queries[rows], answers[rows], known)
+            found[:, rows] = torch.stack([part.optimistic, part.pessimistic])
+        return Ranks(found[0], found[1], torch.ones(len(queries), dtype=torch.bool))
+
+    def _of(self, relation: int) -> Frequency:
+        """The counts of the answers of one relation."""
+        pairs, size = self._graph.answer_pairs, self._graph.num_entities
+        keys = (relation * size + pairs.entities_of(relation)).numpy()
+        return Frequency._of_pairs(keys, pairs.counts_of(relation).numpy(), size)
+
+
 def _are_in(values: Ints, ordered: Ints) -> NDArray[np.bool_]:
     """Which values [n] are among sorted ones."""
     return np.searchsorted(ordered, values, side="right") > np.searchsorted(ordered, values)
@@ -95,7 +144,7 @@ def _are_in(values: Ints, ordered: Ints) -> NDArray[np.bool_]:
 
 def frequency_scorer(data: Dataset) -> Scorer:
     """The score of `v` for `(u, q, ?)`: the number of training facts `(·, q, v)`, whatever `u`."""
-    frequency = Frequency(data.train, data.graph.num_entities, data.graph.num_relations)
+    frequency = Frequency.of_graph(data.graph)
 
     def scores(queries: Tensor) -> Tensor:
         return frequency.counts(queries[:, 1])
@@ -105,6 +154,4 @@ def frequency_scorer(data: Dataset) -> Scorer:
 
 def frequency_metrics(data: Dataset, split: str = "test") -> Metrics:
     """Metrics of a split with all entities ranked by frequency; filtered, realistic ranks."""
-    size, relations = data.graph.num_entities, data.graph.num_relations
-    known = KnownFacts(data.known, size, relations)
-    return Frequency(data.train, size, relations).metrics(*data.queries(split), known)
+    return Frequency.of_graph(data.graph).metrics(*data.queries(split), data.known_facts)

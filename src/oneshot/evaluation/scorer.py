@@ -54,7 +54,7 @@ def rank_split(
     queries done.
     """
     if known is None:
-        known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
+        known = data.known_facts
     known = known.to(device)
     facts, relations = data.facts(split), data.graph.num_relations
     queries, answers = (q.to(device) for q in drawn_queries(facts, relations, limit, seed))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oneshot.graph.answer_pairs import AnswerPairs
 from oneshot.graph.components import ComponentIndex
 from oneshot.graph.core import Core
 from oneshot.graph.hub_index import HubIndex
@@ -47,6 +48,48 @@ class Edges:
     def expect(self, start: Tensor, count: Tensor) -> None:
         """Announce that rows `start : start + count` [m] will be read; for memory-mapped files."""
 
+    def places(self, entities: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The edges that point to some entities [m], `count` int64 [m] to each, row by row.
+
+        → (index in `entities` [e], index in the arrays [e]), int64
+        """
+        start = self.indptr[entities].long()
+        self.expect(start, count)
+        return row_places(start, count)
+
+    def first_from(self, target: Tensor, source: Tensor, relation: Tensor) -> Tensor:
+        """The first edge that points to `target` [m] from (source, relation) [m] on, int64 [m].
+
+        One more than the last edge of the row if there is none. The rows must be contiguous.
+        """
+        low, end = self.indptr[target].long(), self.indptr[target + 1].long()
+        high = end
+        most = max(len(self.source) - 1, 0)
+        while bool((low < high).any()):
+            middle = (low + high) // 2
+            at = middle.clamp(max=most)
+            there = self.source[at].long()
+            is_before = there < source
+            same = (there == source).nonzero().squeeze(1)
+            is_before[same] = self.relation[at[same]].long() < relation[same]
+            is_open = low < high
+            low = torch.where(is_open & is_before, middle + 1, low)
+            high = torch.where(is_open & ~is_before, middle, high)
+        return low
+
+    def find(self, target: Tensor, source: Tensor, relation: Tensor) -> Tensor:
+        """The index of edges [m] in the arrays, int64 [m]; -1 for those that do not exist.
+
+        The rows must be contiguous.
+        """
+        if not len(self.source):
+            return torch.full_like(target, -1)
+        place = self.first_from(target, source, relation)
+        at = place.clamp(max=len(self.source) - 1)
+        exists = place < self.indptr[target + 1].long()
+        exists &= (self.source[at].long() == source) & (self.relation[at].long() == relation)
+        return torch.where(exists, at, -1)
+
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -62,6 +105,16 @@ class Neighbours:
 
     def expect(self, start: Tensor, count: Tensor) -> None:
         """See `Edges.expect`."""
+
+    def places(self, entities: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """The neighbours of some entities [m]; see `Edges.places`."""
+        start = self.indptr[entities].long()
+        self.expect(start, count)
+        return row_places(start, count)
+
+    def place_of(self, entities: Tensor, number: Tensor) -> Tensor:
+        """The index in `index` of neighbour `number` of each entity, counted from 0: int64 [m]."""
+        return self.indptr[entities].long() + number
 
     @cached_property
     def degree(self) -> Tensor:
@@ -113,6 +166,8 @@ class AdjacencyGraph(Protocol):
     core: Core | None
 
     @property
+    def answer_pairs(self) -> AnswerPairs: ...
+    @property
     def edges(self) -> Edges: ...
     @property
     def neighbours(self) -> Neighbours: ...
@@ -130,6 +185,15 @@ class AdjacencyGraph(Protocol):
 
 
 ArraysT = TypeVar("ArraysT", Edges, Neighbours)
+
+
+def row_places(start: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """The entries of rows given by start and count [m]: (row [e], position [e]), int64."""
+    total = int(count.sum())
+    rows = torch.arange(len(count), device=count.device)
+    row = rows.repeat_interleave(count, output_size=total)
+    first = count.cumsum(0) - count
+    return row, torch.arange(total, device=count.device) + (start - first)[row]
 
 
 def compress_indptr(indptr: Tensor, keep: Tensor) -> Tensor:

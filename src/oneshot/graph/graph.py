@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ from oneshot.graph.adjacency import (
     moved,
     normalized_adjacency,
 )
+from oneshot.graph.answer_pairs import AnswerPairs, count_answers
 from oneshot.graph.components import ComponentIndex, Components
 from oneshot.graph.core import Core
 from oneshot.graph.fact_keys import check_ids, combined_key, first_occurrences
@@ -47,6 +49,8 @@ class KnowledgeGraph:
     `largest_weight`: the maximum weight of the graph as it was read, also in a `subset`.
     `origin`: how to load it again, {"source": …, "options": …}, if it was loaded from a source.
     `packed`: whether the rows of the adjacency are contiguous, without gaps.
+    `is_mapped`: whether it is in memory-mapped files, which may be larger than the memory;
+        `path`: their directory.
     `host`: the graph with the adjacency, if not on the graph's device (see `HostGraph`).
     `push_recall`: recall of the local push, measured when the graph was saved; otherwise None.
     `push_precision`: the precision of the push that was chosen then; None for its default.
@@ -57,6 +61,8 @@ class KnowledgeGraph:
     """
 
     packed = True
+    is_mapped = False
+    path: Path | None = None
     host: "KnowledgeGraph | None" = None
     push_recall: float | None = None
     push_precision: float | None = None
@@ -268,15 +274,19 @@ class KnowledgeGraph:
 
     def edges_into(self, entity: int) -> tuple[Tensor, Tensor]:
         """Sources and relations of the edges that point to an entity, int64 [m] each."""
-        start = int(self.edges.indptr[entity])
-        count = int(self.degree_of(torch.tensor([entity], device=self.device)))
-        row = slice(start, start + count)
-        return self.edges.source[row].long(), self.edges.relation[row].long()
+        row = torch.tensor([entity], device=self.device)
+        _, place = self.edges.places(row, self.degree_of(row).long())
+        return self.edges.source[place].long(), self.edges.relation[place].long()
 
     @cached_property
     def relation_graph(self) -> RelationGraph:
         """How the relations touch each other (see `RelationGraph`)."""
         return count_relations(self)
+
+    @cached_property
+    def answer_pairs(self) -> AnswerPairs:
+        """Which entities answer which relations, and how often (see `AnswerPairs`)."""
+        return count_answers(self)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -329,6 +339,20 @@ class KnowledgeGraph:
         )
         graph.push_recall, graph.push_precision = self.push_recall, self.push_precision
         return self._share_weights(graph, None if self.weights is None else self.weights[mask])
+
+    def hiding(self, rows: Tensor) -> "KnowledgeGraph":
+        """The graph without the facts in some rows of `facts`, int64 [m].
+
+        A view with the memory of this graph if possible (see `HiddenFacts`), for few facts of a
+        large graph; otherwise as `subset`.
+        """
+        from oneshot.graph.hidden import HiddenFacts, can_hide
+
+        if can_hide(self):
+            return HiddenFacts(self, rows)
+        mask = torch.ones(self.num_facts, dtype=torch.bool)
+        mask[rows.cpu()] = False
+        return self.subset(mask)
 
     def _share_weights(self, graph: "KnowledgeGraph", weights: Tensor | None) -> "KnowledgeGraph":
         """A graph made from this one, with `weights` [F] of its facts."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from oneshot.graph.adjacency import Edges, Neighbours
+from oneshot.graph.answer_pairs import AnswerPairs
 from oneshot.graph.components import ComponentIndex
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.relation_graph import RelationGraph
@@ -86,12 +87,20 @@ class HostGraph(KnowledgeGraph):
     def normalized_adjacency(self, dtype: torch.dtype = torch.float32) -> Matrix:
         return self.host.normalized_adjacency(dtype)
 
+    @property
+    def answer_pairs(self) -> AnswerPairs:
+        """On the host."""
+        return self.host.answer_pairs
+
     @cached_property
     def relation_graph(self) -> RelationGraph:
         return self.host.relation_graph.to(self.device)
 
     def subset(self, mask: Tensor) -> "HostGraph":
         return HostGraph(self.host.subset(mask.cpu()), self.device)
+
+    def hiding(self, rows: Tensor) -> "HostGraph":
+        return HostGraph(self.host.hiding(rows.cpu()), self.device)
 
     def to(self, device: torch.device | str) -> KnowledgeGraph:
         return self.host.to(device)

@@ -36,6 +36,12 @@ _BLOCK_EDGES = 1 << 21
 _BLOCK_ENTRIES = 1 << 26
 
 
+ARRAYS = ("indptr", "index", "count", "pair_indptr", "pair_index", "pair_count", "facts")
+"""Names of the integers of a relation graph (see `RelationGraph.arrays`)."""
+
+Arrays = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
 @dataclass(frozen=True)
 class RelationGraph:
     """Joint counts of the relations of a graph with `R` relations and `V` entities.
@@ -51,6 +57,20 @@ class RelationGraph:
     pairs: Tensor | SparseMatrix
     facts: Tensor
     num_entities: int
+
+    @classmethod
+    def of_arrays(cls, arrays: Arrays, num_entities: int) -> "RelationGraph":
+        """The relation graph of the arrays that `arrays` returns."""
+        *joint, pair_indptr, pair_index, pair_count, facts = arrays
+        matrices = (_of_rows(*joint), _of_rows(pair_indptr, pair_index, pair_count))
+        return cls(*matrices, facts.float(), num_entities)
+
+    def arrays(self) -> Arrays:
+        """The counts as integers, for files, all int64: `joint` and `pairs` in CSR format, `facts`.
+
+        Of both matrices `indptr` [2R + 1], `index` [m], `count` [m]; of `facts` [2R].
+        """
+        return (*_in_rows(self.joint), *_in_rows(self.pairs), self.facts.long())
 
     @property
     def num_relations(self) -> int:
@@ -107,6 +127,26 @@ class RelationGraph:
             assert isinstance(mine, Tensor)
             assert isinstance(theirs, Tensor)
             mine.copy_(theirs)
+
+
+def _of_rows(indptr: Tensor, index: Tensor, count: Tensor) -> Tensor | SparseMatrix:
+    """A matrix of counts of its arrays in CSR format; dense if it is small."""
+    size, values = len(indptr) - 1, count.float()
+    if size > MAX_DENSE:
+        return SparseMatrix(indptr, index.int(), values, size)
+    matrix = torch.zeros(size, size)
+    matrix[torch.arange(size).repeat_interleave(indptr.diff()), index] = values
+    return matrix
+
+
+def _in_rows(matrix: Tensor | SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
+    """The opposite of `_of_rows`: `indptr`, `index` and `count`, int64."""
+    if isinstance(matrix, Tensor):
+        row, index = matrix.nonzero().unbind(1)
+        ends = torch.bincount(row, minlength=len(matrix)).cumsum(0)
+        return torch.cat([ends.new_zeros(1), ends]), index, matrix[row, index].long()
+    assert matrix.values is not None
+    return matrix.indptr.long(), matrix.index.long(), matrix.values.long()
 
 
 def _rows(matrix: Tensor | SparseMatrix, rows: Tensor) -> Tensor:
@@ -213,7 +253,7 @@ def _counted(graph: "AdjacencyGraph", entities: Tensor) -> _Counts:
     if is_dense:
         joint = torch.zeros(count, count, dtype=torch.float64, device=graph.device)
         pairs = torch.zeros_like(joint)
-    for place, source, relation in _blocks(graph, entities):
+    for _, place, source, relation in edge_blocks(graph, entities):
         facts += torch.bincount(relation, minlength=count)
         for first, second in _parallel(place, source, relation):
             entry, times = torch.unique(first * count + second, return_counts=True)
@@ -267,9 +307,14 @@ def _parallel(place: Tensor, source: Tensor, relation: Tensor) -> Iterator[tuple
         distance += 1
 
 
-def _blocks(graph: "AdjacencyGraph", entities: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The edges that point to some entities, in blocks: place of the entity in its block, source
-    and relation, int64 [e] each, sorted by place and source."""
+def edge_blocks(
+    graph: "AdjacencyGraph", entities: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """The edges that point to some entities, in blocks of entities.
+
+    → the entities of the block [b]; place of the entity in its block, source and relation, int64
+    [e] each, sorted by place and source
+    """
     if not len(entities):
         return
     edges, degree = graph.edges, graph.degree_of(entities).long()
@@ -278,10 +323,6 @@ def _blocks(graph: "AdjacencyGraph", entities: Tensor) -> Iterator[tuple[Tensor,
         most = max(_BLOCK_ENTRIES // max(2 * graph.num_relations, 1), 1)
         block = torch.maximum(block, torch.arange(len(entities), device=graph.device) // most)
     for rows in entities.split(torch.unique_consecutive(block, return_counts=True)[1].tolist()):
-        start, count = edges.indptr[rows].long(), graph.degree_of(rows).long()
-        edges.expect(start, count)
-        row = torch.arange(len(rows), device=graph.device).repeat_interleave(count)
-        if not len(row):
-            continue
-        place = torch.arange(len(row), device=graph.device) + (start - count.cumsum(0) + count)[row]
-        yield row, edges.source[place].long(), edges.relation[place].long()
+        row, place = edges.places(rows, graph.degree_of(rows).long())
+        if len(row):
+            yield rows, row, edges.source[place].long(), edges.relation[place].long()

@@ -7,10 +7,12 @@ subgraphs read only the rows of the entities that they reach. Graphs that were s
 index of components get it in memory, on demand.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,11 +21,13 @@ from torch import Tensor
 
 from oneshot.errors import InputError
 from oneshot.graph.adjacency import Edges, Neighbours
+from oneshot.graph.answer_pairs import AnswerPairs, count_answers
 from oneshot.graph.components import Components, component_arrays
 from oneshot.graph.graph import KnowledgeGraph, check_relations
 from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.memory_map import Scattered, map_array
-from oneshot.graph.validation import check_values
+from oneshot.graph.relation_graph import ARRAYS, Arrays, RelationGraph
+from oneshot.graph.validation import check_relation_counts, check_values
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.checksums import (
     file_digest,
@@ -49,9 +53,17 @@ _EDGES = ("indptr", "source", "relation", "fact")
 _NEIGHBOURS = ("indptr", "index", "pair")
 _COMPONENTS = ("component", "order", "first", "volume")
 _COMPONENT_FILES = {f"components_{name}.npy" for name in _COMPONENTS}
+_ANSWERS = tuple(field.name for field in dataclasses.fields(AnswerPairs))
+_COUNT_FILES = {
+    *(f"answers_{name}.npy" for name in _ANSWERS),
+    *(f"relations_{name}.npy" for name in ARRAYS),
+}
+_OPTIONAL = (_COMPONENT_FILES, _COUNT_FILES)
+"""Files that graphs saved by earlier versions do not have; computed on demand."""
 _HUBS = ("hubs", "degree", "outside", "ppr")
 _HUB_FILES = {f"hub_index_{name}.npy" for name in _HUBS}
 _SPLITS = ("valid", "test")
+_NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
 _NAMES = ("blob", "offsets", "hashes", "hash_ids")
 _WEIGHTS = "weights.npy"
 
@@ -60,6 +72,7 @@ UNWEIGHTED: tuple[str, ...] = (
     *(f"edges_{name}.npy" for name in _EDGES),
     *(f"neighbours_{name}.npy" for name in _NEIGHBOURS),
     *sorted(_COMPONENT_FILES),
+    *sorted(_COUNT_FILES),
     *(f"{kind}_{name}.npy" for kind in ("entity", "relation") for name in _NAMES),
     *(f"{facts}.npy" for facts in ("facts", "valid", "test")),
 )
@@ -97,6 +110,15 @@ class MappedNeighbours(Neighbours):
 class MappedGraph(KnowledgeGraph):
     """A graph in a file: degrees are computed on demand."""
 
+    is_mapped = True
+    _relation_counts: Arrays | None = None
+
+    @cached_property
+    def relation_graph(self) -> RelationGraph:
+        if self._relation_counts is None:
+            return super().relation_graph
+        return RelationGraph.of_arrays(self._relation_counts, self.num_entities)
+
     def degree_of(self, entities: Tensor) -> Tensor:
         indptr = self.edges.indptr
         return indptr[entities + 1] - indptr[entities]
@@ -118,6 +140,7 @@ def save_graph(
         for name in _NEIGHBOURS:
             _save(directory / f"neighbours_{name}.npy", getattr(graph.neighbours, name))
         save_components(directory, graph.neighbours.indptr, graph.neighbours.index)
+        save_counts(directory, graph)
         _save(directory / "facts.npy", graph.facts)
         if graph.weights is not None:
             _save(directory / _WEIGHTS, graph.weights)
@@ -140,6 +163,25 @@ def save_components(directory: Path, indptr: Tensor, index: Tensor) -> None:
     arrays = component_arrays(indptr.cpu().numpy(), index.cpu().numpy())
     for name in _COMPONENTS:
         np.save(directory / f"components_{name}.npy", arrays[name])
+
+
+def save_counts(directory: Path, graph: KnowledgeGraph) -> None:
+    """Write the pairs of entity and relation of a graph, and its relation graph.
+
+    In blocks: memory grows with the entities only.
+    """
+
+    def in_file(name: str, length: int, dtype: torch.dtype) -> Tensor:
+        path, kind = directory / f"answers_{name}.npy", _NUMPY[dtype]
+        if not length:  # a file without content cannot be mapped
+            np.save(path, np.zeros(0, kind))
+            return torch.zeros(0, dtype=dtype)
+        mapped = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(length,))
+        return torch.from_numpy(mapped)
+
+    count_answers(graph.to("cpu"), in_file)
+    for name, array in zip(ARRAYS, graph.relation_graph.arrays(), strict=True):
+        _save(directory / f"relations_{name}.npy", array)
 
 
 def note_push_recall(path: Path, recall: float, precision: float | None = None) -> None:
@@ -220,6 +262,7 @@ def open_graph(
         entities, relations = (_open_vocabulary(path, kind) for kind in ("entity", "relation"))
         check_relations(relations, str(path))
         graph = MappedGraph(_open(path / "facts.npy", dimensions=2), entities, relations)
+        graph.path = path
         if meta["format"] == WEIGHTED_FORMAT:
             graph.weights = _open_weights(path)
             graph.largest_weight = float(graph.weights.max()) if len(graph.weights) else 1.0
@@ -234,7 +277,11 @@ def open_graph(
         if memory is not None and size > SCATTERED_SHARE * memory:
             vars(graph.edges)["scattered"] = Scattered(*touched[:2])
             vars(graph.neighbours)["scattered"] = Scattered(touched[2])
-        if _has_components(meta):
+        if _has(meta, _COUNT_FILES):
+            graph.answer_pairs = AnswerPairs(*(_open(path / f"answers_{n}.npy") for n in _ANSWERS))
+            counts = tuple(_open(path / f"relations_{name}.npy") for name in ARRAYS)
+            graph._relation_counts = cast(Arrays, counts)
+        if _has(meta, _COMPONENT_FILES):
             graph.components = Components(
                 *(_open(path / f"components_{name}.npy") for name in _COMPONENTS)
             )
@@ -250,7 +297,7 @@ def open_graph(
         splits = {name: _open(path / f"{name}.npy", dimensions=2) for name in meta["splits"]}
         _check_lengths(path, graph, splits)
         if sum((path / name).stat().st_size for name in _arrays(meta)) <= CHECKED_BYTES:
-            check_values(graph, splits)
+            _check_all(graph, splits)
         return graph, splits, dict(meta["about"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a whole saved graph ({error})") from error
@@ -268,7 +315,7 @@ def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: N
         if "hub_index" in meta:
             _check_hub_files(path, meta, whole=True)
         graph, splits, _ = open_graph(path)
-        check_values(graph, splits)
+        _check_all(graph, splits)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not a whole saved graph ({error})") from error
 
@@ -276,16 +323,17 @@ def verify_graph(path: Path, progress: Callable[[int, int], None] = lambda *_: N
 def _arrays(meta: dict[str, Any]) -> list[str]:
     """The names of the files of arrays."""
     unused = {f"{name}.npy" for name in set(_SPLITS) - set(meta["splits"])}
-    if not _has_components(meta):
-        unused |= _COMPONENT_FILES
+    for files in _OPTIONAL:
+        if not _has(meta, files):
+            unused |= files
     if meta["format"] != WEIGHTED_FORMAT:
         unused.add(_WEIGHTS)
     return [name for name in WRITTEN if name != MARKER and name not in unused]
 
 
-def _has_components(meta: dict[str, Any]) -> bool:
-    """Whether the graph was saved with its index of components."""
-    return bool(_COMPONENT_FILES & set(meta["files"]))
+def _has(meta: dict[str, Any], files: set[str]) -> bool:
+    """Whether the graph was saved with some of its optional files."""
+    return bool(files & set(meta["files"]))
 
 
 def _check_files(
@@ -381,7 +429,14 @@ def _open_vocabulary(path: Path, kind: str) -> Vocabulary:
     return Vocabulary(blob, offsets, kind, (hashes, ids))
 
 
-def _check_lengths(path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
+def _check_all(graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
+    """Raise a `ValueError` if an array has invalid values."""
+    check_values(graph, splits)
+    if isinstance(graph, MappedGraph) and graph._relation_counts is not None:
+        check_relation_counts(graph._relation_counts, graph.num_entities, graph.num_facts)
+
+
+def _check_lengths(path: Path, graph: MappedGraph, splits: dict[str, Tensor]) -> None:
     """Raise if arrays of different graphs were mixed by a partial copy."""
     edges, neighbours = graph.edges, graph.neighbours
     consistent = (
@@ -411,6 +466,22 @@ def _check_lengths(path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor])
             and len(index.first) == len(index.volume) + 1
             and int(index.first[-1]) == graph.num_entities
             and (int(some.sum()) == pairs or (len(some) == _COMPARED and int(some.sum()) < pairs))
+        )
+    if graph._relation_counts is not None:
+        answers, relations = graph.answer_pairs, 2 * graph.num_relations
+        *matrices, facts = graph._relation_counts
+        consistent &= (
+            len(answers.first) == graph.num_entities + 1
+            and len(answers.start) == relations + 1
+            and int(answers.first[-1]) == int(answers.start[-1]) == len(answers.relation)
+            and len(answers.relation) == len(answers.count)
+            and len(answers.relation) == len(answers.entity) == len(answers.entity_count)
+            and len(facts) == relations
+            and int(facts.sum()) == 2 * graph.num_facts
+            and all(
+                len(indptr) == relations + 1 and int(indptr[-1]) == len(index) == len(count)
+                for indptr, index, count in (matrices[:3], matrices[3:])
+            )
         )
     if not consistent:
         raise InputError(f"{path}: the arrays of this saved graph do not fit each other")

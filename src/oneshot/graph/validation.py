@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oneshot.graph.answer_pairs import AnswerPairs
 from oneshot.graph.components import Components
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.relation_graph import ARRAYS, Arrays
 from oneshot.graph.vocabulary import Vocabulary
 
 _PIECE = 1 << 22  # values per chunk
@@ -36,6 +38,14 @@ def check_values(graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
         _check_range("components_order", index.order, 0, entities)
         _check_rising("components_first", index.first, entities)
         _check_range("components_volume", index.volume, 0, len(neighbours.index) + 1)
+    pairs = vars(graph).get("answer_pairs")
+    if isinstance(pairs, AnswerPairs):
+        _check_rising("answers_first", pairs.first, len(pairs.relation))
+        _check_rising("answers_start", pairs.start, len(pairs.relation))
+        _check_range("answers_relation", pairs.relation, 0, 2 * relations)
+        _check_range("answers_entity", pairs.entity, 0, entities)
+        for name, counts in (("count", pairs.count), ("entity_count", pairs.entity_count)):
+            _check_range(f"answers_{name}", counts, 1, 2 * facts + 1)
     for name, rows in {"facts": graph.facts, **splits}.items():
         for column, most in enumerate((entities, relations, entities)):
             _check_range(name, rows[:, column], 0, most)
@@ -45,6 +55,17 @@ def check_values(graph: KnowledgeGraph, splits: dict[str, Tensor]) -> None:
                 raise ValueError("weights.npy has invalid values")
     for vocabulary in (graph.entities, graph.relations):
         _check_names(vocabulary)
+
+
+def check_relation_counts(arrays: Arrays, num_entities: int, num_facts: int) -> None:
+    """As `check_values`, for the arrays of a `RelationGraph`."""
+    named = dict(zip(ARRAYS, arrays, strict=True))
+    for part, most in (("", num_entities), ("pair_", num_facts)):
+        index = named[f"{part}index"]
+        _check_rising(f"relations_{part}indptr", named[f"{part}indptr"], len(index))
+        _check_range(f"relations_{part}index", index, 0, len(named["facts"]))
+        _check_range(f"relations_{part}count", named[f"{part}count"], 1, most + 1)
+    _check_range("relations_facts", named["facts"], 0, num_facts + 1)
 
 
 def _check_names(names: Vocabulary) -> None:

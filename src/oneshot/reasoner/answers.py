@@ -319,18 +319,16 @@ def candidates_of(
     numbers = torch.cat(
         [
             batch.queries.T,
-            near.edges.indptr[heads.to(near.device)].to(heads.device)[None],
             graph.degree_of(heads)[None],
             torch.bincount(batch.entity_query, minlength=count)[None],
             torch.bincount(batch.edge_query, minlength=count)[None],
         ]
     )
-    head, label, start, degree, sizes, edges = numbers.tolist()
+    head, label, degree, sizes, edges = numbers.tolist()
     # The edges into a query entity; an edge (v, r, u) is the fact (u, r⁻¹, v).
-    rows = [slice(first, first + length) for first, length in zip(start, degree, strict=True)]
+    _, at = near.edges.places(heads.to(near.device), numbers[2].long().to(near.device))
     source, relation = (
-        torch.cat([column[row] for row in rows]).cpu().long().split(degree)
-        for column in (near.edges.source, near.edges.relation)
+        column[at].cpu().long().split(degree) for column in (near.edges.source, near.edges.relation)
     )
     entities, values = batch.entities.cpu().split(sizes), scores.cpu().split(sizes)
     for place in range(count):

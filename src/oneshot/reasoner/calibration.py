@@ -19,7 +19,7 @@ from oneshot.reasoner.judgement import (
     fact_features,
     judge,
     query_features,
-    several_answers,
+    several_in,
     support,
 )
 from oneshot.reasoner.reasoner import Reasoner
@@ -109,7 +109,7 @@ def calibrate(
     if reasoner.factors is not None and reasoner.factors.weight:
         without = Reasoner(graph, reasoner.sampler, reasoner.predictor)
         alone = calibrate(without, data, limit, seed, batch_size)
-    several = several_answers((graph.host or graph).facts.long(), graph.num_relations)
+    several = several_in(graph)
     calibration = Calibration(
         slope,
         offset,
@@ -149,7 +149,7 @@ def _fitted_missing(
     if int(judged.holds.sum()) < _LEAST_TRUE or not len(others):
         return None, None
     nothing = judge_answers(
-        reasoner, others.to(graph.device), data.valid, data.train, batch_size=batch_size
+        reasoner, others.to(graph.device), data.valid, data.train_facts, batch_size=batch_size
     )
     size = len(nothing.holds)
     # Each answer stands for those of the queries that were not asked.
@@ -172,7 +172,7 @@ def _fitted_missing(
     chosen = torch.rand(len(drawn), generator=generator, dtype=torch.float64) < drawn
     both, weights, ahead = both.some(chosen), (weights / drawn)[chosen], _some(ahead, chosen)
     queries = torch.stack([both.answer, both.relation + graph.num_relations], dim=1)
-    known = KnownFacts(data.train, graph.num_entities, graph.num_relations).to(graph.device)
+    known = data.train_facts.to(graph.device)
     size_of = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
     there, answers = queries.to(graph.device), both.entity.to(graph.device)
     back = Judged.joined(judge(reasoner, there, answers, known, size_of))
@@ -216,12 +216,12 @@ def _fitted_present(
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(data.valid), generator=generator)
     right = data.valid[order[: max(int(_PRESENT * count), 1)]]
-    known = KnownFacts(data.known, graph.num_entities, graph.num_relations)
-    wrong = _wrong_facts(right, data.train, graph.num_entities, known, generator)
+    known = data.known_facts
+    wrong = _wrong_facts(right, data.graph, known, generator)
     if len(wrong) < _LEAST_TRUE:
         return None
     facts = torch.cat([right, wrong])
-    seen = KnownFacts(data.train, graph.num_entities, graph.num_relations).to(graph.device)
+    seen = data.train_facts.to(graph.device)
     size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
     queries, answers = both_directions(facts.to(graph.device), graph.num_relations)
     both = Judged.joined(judge(reasoner, queries, answers, seen, size)).halves()
@@ -230,7 +230,7 @@ def _fitted_present(
 
 
 def _wrong_facts(
-    facts: Tensor, train: Tensor, num_entities: int, known: KnownFacts, generator: torch.Generator
+    facts: Tensor, graph: KnowledgeGraph, known: KnownFacts, generator: torch.Generator
 ) -> Tensor:
     """`facts` [n, 3] with another head or tail: a random entity, or one of a fact of the relation.
 
@@ -241,12 +241,22 @@ def _wrong_facts(
         zip(facts[:, 1].tolist(), torch.rand(len(facts), generator=generator), strict=True)
     ):
         column = 2 * int(draw * 4 >= 2)
-        ends = train[train[:, 1] == relation, column]
+        ends = _ends_of(graph, relation, column)
         if draw * 4 % 2 < 1 or not len(ends):
-            ends = torch.arange(num_entities)
+            ends = torch.arange(graph.num_entities)
         wrong[row, column] = ends[int(torch.randint(len(ends), (), generator=generator))]
     is_new = ~known.holds(wrong[:, :2], wrong[:, 2:]).squeeze(1) & (wrong[:, 0] != wrong[:, 2])
     return wrong[is_new]
+
+
+def _ends_of(graph: KnowledgeGraph, relation: int, column: int) -> Tensor:
+    """The heads (column 0) or tails (column 2) of the facts of a relation, int64 [n]."""
+    if not graph.is_mapped:
+        facts = graph.facts
+        return facts[facts[:, 1] == relation, column].long()
+    label = relation if column == 2 else relation + graph.num_relations
+    pairs = graph.answer_pairs
+    return pairs.entities_of(label).repeat_interleave(pairs.counts_of(label))
 
 
 def _fitted_line(
@@ -349,7 +359,7 @@ def _judged_validation(
     queries = queries.unique(dim=0)
     order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
     queries = queries[order[:limit].to(graph.device)]
-    judged = judge_answers(reasoner, queries, data.valid, data.train, batch_size=batch_size)
+    judged = judge_answers(reasoner, queries, data.valid, data.train_facts, batch_size=batch_size)
     return judged, len(queries)
 
 
@@ -357,17 +367,20 @@ def judge_answers(
     reasoner: Reasoner,
     queries: Tensor,
     facts: Tensor,
-    known: Tensor,
+    known: Tensor | KnownFacts,
     rivals: Rivals = "unknown",
     batch_size: int = 16,
 ) -> JudgedAnswers:
     """The ten best answers of each of `queries` [n, 2], and whether they are among `facts` [m, 3].
 
-    Answers that are `known` facts [k, 3] are left out.
+    Answers that are `known` facts, [k, 3] or their known answers, are left out.
     """
     graph = reasoner.graph
     true = KnownFacts(facts, graph.num_entities, graph.num_relations).to(graph.device)
-    seen = KnownFacts(known, graph.num_entities, graph.num_relations).to(graph.device)
+    seen = known
+    if not isinstance(seen, KnownFacts):
+        seen = KnownFacts(seen, graph.num_entities, graph.num_relations)
+    seen = seen.to(graph.device)
     columns: list[tuple[Tensor, ...]] = []
     for number, part in enumerate(queries.split(batch_size)):
         batch, scores = reasoner.reason(part)

@@ -260,6 +260,19 @@ def several_answers(facts: Tensor, num_relations: int) -> Tensor:
     return torch.cat(shares).double().cpu()
 
 
+def several_in(graph: KnowledgeGraph) -> Tensor:
+    """`several_answers` of the facts of a graph; those of a mapped graph are not copied."""
+    near = graph.host or graph
+    if not near.is_mapped:
+        return several_answers(near.facts.long(), graph.num_relations)
+    pairs, shares = near.answer_pairs, []
+    for relation in range(2 * graph.num_relations):
+        # The entities that ask a query are the answers of the inverse relation.
+        count = pairs.counts_of((relation + graph.num_relations) % (2 * graph.num_relations))
+        shares.append((int((count > 1).sum()) + 0.5) / (len(count) + 1))
+    return torch.tensor(shares, dtype=torch.float64)
+
+
 def _several_of(reasoner: "Reasoner", calibration: Calibration | None) -> Tensor:
     """The shares of `several_answers`, as the calibration has them; 1 if they are unknown."""
     graph, found = reasoner.graph, calibration.several if calibration is not None else {}

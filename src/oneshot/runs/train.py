@@ -458,20 +458,20 @@ def _is_same(data: Dataset, path: Path, config: Config) -> bool:
 
 
 def _check_same(data: Dataset, path: Path, config: Config) -> None:
-    """Raise unless the run in `path` has this graph and this configuration, except its time."""
+    """Raise unless the run in `path` has this graph and configuration, except time and workers."""
     run = Run(path)
-    if _without_time(run.config) != _without_time(config):
+    if _without_pace(run.config) != _without_pace(config):
         raise InputError(
             f"{path}: was started with another configuration; resume it without --config and "
-            "--set, or with the same ones (only training.minutes may differ), or train into "
-            "another directory"
+            "--set, or with the same ones (only training.minutes and training.workers may "
+            "differ), or train into another directory"
         )
     if run.reference.fingerprint != data.graph.fingerprint:
         raise InputError(f"{path}: the graph has changed since this run was started")
 
 
-def _without_time(config: Config) -> str:
-    training = replace(config.training, minutes=0.0, expected_queries=0)
+def _without_pace(config: Config) -> str:
+    training = replace(config.training, minutes=0.0, expected_queries=0, workers=0)
     return to_toml(replace(config, training=training))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from oneshot.graph.adjacency import AdjacencyGraph
+from oneshot.graph.adjacency import AdjacencyGraph, row_places
 
 NUM_FEATURES = 5
 """Number of features per entity in `AnswerCounts.features`."""
@@ -23,11 +23,7 @@ _BLOCK = 1 << 24
 class AnswerCounts:
     """The relations that each entity answers, with counts, including inverses.
 
-    An entity `v` is an answer of `r` if a fact `(x, r, v)` is in the graph. With `I` distinct pairs
-    of entity and relation and `V` entities:
-
-    `entity`, `relation`, `count` [I]: the pairs, sorted by (entity, relation), and the number of
-    facts of each.
+    `pairs`: the pairs of entity and relation, `I` of them, which may be in memory-mapped files.
     """
 
     def __init__(self, graph: AdjacencyGraph) -> None:
@@ -35,20 +31,9 @@ class AnswerCounts:
             graph.num_entities,
             2 * graph.num_relations,
         )  # with inverses
-        degree = graph.degree.long()
-        every = torch.arange(self.num_entities, device=graph.device)
-        target = every.repeat_interleave(degree)
-        pairs, self.count = torch.unique(
-            target * self.num_relations + _relations(graph, degree, target), return_counts=True
-        )
-        self.entity, self.relation = pairs // self.num_relations, pairs % self.num_relations
-        self._by_entity = torch.searchsorted(self.entity, every)
-        order = self.relation.argsort(stable=True)
-        self._entity_by_relation, self._order = self.entity[order], order
-        relations = torch.arange(self.num_relations + 1, device=graph.device)
-        self._by_relation = torch.searchsorted(self.relation[order], relations)
-        self._answers = self._by_relation.diff().clamp(min=1).float()
-        self._degree = degree.float().log1p()
+        self.pairs = graph.answer_pairs
+        self._answers = self.pairs.start.diff().clamp(min=1).float()
+        self._degree = graph.degree.float().log1p()
 
     def features(self, relations: Tensor) -> Tensor:
         """Features of each entity as an answer of each relation: [b] → [b, V, 5].
@@ -76,13 +61,12 @@ class AnswerCounts:
         These are the answers of another relation of whose answers at least `least_share` also
         answer this one.
         """
-        answers = self._entities_of(relation)
+        answers = self.pairs.entities_of(relation)
         is_answer = torch.zeros(self.num_entities, dtype=torch.bool, device=answers.device)
         is_answer[answers] = True
-        both = torch.zeros(self.num_relations, device=answers.device)
-        both.index_add_(0, self.relation, is_answer[self.entity].float())
-        alike = both / self._answers >= least_share
-        is_answer[self.entity[alike[self.relation]]] = True
+        alike = self._shared(answers) / self._answers >= least_share
+        for other in alike.nonzero().squeeze(1).tolist():
+            is_answer[self.pairs.entities_of(other)] = True
         return is_answer.nonzero().squeeze(1)
 
     def chances(self, entity: int) -> Tensor:
@@ -91,20 +75,19 @@ class AnswerCounts:
         1 for the relations that it answers; for others, the largest share of the answers of one of
         those that also answer the other.
         """
-        first = int(self._by_entity[entity])
-        end = int(torch.searchsorted(self.entity, entity, right=True))
-        chance = torch.zeros(self.num_relations, device=self.entity.device)
-        for relation in self.relation[first:end].tolist():
-            is_answer = torch.zeros(self.num_entities, device=self.entity.device)
-            is_answer[self._entities_of(relation)] = 1
-            both = torch.zeros_like(chance).index_add_(0, self.relation, is_answer[self.entity])
+        first, end = self.pairs.first[entity : entity + 2].tolist()
+        chance = torch.zeros(self.num_relations, device=self._degree.device)
+        for relation in self.pairs.relation[first:end].tolist():
+            both = self._shared(self.pairs.entities_of(relation))
             chance = torch.maximum(chance, both / self._answers[relation])
         return chance
 
-    def _entities_of(self, relation: int) -> Tensor:
-        first, end = self._by_relation[relation : relation + 2].tolist()
-        found: Tensor = self._entity_by_relation[first:end]
-        return found
+    def _shared(self, entities: Tensor) -> Tensor:
+        """How many of some entities [k] are answers of each relation, float [2R]."""
+        marked = torch.zeros(self.num_entities, 1, device=self._degree.device)
+        marked[entities] = 1
+        start = self.pairs.start[:-1]
+        return embedding_bag(self.pairs.entity, marked, start, mode="sum").squeeze(1)
 
     @property
     def _block(self) -> int:
@@ -117,33 +100,19 @@ class AnswerCounts:
         """The features, each [b, V]."""
         block = torch.arange(len(relations), device=relations.device)
         count = torch.zeros(self.num_entities, len(relations), device=relations.device)
-        first, end = self._by_relation[relations], self._by_relation[relations + 1]
-        column = block.repeat_interleave(end - first)
-        shift = first - (end - first).cumsum(0) + (end - first)
-        place = torch.arange(len(column), device=relations.device) + shift[column]
-        entity = self._entity_by_relation[place]
-        count[entity, column] = self.count[self._order[place]].float()
+        pairs = self.pairs
+        first, end = (pairs.start[relations + one].long() for one in (0, 1))
+        column, place = row_places(first, end - first)
+        count[pairs.entity[place].long(), column] = pairs.entity_count[place].float()
         occurs = (count > 0).float()
         # Number of answers of every relation that are also answers of these, [2R, b].
-        joint = embedding_bag(self._entity_by_relation, occurs, self._by_relation[:-1], mode="sum")
+        joint = embedding_bag(pairs.entity, occurs, pairs.start[:-1], mode="sum")
         share = joint / self._answers[:, None]
         share[relations, block] = 0  # the relation itself has its own features
-        mean = embedding_bag(self.relation, share, self._by_entity, mode="mean")
-        most = embedding_bag(self.relation, share, self._by_entity, mode="max")
+        mean = embedding_bag(pairs.relation, share, pairs.first[:-1], mode="mean")
+        most = embedding_bag(pairs.relation, share, pairs.first[:-1], mode="max")
         columns = (occurs, count.log1p(), (mean + _LEAST_MEAN).log(), (most + _LEAST_MOST).log())
         return [
             *(column.t().contiguous() for column in columns),
             self._degree.expand(len(relations), -1),
         ]
-
-
-def _relations(graph: AdjacencyGraph, degree: Tensor, target: Tensor) -> Tensor:
-    """The relation of every edge, in the order of their targets [E]."""
-    edges = graph.edges
-    if graph.packed:
-        return edges.relation.long()
-    first = degree.cumsum(0) - degree
-    start = edges.indptr[: graph.num_entities].long()
-    edges.expect(start, degree)
-    place = torch.arange(len(target), device=graph.device) + (start - first)[target]
-    return edges.relation[place].long()

@@ -125,14 +125,7 @@ def _zeros(graph: AdjacencyGraph, dtype: DTypeLike) -> Tensor:
 
 def expand(neighbours: Neighbours, entities: Tensor) -> tuple[Tensor, Tensor]:
     """All neighbours of some entities: (index in `entities` [m], neighbour [m]), int64."""
-    degree = neighbours.degree_of(entities)
-    total = int(degree.sum())
-    places = torch.arange(len(entities), device=entities.device)
-    row = places.repeat_interleave(degree, output_size=total)
-    start = neighbours.indptr[entities]
-    neighbours.expect(start, degree)
-    shift = start - (degree.cumsum(0) - degree)
-    place = torch.arange(total, device=entities.device) + shift[row]
+    row, place = neighbours.places(entities, neighbours.degree_of(entities))
     return row, neighbours.index[place].long()
 
 

@@ -15,6 +15,7 @@ from oneshot import compiled
 from oneshot.graph.adjacency import AdjacencyGraph
 from oneshot.graph.core import Core, core_of_edges, largest_rows
 from oneshot.graph.fact_keys import place_of
+from oneshot.graph.hidden import HiddenEdges
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import kernels_work
 
@@ -91,7 +92,8 @@ def _cut_for(graph: AdjacencyGraph, num_queries: int, entities: Tensor) -> Calla
 
         if _extract_gpu.fits(graph, num_queries, num_chosen):
             return _extract_gpu.cut
-    if graph.device.type == "cpu" and compiled.library() is not None:
+    is_hiding = isinstance(graph.edges, HiddenEdges)
+    if graph.device.type == "cpu" and compiled.can_read(is_hiding):
         return compiled_cut
     return plain_cut
 
@@ -106,7 +108,7 @@ class _CutCall(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in (
             "end", "entities", "start", "degree", "source", "relation", "core", "core_start",
             "core_source", "core_relation", "count", "found", "first", "from", "label", "to",
-            "query",
+            "query", "hidden", "hidden_begin", "hidden_end",
         )),
     ]  # fmt: skip
 
@@ -155,7 +157,7 @@ def _cut_with(
 ) -> Cut:
     """See `compiled_cut`; `degree` [N]: that of the entities."""
     edges = graph.edges
-    start = edges.indptr[entities].long()
+    start, length = edges.indptr[entities].long(), degree
     end = torch.searchsorted(entity_query, torch.arange(len(queries) + 1))
     count = torch.empty(len(queries), dtype=torch.long)
     found = torch.zeros(len(queries), dtype=torch.long)  # addresses
@@ -164,18 +166,26 @@ def _cut_with(
         "end": end,
         "entities": entities.contiguous(),
         "start": start,
-        "degree": degree,
         "source": source,
         "relation": relation,
         "count": count,
         "found": found,
     }
+    if isinstance(edges, HiddenEdges):
+        last = edges.indptr[entities + 1].long()
+        length = last - start  # with the hidden edges
+        tensors |= {
+            "hidden": edges.hidden,
+            "hidden_begin": torch.searchsorted(edges.hidden, start),
+            "hidden_end": torch.searchsorted(edges.hidden, last),
+        }
+    tensors["degree"] = length
     if core is None:
-        edges.expect(start, degree)
+        edges.expect(start, length)
     else:
         row = core.rows_of(entities)
         outside = (row < 0).nonzero().squeeze(1)
-        edges.expect(start[outside], degree[outside])
+        edges.expect(start[outside], length[outside])
         tensors |= {
             "core": row,
             "core_start": core.start,
@@ -232,17 +242,16 @@ def plain_cut(
     """
     edges = graph.edges
     count = graph.degree_of(entities)
-    start = edges.indptr[entities]
-    edges.expect(start, count)
+    in_row, of_facts = edges.places(entities, count.long())
     # Row `i` of the candidates: the edges into entity `i`, then its identity edge. Walking
     # the rows in order gives edges sorted by target without a sort.
     first = (count + 1).cumsum(0) - (count + 1)
     total = int(first[-1] + count[-1]) + 1 if len(entities) else 0
     places = torch.arange(len(entities), device=graph.device)
     row = places.repeat_interleave(count + 1, output_size=total)
-    place = torch.arange(total, device=graph.device) + (start - first)[row]
     identity = first + count
-    place[identity] = 0  # not in the adjacency; replaced below
+    place = torch.zeros_like(row)  # identity edges are not in the adjacency; replaced below
+    place[torch.arange(len(in_row), device=graph.device) + in_row] = of_facts
     any_edge = len(edges.source) > 0
     source = edges.source[place].long() if any_edge else torch.zeros_like(row)
     relation = edges.relation[place].long() if any_edge else torch.zeros_like(row)

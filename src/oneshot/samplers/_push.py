@@ -40,6 +40,7 @@ from torch import Tensor
 from oneshot import compiled
 from oneshot.graph.adjacency import SMALL, AdjacencyGraph, Neighbours
 from oneshot.graph.components import Heads
+from oneshot.graph.hidden import HiddenNeighbours
 from oneshot.graph.hub_index import HubIndex
 from oneshot.samplers._ball import expand
 from oneshot.samplers._pagerank import check_unweighted
@@ -150,7 +151,8 @@ def ppr_push(
     inside = (probes >= 0) & (graph.components.component_of(probes.clamp(min=0)) == own)
     probes = torch.where(inside, probes, -1)
     counts = torch.minimum(counts, heads.size)
-    is_plain = graph.device.type != "cpu" or compiled.library() is None
+    is_hiding = isinstance(graph.neighbours, HiddenNeighbours)
+    is_plain = graph.device.type != "cpu" or not compiled.can_read(is_hiding)
     push = plain_push if is_plain or graph.num_entities >= SMALL else compiled_push
     return push(graph, entities, counts, most, restart, heads, probes, limits, hub_index)
 
@@ -171,7 +173,9 @@ class PushCall(ctypes.Structure):
             "start", "index", "counts", "entity", "count", "head_begin", "head_end", "heads",
             "volume", "probe", "found", "score", "probe_score", "num_found", "edges", "touched",
             "threshold", "failed", "hub", "between", "arrival", "arrival_row", "rest_volume",
+            "hidden", "touched_bits",
         )),
+        ("num_hidden", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -182,7 +186,12 @@ def adjacency_arguments(graph: AdjacencyGraph) -> tuple[dict[str, Any], list[Ten
     counts = neighbours.degree.contiguous() if has_gaps else None
     start, index = neighbours.indptr.contiguous(), neighbours.index.contiguous()
     tensors = {"start": start, "index": index, "counts": counts}
+    num_hidden = 0
+    if isinstance(neighbours, HiddenNeighbours):
+        num_hidden = len(neighbours.hidden)
+        tensors |= {"hidden": neighbours.hidden, "touched_bits": neighbours.touched_bits}
     fields: dict[str, Any] = {
+        "num_hidden": num_hidden,
         "wide_starts": start.dtype == torch.int64,
         "wide_ids": index.dtype == torch.int64,
         "scattered": getattr(neighbours, "scattered", None) is not None,

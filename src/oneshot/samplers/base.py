@@ -126,6 +126,10 @@ class Sampler(ABC):
         if parameters:
             raise InputError(f"the sampler {self.name!r} has no parameters")
 
+    def is_local(self, graph: AdjacencyGraph) -> bool:
+        """Whether the subgraphs are chosen from the rows of few entities, not the whole graph."""
+        return False
+
     @abstractmethod
     def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         """Scores of all entities relative to each of `entities` [n] → float [n, V], ≥ 0.

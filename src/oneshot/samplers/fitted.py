@@ -21,7 +21,7 @@ from oneshot.samplers._push import push_scores
 from oneshot.samplers._select import choose_highest
 from oneshot.samplers.ppr import PPRSampler
 from oneshot.subgraph import SubgraphBatch
-from oneshot.system.hashed_random import integers, uniform
+from oneshot.system.hashed_random import integers, permuted, uniform
 
 # Added to PPR scores before the logarithm; below the scores of all relevant entities.
 _FLOOR = 1e-7
@@ -85,7 +85,8 @@ class _HeldOut(NamedTuple):
     """Facts that are removed from a graph, as queries in both directions, in random order.
 
     `observed`: the graph without them, with `counts`; `queries` [n, 2]; `answers` [n]. The facts
-    depend on the seed and their entities alone: all facts of a pair of entities are taken or none.
+    depend on the seed and their entities alone, all facts of a pair of entities or none of them; on
+    graphs that are not copied, they depend on their places.
     """
 
     observed: KnowledgeGraph
@@ -94,15 +95,19 @@ class _HeldOut(NamedTuple):
     answers: Tensor
 
     @classmethod
-    def of(cls, graph: KnowledgeGraph, seed: int) -> "_HeldOut":
-        head, _, tail = graph.facts.long().unbind(1)
-        drawn = uniform(seed, head, tail)
+    def of(cls, graph: KnowledgeGraph, seed: int, is_copied: bool) -> "_HeldOut":
         number = max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)
-        is_taken = drawn <= drawn.kthvalue(number).values
-        taken = is_taken.nonzero().squeeze(1)
-        taken = taken[drawn[taken].argsort(stable=True)]
-        observed = graph.subset(~is_taken.cpu())
-        facts = graph.facts[taken].long()
+        if is_copied:
+            head, _, tail = graph.facts.long().unbind(1)
+            drawn = uniform(seed, head, tail)
+            is_taken = drawn <= drawn.kthvalue(number).values
+            taken = is_taken.nonzero().squeeze(1)
+            taken = taken[drawn[taken].argsort(stable=True)]
+            observed = graph.subset(~is_taken.cpu())
+        else:  # by their places: not all facts are read
+            taken = permuted(torch.arange(number), graph.num_facts, seed)
+            observed = graph.hiding(taken)
+        facts = graph.facts[taken.to(graph.device)].long()
         # Both directions of a fact one after the other, so that any first part has both.
         queries, answers = both_directions(facts, graph.num_relations)
         order = torch.arange(len(queries), device=graph.device).view(2, -1).t().flatten()
@@ -165,7 +170,8 @@ class FittedSampler(PPRSampler):
 
         def held() -> _HeldOut:
             if not held_out:
-                held_out.append(_HeldOut.of(graph, seed))
+                is_copied = not (graph.is_mapped and self.is_local(graph))
+                held_out.append(_HeldOut.of(graph, seed, is_copied))
             return held_out[0]
 
         if key not in _fits:
@@ -227,12 +233,17 @@ class FittedSampler(PPRSampler):
     def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
         every = torch.arange(2 * graph.num_relations, device=graph.device)
         counts = self.budget.entity_counts(graph, every)
-        if len(counts) and self._local_method(graph, counts) == "push":
+        if self.is_local(graph):
             # The likelihood is over all entities. Beyond the nearest, PPR adds hardly anything to
             # it, and the degree tail is accurate enough.
             most = _NEAREST * int(counts.max())
             return push_scores(graph, entities, most, self.restart)
         return super().scores(graph, entities)
+
+    def is_local(self, graph: AdjacencyGraph) -> bool:
+        every = torch.arange(2 * graph.num_relations, device=graph.device)
+        counts = self.budget.entity_counts(graph, every)
+        return len(counts) > 0 and self._local_method(graph, counts) == "push"
 
     def _may_be_local(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         return False  # the likelihood is over all entities
@@ -405,7 +416,7 @@ class FittedSampler(PPRSampler):
     def _examples(self, graph: KnowledgeGraph, held: _HeldOut, seed: int) -> _Examples:
         # Few relations at once, because the features of an entity depend on nothing else.
         order = held.queries[:, 1].argsort(stable=True)
-        known = KnownFacts(graph.facts, graph.num_entities, graph.num_relations)
+        known = KnownFacts.of_graph(graph)
         parts = [
             self._compared(held, held.queries[part], held.answers[part], known, seed)
             for part in order.split(_block(graph))

@@ -139,6 +139,11 @@ class PPRSampler(Sampler):
             return "push"
         return "chebyshev" if measured < PUSH_LEAST_RECALL else "push"
 
+    def is_local(self, graph: AdjacencyGraph) -> bool:
+        every = torch.arange(2 * graph.num_relations, device=graph.device)
+        counts = self.budget.entity_counts(graph, every)
+        return len(counts) > 0 and self._local_method(graph, counts) is not None
+
     def _local_method(self, graph: AdjacencyGraph, counts: Tensor) -> Method | None:
         """ "push" or "ball" if a local method is used for these numbers of entities, or None."""
         method = self.chosen_method(graph, int(counts.max()))

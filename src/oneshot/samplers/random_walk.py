@@ -64,7 +64,7 @@ class RandomWalkSampler(Sampler):
             degree = neighbours.degree[at]
             # `number` may be 1: take the last neighbour, not one beyond it.
             pick = torch.minimum((number * degree).long(), degree - 1)
-            place = (neighbours.indptr[at] + pick).clamp(min=0, max=len(neighbours.index) - 1)
+            place = neighbours.place_of(at, pick).clamp(min=0, max=len(neighbours.index) - 1)
             if len(neighbours.index):
                 at = torch.where(degree > 0, neighbours.index[place].long(), at)
             visits.scatter_add_(1, at, one)

@@ -8,6 +8,8 @@ in a batch, on a CPU and on a GPU.
 import torch
 from torch import Tensor
 
+_ROUNDS = 6
+
 
 def uniform(seed: int, *keys: Tensor) -> Tensor:
     """Numbers in (0, 1], float32, one per combination of the (broadcast) int64 keys."""
@@ -26,6 +28,27 @@ def _hashed(seed: int, keys: tuple[Tensor, ...]) -> Tensor:
     for key in keys:
         state = _mix(state + key * _signed(0x9E3779B97F4A7C15))
     return state
+
+
+def permuted(places: Tensor, size: int, seed: int) -> Tensor:
+    """The numbers at some places of a random order of `range(size)`: int64 [n] → int64 [n].
+
+    Each number is computed on its own, so that a small sample of a large range without repetitions
+    needs no memory for the range. (A Feistel network permutes the numbers of twice as many bits as
+    a half has; those that leave the range are permuted again.)
+    """
+    bits = max((max(size - 1, 1).bit_length() + 1) // 2, 1)
+    mask = (1 << bits) - 1
+    numbers = places.clone()
+    waiting = torch.arange(len(places), device=places.device)
+    while len(waiting):
+        left, right = numbers[waiting] >> bits, numbers[waiting] & mask
+        for step in range(_ROUNDS):
+            key = torch.full_like(right, (seed + step * _signed(0x9E3779B97F4A7C15)) % (1 << 62))
+            left, right = right, left ^ (_mix(_mix(right) + key) & mask)
+        numbers[waiting] = (left << bits) | right
+        waiting = waiting[numbers[waiting] >= size]
+    return numbers
 
 
 def _mix(x: Tensor) -> Tensor:

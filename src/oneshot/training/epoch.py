@@ -11,11 +11,15 @@ from torch import Tensor
 from oneshot.config import TrainingConfig
 from oneshot.data.dataset import both_directions
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.hidden import can_hide
+from oneshot.samplers import Sampler
 from oneshot.subgraph import SubgraphBatch
-from oneshot.system.hashed_random import uniform
+from oneshot.system.hashed_random import permuted, uniform
 
 # With "leave_out": facts that are left out together, at most this number and share of all facts.
 _LEFT_OUT, _LEFT_OUT_SHARE = 512, 0.01
+# Facts of a graph in memory from which on a view is faster than a copy without the query facts.
+_LEAST_HIDING = 1_000_000
 
 
 class QueryBatch(NamedTuple):
@@ -53,12 +57,13 @@ class Epoch:
 
     `number`: counted from 1; `queries` int64 [m, 2]; `answers` int64 [m], in random order. The
     queries come in parts of `part_size`. A part sees the facts of `graph` where `mask` bool [F] is
-    true, except its own: `hidden` int64 [m] is the fact that each query asks about.
+    true, except its own: `hidden` int64 [m] is the fact that each query asks about. Without a mask,
+    it sees all others, as a view (see `KnowledgeGraph.hiding`).
     """
 
     number: int
     graph: KnowledgeGraph
-    mask: Tensor
+    mask: Tensor | None
     queries: Tensor
     answers: Tensor
     hidden: Tensor
@@ -104,38 +109,62 @@ class Epoch:
     def _observed(self, first: int) -> KnowledgeGraph:
         """The graph that the part from query `first` on sees."""
         if first not in self._graphs:
-            mask = self.mask.clone()
-            mask[self.hidden[first : first + self.part_size]] = False
             self._graphs.clear()
-            self._graphs[first] = self.graph.subset(mask)
+            hidden = self.hidden[first : first + self.part_size]
+            if self.mask is None:
+                self._graphs[first] = self.graph.hiding(hidden)
+            else:
+                mask = self.mask.clone()
+                mask[hidden] = False
+                self._graphs[first] = self.graph.subset(mask)
         return self._graphs[first]
 
 
+def hides_facts(graph: KnowledgeGraph, sampler: Sampler) -> bool:
+    """Whether epochs hide the facts they ask about in a view, instead of copying the others.
+
+    That is for large graphs and those in files, if the sampler reads only few rows of them.
+    """
+    near = graph.host or graph
+    is_large = near.is_mapped or near.num_facts >= _LEAST_HIDING
+    return is_large and can_hide(near) and sampler.is_local(near)
+
+
 def draw_epoch(
-    graph: KnowledgeGraph, config: TrainingConfig, number: int, step_size: int = 0
+    graph: KnowledgeGraph,
+    config: TrainingConfig,
+    number: int,
+    step_size: int = 0,
+    hides: bool = False,
 ) -> Epoch:
     """The split of epoch `number`; the same seed and number give the same split.
 
     `step_size`: queries per step, by default the batch size; no step has queries of two parts.
+    `hides`: see `hides_facts`. Then time and memory are in proportion to the facts that are asked,
+    and they alone are hidden, also if they are only a share of the query facts (`query_share`).
     """
-    generator = torch.Generator().manual_seed(mixed_seed(config.seed, number))
-    order = torch.randperm(graph.num_facts, generator=generator)
+    seed = mixed_seed(config.seed, number)
+    generator = torch.Generator().manual_seed(seed)
     num_asked = queries_per_epoch(config, graph.num_facts) // 2
-    mask = torch.ones(graph.num_facts, dtype=torch.bool)
+    part_size = 2 * num_asked
     if config.split == "leave_out":
-        asked = order[:num_asked]
         part_size = _part_size(graph.num_facts, step_size or config.batch_size)
+    if hides:
+        mask, asked = None, permuted(torch.arange(num_asked), graph.num_facts, seed)
     else:
-        query_facts = order[_num_observed(config, graph.num_facts) :]
-        mask[query_facts] = False
-        asked = query_facts[:num_asked]
-        part_size = 2 * num_asked
+        order = torch.randperm(graph.num_facts, generator=generator)
+        mask = torch.ones(graph.num_facts, dtype=torch.bool)
+        if config.split == "epoch":
+            order = order[_num_observed(config, graph.num_facts) :]
+            mask[order] = False
+        asked = order[:num_asked]
     parts = []
     for part in torch.arange(num_asked).split(part_size // 2):
         places = torch.cat([part, part + num_asked])  # those of `both_directions`
         parts.append(places[torch.randperm(len(places), generator=generator)])
     mixed = torch.cat(parts)
-    facts = graph.facts[asked.to(graph.device)].long()
+    near = graph.host or graph  # where all facts are
+    facts = near.facts[asked.to(near.device)].long().to(graph.device)
     queries, answers = both_directions(facts, graph.num_relations)
     hidden = asked[mixed % num_asked]
     mixed = mixed.to(graph.device)
@@ -147,6 +176,29 @@ def _part_size(num_facts: int, step_size: int) -> int:
     unit = step_size if step_size % 2 == 0 else 2 * step_size
     facts = min(_LEFT_OUT, int(_LEFT_OUT_SHARE * num_facts))
     return max(2 * facts // unit, 1) * unit
+
+
+def sampled_for(
+    sampler: Sampler,
+    graph: KnowledgeGraph,
+    config: TrainingConfig,
+    epoch: int,
+    part: Part,
+    numbers: Tensor,
+) -> SubgraphBatch:
+    """The subgraphs of training queries of an epoch, with the options of the configuration.
+
+    `graph`: all training facts; `part`: some queries, with the graph that they see; `numbers` int64
+    [n]: those of the queries in the epoch.
+    """
+    seen = graph if config.sample_from == "train" else part.observed
+    batch = sampler.sample(seen, part.queries, edges_from=part.observed)
+    if config.hide_direct:
+        batch = without_direct(batch, part.answers, graph.num_relations)
+    if config.fact_dropout:
+        seed = mixed_seed(config.seed, epoch)
+        batch = without_some_facts(batch, config.fact_dropout, seed, numbers, graph.num_relations)
+    return batch
 
 
 def without_direct(batch: SubgraphBatch, answers: Tensor, num_relations: int) -> SubgraphBatch:

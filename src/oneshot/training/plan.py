@@ -580,7 +580,7 @@ class _Planner:
         # A step of a slow size has fewer queries, as one of a whole batch would take minutes.
         affordable = int(_STEP_SECONDS / max(guess, 1e-9))
         batch = max(min(config.training.batch_size, affordable), 1)
-        training = dataclasses.replace(config.training, minutes=0.0, batch_size=batch)
+        training = dataclasses.replace(config.training, minutes=0.0, batch_size=batch, workers=0)
         reasoner = build_reasoner(self.data.graph, config, self.device)
         stepper = Stepper(reasoner, self.data, training)
         epoch = stepper.draw_epoch(1)

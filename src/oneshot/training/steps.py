@@ -19,7 +19,6 @@ from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError, OneshotError, is_out_of_memory
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.relation_graph import RelationGraph
-from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import takes_bfloat16
@@ -29,14 +28,16 @@ from oneshot.training.cuda_graph import Prepared, RecordedStep, ahead, can_recor
 from oneshot.training.diagnosis import diverged
 from oneshot.training.epoch import (
     Epoch,
+    Part,
     QueryBatch,
     draw_epoch,
+    hides_facts,
     mixed_seed,
     queries_per_epoch,
-    without_direct,
-    without_some_facts,
+    sampled_for,
 )
 from oneshot.training.losses import Targets, find_targets, query_losses
+from oneshot.training.sampler_workers import SamplerWorkers
 from oneshot.training.schedule import Schedule
 
 # Queries sampled together for several captured steps: enough to keep a GPU busy.
@@ -72,7 +73,8 @@ class Stepper:
     for comparison; then no step is captured. `optimizer`: that of several steppers which train the
     same predictor; by default Adam with the options of the configuration.
 
-    `sampler`: that of the reasoner, with the training budget. `recorder`: replays steps on whole
+    `workers`: processes that sample ahead, or None. `sampler`: that of the reasoner, with the
+    training budget. `recorder`: replays steps on whole
     batches as a CUDA graph; None if that is not possible. `micro_batch`: number of queries
     computed together in a plain step; halved when memory runs out. `average`: the moving average of
     the parameters; None if the configuration asks for none.
@@ -95,8 +97,7 @@ class Stepper:
         self.messages = messages
         self.team = Team(self.device)
         self.graph = data.graph.to(self.device)
-        self.seen = KnownFacts(data.train, self.graph.num_entities, self.graph.num_relations)
-        self.seen = self.seen.to(self.device)
+        self.seen = data.train_facts.to(self.device)
         self.sampler = reasoner.sampler
         if not self.sampler.parameters():
             self.sampler.fit(self.graph, config.seed)
@@ -107,6 +108,8 @@ class Stepper:
             )
         if config.entity_ratio is not None:
             self.sampler = self.sampler.with_entity_ratio(config.entity_ratio)
+        self._hides = hides_facts(self.graph, self.sampler)
+        self.workers = self._new_workers()
         self.predictor = reasoner.predictor
         self.network = self.predictor if network is None else network
         if self.team.size > 1:
@@ -127,6 +130,23 @@ class Stepper:
         self._relations: RelationGraph | None = None
         self._related: KnowledgeGraph | None = None
 
+    def _new_workers(self) -> SamplerWorkers | None:
+        """The processes that sample ahead, if the configuration asks for them."""
+        if not self.config.workers:
+            return None
+        if self.team.size > 1:
+            raise InputError("training.workers needs a training in a single process; set it to 0")
+        near = self.graph.host or self.graph
+        if near.device.type != "cpu":
+            self.messages("training.workers has no effect: the graph is on the GPU, which samples")
+            return None
+        return SamplerWorkers(self.graph, self.sampler, self.config, self.step_size, self.messages)
+
+    def close(self) -> None:
+        """End the processes that sample ahead, if there are any."""
+        if self.workers is not None:
+            self.workers.close()
+
     def new_recorder(self) -> RecordedStep:
         """A recorder of steps on whole batches."""
         return RecordedStep(self.predictor, self.config, self.config.batch_size, self._half)
@@ -146,7 +166,7 @@ class Stepper:
 
     def draw_epoch(self, number: int) -> Epoch:
         """The split of epoch `number`, counted from 1, for the steps of this training."""
-        return draw_epoch(self.graph, self.config, number, self.step_size)
+        return draw_epoch(self.graph, self.config, number, self.step_size, self._hides)
 
     def steps(self, epoch: Epoch, asked: int = 0) -> Iterator[StepResult]:
         """Perform the steps of an epoch after its first `asked` queries, one or more at a time."""
@@ -201,13 +221,17 @@ class Stepper:
         scale = self.team.size / len(batch.queries)  # DDP averages over the processes
         loss = covered = 0.0
         start = 0
+        ready = self._ahead(epoch, begin, len(queries))
         torch.manual_seed(seed)
         while start < max(len(queries), 1):
             part = slice(start, start + self.micro_batch)
             more = start + self.micro_batch < len(queries)
             try:
                 asked = QueryBatch(batch.step, observed, queries[part], answers[part])
-                one, hits = self._learn(epoch, asked, numbers[part], scale, more)
+                sampled = None
+                if ready is not None:
+                    sampled = ready.split(self.micro_batch)[start // self.micro_batch]
+                one, hits = self._learn(epoch, asked, numbers[part], scale, more, sampled)
             except RuntimeError as error:
                 self._shrink(error)
                 self.optimizer.zero_grad(set_to_none=True)
@@ -224,15 +248,25 @@ class Stepper:
         return StepResult(len(batch.queries), len(queries), loss, covered)
 
     def _learn(
-        self, epoch: Epoch, asked: QueryBatch, numbers: Tensor, scale: float, more: bool
+        self,
+        epoch: Epoch,
+        asked: QueryBatch,
+        numbers: Tensor,
+        scale: float,
+        more: bool,
+        ready: SubgraphBatch | None = None,
     ) -> tuple[float, float]:
         """Gradients of `scale` times the sum of the losses of some queries.
 
-        `numbers` int64 [n]: those of the queries in the epoch. `more`: further queries of the same
+        `numbers` int64 [n]: those of the queries in the epoch. `ready`: their subgraphs, on any
+        device, if they have been sampled. `more`: further queries of the same
         step follow. → (sum of the losses, covered queries)
         """
         _, observed, queries, answers = asked
-        batch = self._sample(epoch, observed, queries, answers, numbers)
+        if ready is None:
+            batch = self._sample(epoch, observed, queries, answers, numbers)
+        else:
+            batch = ready.to(self.device)
         targets = self._targets(batch, answers)
         sync: AbstractContextManager[None] = nullcontext()
         if more and isinstance(self.network, DistributedDataParallel):
@@ -323,7 +357,11 @@ class Stepper:
                 asked_now, answers_now = part.queries[rows], part.answers[rows]
                 begin = part.begin + rows.start
                 numbers = torch.arange(begin, begin + len(asked_now), device=asked_now.device)
-                whole = self._sample(epoch, part.observed, asked_now, answers_now, numbers)
+                ready = self._ahead(epoch, begin, len(asked_now))
+                if ready is None:
+                    whole = self._sample(epoch, part.observed, asked_now, answers_now, numbers)
+                else:
+                    whole = ready.to(self.device)
                 batches = whole.split(size)
                 answers = answers_now.split(size)
                 yield [
@@ -350,15 +388,21 @@ class Stepper:
         numbers: Tensor,
     ) -> SubgraphBatch:
         """The subgraphs of some queries, `numbers` int64 [n] of the epoch."""
-        config, num_relations = self.config, self.graph.num_relations
-        sampled = self.graph if config.sample_from == "train" else observed
-        batch = self.sampler.sample(sampled, queries, edges_from=observed)
-        if config.hide_direct:
-            batch = without_direct(batch, answers, num_relations)
-        if config.fact_dropout:
-            seed = mixed_seed(config.seed, epoch.number)
-            batch = without_some_facts(batch, config.fact_dropout, seed, numbers, num_relations)
-        return batch
+        part = Part(0, observed, queries, answers)
+        return sampled_for(self.sampler, self.graph, self.config, epoch.number, part, numbers)
+
+    def _ahead(self, epoch: Epoch, begin: int, count: int) -> SubgraphBatch | None:
+        """The subgraphs of `count` queries from `begin` on that workers have sampled; or None."""
+        if self.workers is None or not count:
+            return None
+        batches = []
+        for first in range(begin, begin + count, self.step_size):
+            batch = self.workers.take(epoch, first, min(first + self.step_size, begin + count))
+            if batch is None:
+                self.workers = None
+                return None
+            batches.append(batch)
+        return SubgraphBatch.concatenate(batches)
 
     def _targets(self, batch: SubgraphBatch, answers: Tensor) -> Targets:
         return find_targets(self.config, batch, answers, self.seen, self.graph.num_entities)

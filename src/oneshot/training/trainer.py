@@ -26,7 +26,6 @@ from oneshot.errors import InputError
 from oneshot.evaluation.evaluate import Report, drawn_queries, evaluate
 from oneshot.evaluation.frequency import Frequency
 from oneshot.graph.graph import KnowledgeGraph
-from oneshot.ranking import KnownFacts
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.system.distributed import Team
 from oneshot.training.diagnosis import Diagnosis
@@ -136,7 +135,7 @@ class Trainer:
         self.stepper = self.stepper_type(reasoner, data, config, self.schedule, messages)
         self.budget = budget or TimeBudget(config.minutes)
         self.state = TrainingState()
-        self.known = KnownFacts(data.known, self.graph.num_entities, self.graph.num_relations)
+        self.known = data.known_facts
         self.best = self.current()
         self.observers: Sequence[Observer] = ()
         # Whether the parameters before the first epoch are validated, too, and may be the best.
@@ -164,7 +163,7 @@ class Trainer:
     @cached_property
     def frequency(self) -> Frequency:
         """The frequency baseline."""
-        return Frequency(self.data.train, self.graph.num_entities, self.graph.num_relations)
+        return Frequency.of_graph(self.data.graph)
 
     @cached_property
     def baseline_mrr(self) -> float:
@@ -198,13 +197,16 @@ class Trainer:
         device = self.reasoner.device
         # Dropout uses the global generator of torch, whose state belongs to the caller.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            while not self.state.finished:
-                self._check_going_on()
-                try:
-                    self.run_epoch()
-                except StopTraining:
-                    self._count_seconds()
-                    raise
+            try:
+                while not self.state.finished:
+                    self._check_going_on()
+                    try:
+                        self.run_epoch()
+                    except StopTraining:
+                        self._count_seconds()
+                        raise
+            finally:
+                self.stepper.close()
         self.predictor.load_state_dict(self.best)
         return self.state
 

@@ -48,8 +48,12 @@ from oneshot.graph.storage import (
     CONTENTS,
     MARKER,
     UNWEIGHTED,
+    MappedEdges,
+    MappedGraph,
+    MappedNeighbours,
     check_destination,
     save_components,
+    save_counts,
     write_marker,
 )
 from oneshot.graph.vocabulary import Vocabulary, hash_names
@@ -108,6 +112,7 @@ class _Build(BuildState):
             "facts": self._divide,
             "edges": self._sort_edges,
             "components": self._find_components,
+            "counts": self._count,
             "hashes": self._index_names,
             "marker": self._finish,
         }
@@ -338,6 +343,32 @@ class _Build(BuildState):
         for file in self.work.glob("components_*.npy"):
             sync(file)
         self.progress("finding components", 1, 1)
+
+    def _count(self) -> None:
+        """Write the pairs of entity and relation, and the relation graph."""
+        self.progress("counting answers", 0, 1)
+        edges, neighbours = (
+            [torch.from_numpy(map_array(self.work / f"{kind}_{name}.npy")) for name in names]
+            for kind, names in (
+                ("edges", ("indptr", "source", "relation", "fact")),
+                ("neighbours", ("indptr", "index", "pair")),
+            )
+        )
+        facts = torch.from_numpy(map_array(self.work / "facts.npy", dimensions=2))
+        entities, relations = (
+            Vocabulary(
+                map_array(self.work / f"{kind}_blob.npy"),
+                map_array(self.work / f"{kind}_offsets.npy"),
+                kind,
+            )
+            for kind in ("entity", "relation")
+        )
+        graph = MappedGraph(facts, entities, relations)
+        graph.edges, graph.neighbours = MappedEdges(*edges), MappedNeighbours(*neighbours)
+        save_counts(self.work, graph)
+        for file in (*self.work.glob("answers_*.npy"), *self.work.glob("relations_*.npy")):
+            sync(file)
+        self.progress("counting answers", 1, 1)
 
     # -- names -----------------------------------------------------------------------------------
 

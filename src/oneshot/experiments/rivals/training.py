@@ -15,6 +15,7 @@ from oneshot.runs.checkpoint import read_checkpoint, restore
 from oneshot.runs.layout import CHECKPOINT
 from oneshot.runs.run import Run
 from oneshot.runs.writer import save_checkpoint
+from oneshot.subgraph import SubgraphBatch
 from oneshot.training.diagnosis import Diagnosis
 from oneshot.training.epoch import Epoch, QueryBatch
 from oneshot.training.interrupt import StopTraining
@@ -27,8 +28,17 @@ from oneshot.training.trainer import Trainer, TrainingState
 class CoupledStepper(Stepper):
     """Steps in which the coupling chooses the entities."""
 
+    def _new_workers(self) -> None:
+        """None: no sampler chooses the entities."""
+
     def _learn(
-        self, epoch: Epoch, asked: QueryBatch, numbers: Tensor, scale: float, more: bool
+        self,
+        epoch: Epoch,
+        asked: QueryBatch,
+        numbers: Tensor,
+        scale: float,
+        more: bool,
+        ready: SubgraphBatch | None = None,
     ) -> tuple[float, float]:
         _, observed, queries, answers = asked
         network = self.network

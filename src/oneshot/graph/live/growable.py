@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from oneshot.graph.adjacency import row_places
 from oneshot.graph.sparse import Matrix
 
 
@@ -45,7 +46,7 @@ class GrowableRows:
 
     def read(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The content of some rows [m]: (index in `rows` of each entry, the columns), int64."""
-        row, place = _places(self.start[rows], self.count[rows])
+        row, place = row_places(self.start[rows], self.count[rows])
         return row, [column[place].long() for column in self.columns]
 
     def write(self, rows: Tensor, counts: Tensor, columns: Sequence[Tensor]) -> None:
@@ -61,7 +62,7 @@ class GrowableRows:
             self.room[rows[tight]] = room
             self.used += int(ends[-1])
         self.count[rows] = counts
-        _, place = _places(self.start[rows], counts)
+        _, place = row_places(self.start[rows], counts)
         for column, values in zip(self.columns, columns, strict=True):
             column[place] = values.to(column.dtype)
 
@@ -117,11 +118,3 @@ def _longer(column: Tensor, length: int) -> Tensor:
     longer = torch.empty(length, dtype=column.dtype, device=column.device)
     longer[: len(column)] = column
     return longer
-
-
-def _places(start: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """(row, position) of each entry of rows given by start and count [m], int64."""
-    total = int(count.sum())
-    row = torch.arange(len(count), device=count.device).repeat_interleave(count, output_size=total)
-    first = count.cumsum(0) - count
-    return row, torch.arange(total, device=count.device) + (start - first)[row]
