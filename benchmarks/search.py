@@ -7,6 +7,8 @@
     python -m benchmarks.search WN18RR     on a GPU; in slices: --out DIR --minutes 8, repeated
     python -m benchmarks.search goals      phase 2 with both of its goals, on umls, trained for it
     python -m benchmarks.search goals --run pretrained/WN18RR     the same on a trained run
+    python -m benchmarks.search minutes --minutes 5     a search with a time limit, beside the plan
+                                                        trained for the same time; --data umls world
 
 Each part writes `benchmarks/results/search-PART.json`; WN18RR when it has come to its end. Goals
 write `search-goals-DATA.json`.
@@ -73,11 +75,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("umls", "surface", "kills", "workers", "WN18RR", "goals"))
+    parts_there = ("umls", "surface", "kills", "workers", "WN18RR", "goals", "minutes")
+    parser.add_argument("part", choices=parts_there)
     parser.add_argument("--run", type=Path, help="a trained run, instead of one on umls (goals)")
     parser.add_argument("--out", type=Path, help="directory of the search, kept for resuming")
     parser.add_argument("--trials", type=int, default=30)
-    parser.add_argument("--minutes", type=float, help="of this session (WN18RR)")
+    parser.add_argument("--minutes", type=float, help="of the session (WN18RR); in all (minutes)")
+    parser.add_argument("--data", nargs="+", default=["umls", "world"], help="data sets (minutes)")
     parser.add_argument("--random", type=int, default=5, help="random searches (umls)")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -93,6 +97,7 @@ def main() -> None:
             "kills": lambda: kills(Path(directory)),
             "workers": lambda: workers(Path(directory)),
             "goals": lambda: goals(out, options.run, options.trials, device),
+            "minutes": lambda: in_minutes(Path(directory), options.data, options.minutes or 5.0),
         }
         value = parts[options.part]()
     if value is None:
@@ -176,6 +181,56 @@ def goals(out: Path, run: Path | None, trials: int, device: torch.device) -> dic
             }
     store.close()
     return found
+
+
+def in_minutes(directory: Path, names: list[str], minutes: float) -> dict[str, Any]:
+    """Searches with a time limit: wall time, and validation MRR beside that of the plan.
+
+    Each search is a process of its own. `first` is the trial of the plan, `planned` the training by
+    `oneshot train` with the same time limit.
+    """
+    rows = []
+    for name in names:
+        limit = ["--minutes", minutes, "--device", "cpu", "--seed", SEED]
+        started = time.perf_counter()
+        found = oneshot(name, "--out", directory / f"{name}-search", *limit)
+        wall = time.perf_counter() - started
+        store = Store(directory / f"{name}-search")
+        first = store.trials("predictor")[0]
+        store.close()
+        started = time.perf_counter()
+        planned = oneshot(name, "--out", directory / f"{name}-run", *limit, command="train")
+        trained, phase_2 = found.get("trained") or {}, found.get("phase_2") or {}
+        rows.append(
+            {
+                "data": name,
+                "minutes": minutes,
+                "wall_seconds": wall,
+                "of_the_budget": wall / (60 * minutes),
+                **{key: found[key] for key in ("trials", "stopped", "failed", "infeasible")},
+                "sampler_trials": found["sampler_trials"],
+                "valid_mrr": {
+                    "first": first.value,
+                    "best_trial": found["best_value"],
+                    "trained": (trained.get("valid") or {}).get("mrr"),
+                    "phase_2": (phase_2.get("after") or {}).get("value"),
+                    "planned": planned["valid"]["mrr"],
+                },
+                "test_mrr": {
+                    "trained": (trained.get("test") or {}).get("mrr"),
+                    "phase_2": (found.get("test") or {}).get("mrr"),
+                    "planned": planned["test"]["mrr"],
+                },
+                "test_queries": {  # a sample, if there was no time for all
+                    "trained": (trained.get("test") or {}).get("queries"),
+                    "phase_2": (found.get("test") or {}).get("queries"),
+                    "planned": planned["test"]["queries"],
+                },
+                "planned_wall_seconds": time.perf_counter() - started,
+            }
+        )
+        print(rows[-1], file=sys.stderr)
+    return {"rows": rows}
 
 
 def surface() -> dict[str, Any]:

@@ -159,6 +159,8 @@ class FactorsConfig:
     dim: int = 0
     # maximum number of passes over the training facts
     epochs: int = 50
+    # maximum share of the time budget of the training for fitting the vectors
+    time_share: float = 0.33
     # queries per step, at most 1,000,000
     batch_size: int = 500
     # random entities that the answers of a step are compared with, at most 1,000,000,000; 0: all
@@ -178,6 +180,8 @@ class FactorsConfig:
         if not 0 < self.learning_rate <= 1000:
             found = shown(self.learning_rate)
             raise InputError(f"learning_rate must be above 0 and at most 1,000, not {found}")
+        if not 0 < self.time_share < 1:
+            raise InputError(f"time_share must be above 0 and below 1, not {self.time_share}")
         for name in ("regularization", "relation_loss"):
             if getattr(self, name) is not None:
                 _at_least(self, **{name: 0})
@@ -192,6 +196,9 @@ class TrainingConfig:
     # time budget in minutes for the whole training, including validation and the final evaluation
     # of both splits; 0 for no limit
     minutes: float = 0.0
+    # training queries that fit the time according to the plan, at most 10^15; if they are far
+    # fewer, the training reports it; 0 if the epochs were not planned
+    expected_queries: int = 0
     # queries per step, at most 1,000,000
     batch_size: int = 32
     # options of Adam, each at most 1,000
@@ -256,9 +263,10 @@ class TrainingConfig:
         for name in ("average", "fact_dropout"):
             if getattr(self, name) >= 1:
                 raise InputError(f"{name} must be below 1, not {getattr(self, name)}")
-        _at_least(self, valid_batch_size=0, seed=0, minutes=0, workers=0)
+        _at_least(self, valid_batch_size=0, seed=0, minutes=0, expected_queries=0, workers=0)
         _at_most(self, workers=64)
         _at_most(self, epochs=10**9, patience=10**9, valid_every=10**9, warmup_epochs=10**9)
+        _at_most(self, expected_queries=10**15)
         _at_most(self, batch_size=10**6, valid_batch_size=10**6, accumulate=10**6)
         _at_most(self, weight_decay=1000, learning_rate=1000, seed=2**63 - 1, minutes=10**6)
         if self.entity_ratio is not None and not 0 < self.entity_ratio <= 1:

@@ -29,9 +29,6 @@ from oneshot.ranking import dense_ranks
 from oneshot.subgraph import SubgraphBatch
 from oneshot.system.devices import fast_products
 
-FACTOR_SHARE = 0.33
-"""Maximum share of the time budget of a training for fitting factors."""
-
 # Maximum number of scores that are computed at once.
 _SCORES = 1 << 26
 # Validation queries that decide when to stop, and epochs without a better result until then.
@@ -41,6 +38,8 @@ _INITIAL = 1e-3  # standard deviation of the vectors before training
 # one and none; epochs of each trial, and the share of the time for all of them.
 _REGULARIZATION, _REGULARIZATIONS, _RELATION_LOSSES = 0.05, (0.01, 0.1), (0.25, 1.0)
 _TRIAL_EPOCHS, _TRIAL_SHARE = 3, 0.5
+_MARGIN = 1.3  # time limit as a multiple of the expected time
+_TRIED_EPOCHS = (len(_REGULARIZATIONS) + len(_RELATION_LOSSES)) * _TRIAL_EPOCHS
 
 
 class Factors:
@@ -48,7 +47,8 @@ class Factors:
 
     `entities` [V, 2k], `relations` [2R, 2k]: real parts, then imaginary parts. The score of `v` as
     an answer to `(u, q, ?)` is `Re(u ∘ q · conj(v))`. `weight`: 0 if the scores are not used;
-    `relation_weights` float32 [2R]: those of the query relations, if they differ.
+    `relation_weights` float32 [2R]: those of the query relations, if they differ. `is_complete`:
+    false if fitting was interrupted.
     """
 
     def __init__(
@@ -57,9 +57,11 @@ class Factors:
         relations: Tensor,
         weight: float = 0.0,
         relation_weights: Tensor | None = None,
+        is_complete: bool = True,
     ) -> None:
         self.entities, self.relations = entities, relations
         self.weight, self.relation_weights = weight, relation_weights
+        self.is_complete = is_complete
 
     @property
     def num_parameters(self) -> int:
@@ -69,7 +71,7 @@ class Factors:
         """These factors with their tensors on a device."""
         own = None if self.relation_weights is None else self.relation_weights.to(device)
         vectors = (self.entities.to(device), self.relations.to(device))
-        return Factors(*vectors, self.weight, own)
+        return Factors(*vectors, self.weight, own, self.is_complete)
 
     def scores(self, queries: Tensor) -> Tensor:
         """Scores of all entities with a vector as answers to `queries` [n, 2], [n, V]."""
@@ -110,6 +112,7 @@ class Factors:
         """Tensors and JSON value of a file with these factors of a graph."""
         about = {
             "weight": self.weight,
+            "complete": self.is_complete,
             "entities": name_digest(graph.entities, len(self.entities)),
             "relations": name_digest(graph.relations, graph.num_relations),
         }
@@ -128,6 +131,7 @@ class Factors:
         """
         entities, relations = tensors.get("entities"), tensors.get("relations")
         weight = about.get("weight")
+        is_complete = about.get("complete", True)  # earlier versions saved only complete ones
         own = tensors.get("relation_weights")  # earlier versions had one weight for all
         if (
             entities is None
@@ -139,6 +143,7 @@ class Factors:
             or relations.dim() != 2
             or entities.shape[1] != relations.shape[1]
             or entities.shape[1] % 2
+            or not isinstance(is_complete, bool)
             or not isinstance(weight, int | float)
             or not math.isfinite(weight)
             or not bool(entities.isfinite().all() and relations.isfinite().all())
@@ -152,7 +157,8 @@ class Factors:
         ):
             return None
         own = None if own is None else own.float()
-        return cls(entities.float(), relations.float(), float(weight), own).to(graph.device)
+        found = cls(entities.float(), relations.float(), float(weight), own, is_complete)
+        return found.to(graph.device)
 
 
 def fit_factors(
@@ -170,7 +176,7 @@ def fit_factors(
     If the weights of regularization and relations are not set, a few of them are trained for some
     epochs, if the time allows it, and the best one is continued. `known`: the facts to filter by.
     `seconds`: time limit. `should_stop`: called after each step; once it returns true, the best
-    factors so far are returned. Without validation facts, all epochs are trained.
+    factors so far are returned, as not complete. Without validation facts, all epochs are trained.
     """
     begun = time.perf_counter()
 
@@ -187,8 +193,7 @@ def fit_factors(
     best.train(1)
     started = time.perf_counter()  # the first epoch has costs that the others do not have
     best.train(min(2, config.epochs))
-    trials = (len(_REGULARIZATIONS) + len(_RELATION_LOSSES)) * _TRIAL_EPOCHS
-    is_affordable = trials * (time.perf_counter() - started) < _TRIAL_SHARE * seconds
+    is_affordable = _affords_trials(time.perf_counter() - started, seconds)
     if len(valid) and is_affordable and config.epochs >= _TRIAL_EPOCHS:
         best.train(_TRIAL_EPOCHS)
         if config.regularization is None:
@@ -198,7 +203,26 @@ def fit_factors(
             for other in _RELATION_LOSSES:
                 best = _better(best, trial(best.weights[0], other))
     best.train(config.epochs)
+    best.best.is_complete = not should_stop()
     return best.best
+
+
+def fitting_time(epoch: float, epochs: int, most: float) -> tuple[float, float]:
+    """Expected time of `fit_factors`, and a time limit that leaves a margin, both at most `most`.
+
+    All in seconds. `epoch`: time per epoch. Trials that `most` allows are possible in the limit.
+    """
+    if not _affords_trials(epoch, most):
+        seconds = enough = epochs * epoch
+    else:
+        seconds = (epochs + _TRIED_EPOCHS) * epoch
+        enough = max(seconds, _TRIED_EPOCHS * epoch / _TRIAL_SHARE)
+    return min(seconds, most), min(_MARGIN * enough, most)
+
+
+def _affords_trials(epoch: float, limit: float) -> bool:
+    """Whether there is time for the trials, given that of an epoch and of the whole fit."""
+    return _TRIED_EPOCHS * epoch < _TRIAL_SHARE * limit
 
 
 def _better(best: "FactorTraining", other: "FactorTraining") -> "FactorTraining":

@@ -14,11 +14,13 @@ from tests.support.samples import chain_world
 
 from oneshot.config import SamplerConfig, from_table
 from oneshot.errors import InputError
-from oneshot.reasoner.build import build_sampler, sampler_config
+from oneshot.evaluation.evaluate import evaluate
+from oneshot.ranking import KnownFacts
+from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
-from oneshot.samplers import BFSSampler, PPRSampler
+from oneshot.samplers import BFSSampler, FittedSampler, PPRSampler
 from oneshot.samplers._select import counts_of_mass
 from oneshot.search.budgets import Setting, choose, mixed_sampler, setting_of
 from oneshot.search.predictor_trial import provide
@@ -96,7 +98,7 @@ def test_a_mass_stands_in_the_configuration() -> None:
 
 def settings(count: int, kinds: int) -> list[Setting]:
     ones = np.ones(kinds)
-    return [Setting(i, ones / (i + 1), ones, ones, 0.15) for i in range(count)]
+    return [Setting(i, ones / (i + 1), ones, ones, ones, 0.15) for i in range(count)]
 
 
 def test_each_relation_gets_the_smallest_budget_that_answers_it() -> None:
@@ -168,6 +170,47 @@ def test_the_mixed_sampler_takes_exactly_the_chosen_budgets() -> None:
     # Nothing chosen: the sampler of the training stays as it was written.
     unchanged = choose(options[:1], values[:1], sizes[:1], relation, 6, "smaller", 0.0, 0)
     assert mixed_sampler(base, options, unchanged, graph) == base
+
+
+def test_each_relation_gets_its_share_of_context() -> None:
+    graph = chain_world(60).graph
+    base = SamplerConfig(name="fitted", entity_ratio=0.5)
+    trained = build_sampler(base)
+    assert isinstance(trained, FittedSampler)
+    trained.fit(graph)
+    trained.shares = torch.tensor([0.5, 0.75, 0.5, 0.5, 1.0, 0.5]).double()
+    changes = [{"mixture": "context", "context": 0.25}, {"entity_ratio": 0.2, "mixture": "trained"}]
+    values_of = [{f"test_sampler.{n}": v for n, v in change.items()} for change in changes]
+    trials = [base, *(sampler_at_test(base, values) for values in values_of)]
+    options = [setting_of(i, config, graph, trained) for i, config in enumerate(trials)]
+    relation = np.arange(6).repeat(50)
+    values = np.zeros((3, 300))
+    for place, kinds in enumerate(((0, 3), (1, 4, 5), (2,))):
+        values[place, np.isin(relation, kinds)] = 1.0
+    found = choose(options, values, np.ones((3, 300)), relation, 6, "better", 0.0, 0)
+    assert found.setting.tolist() == [0, 1, 2, 0, 1, 1]
+    mixed = build_sampler(mixed_sampler(base, options, found, graph))
+    assert isinstance(mixed, FittedSampler)
+    assert mixed.contexts(graph).tolist() == [0.5, 0.25, 0.5, 0.5, 0.25, 0.25]
+    # Without a change they stay fitted, not set.
+    smaller = dataclasses.replace(found, setting=np.array([0, 2, 2, 0, 2, 2]))
+    assert mixed_sampler(base, options, smaller, graph).context is None
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_trial_ranks_as_the_evaluation_does(size: int) -> None:
+    """Also answers outside the subgraph, which a sampler can rank by their likelihood."""
+    data = chain_world(60)
+    options = ["sampler.name=fitted", f"sampler.max_entities={size}", "predictor.dim=4"]
+    config = from_table({}, options)
+    reasoner = build_reasoner(data.graph, config)
+    reasoner.sampler.fit(data.graph)
+    known = KnownFacts(data.known, data.graph.num_entities, data.graph.num_relations)
+    queries, answers = data.queries("valid")
+    found = ask(reasoner, queries, answers, known, 8)
+    report = evaluate(reasoner, data.valid, known)
+    assert report.coverage < 1
+    assert target_values(found.ranks, "mrr").mean() == pytest.approx(report.mrr, abs=1e-6)
 
 
 def test_targets_of_ranks() -> None:

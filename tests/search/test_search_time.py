@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import torch
 from tests.support.clocks import FakeClock, KilledError, answer_slowly, compute_slowly
 from tests.support.commands import Command
 from tests.support.samples import chain_world, write_world
-from tests.support.searches import arguments, needs_smac
+from tests.support.searches import arguments, needs_smac, start
 
 from oneshot.config import Config, TrainingConfig, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.errors import InputError
 from oneshot.predictor import Predictor
 from oneshot.reasoner.build import build_reasoner
+from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 from oneshot.search import predictor_phase, sampler_phase
 from oneshot.search import predictor_trial as trial
@@ -27,6 +29,7 @@ from oneshot.search.early_stopping import judged, limits
 from oneshot.search.feasibility import Demand, Pace, measure_pace
 from oneshot.search.predictor_phase import known_trials
 from oneshot.search.predictor_trial import (
+    full_config,
     provide,
     run_predictor_trial,
     timed_training,
@@ -38,6 +41,7 @@ from oneshot.search.space import Choice, Range, Space, widened
 from oneshot.search.store import STORE, Store, Trial
 from oneshot.search.summary import summarise
 from oneshot.search.trial_budget import TrialBudget
+from oneshot.training.epoch import queries_per_epoch
 from oneshot.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -540,6 +544,26 @@ def test_the_plan_is_the_first_trial(
     assert settings.final_queries == 0  # its own epochs
 
 
+def test_the_full_training_expects_what_fits_beside_its_evaluation() -> None:
+    """It has more epochs than fit, and no warning about that."""
+    parts = Allotment(600)
+    seconds = parts.training_seconds(parts.predictor_end)
+    best = Trial("predictor", 0, "done", {}, "plan", about={"queries_per_second": 100.0})
+
+    def planned(base: Config, queries: int) -> SearchSettings:
+        return dataclasses.replace(timed_settings(10), base=base, final_queries=queries)
+
+    for changes, share in (([], 0.7), (["factors.dim=8", "factors.time_share=0.2"], 0.5)):
+        settings = planned(from_table(SMALL, changes), 10**9)
+        training = full_config(settings, best, 1000).training
+        assert training.expected_queries == pytest.approx(share * 100 * seconds, abs=2)
+        assert training.epochs * queries_per_epoch(training, 1000) > 1.2 * 100 * seconds
+    few = planned(from_table(SMALL), 700)
+    assert full_config(few, best, 1000).training.expected_queries == 700
+    own = planned(from_table(SMALL, ["training.epochs=7"]), 0)
+    assert full_config(own, best, 1000).training.expected_queries == 0
+
+
 def test_a_plan_with_few_layers_is_in_the_space() -> None:
     base = Config()
     flat = dataclasses.replace(base, predictor=dataclasses.replace(base.predictor, num_layers=3))
@@ -572,6 +596,24 @@ def test_random_searches_do_not_fit_into_a_time(tmp_path: Path, run: Command) ->
     needs_smac()
     wrong = run("search", "umls", "--out", tmp_path / "s", "--minutes", 1, "--random", 2)
     assert (wrong.code, "cannot be combined with --minutes" in wrong.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_search_of_a_minute_by_the_real_clock(tmp_path: Path) -> None:
+    """All phases in a process of its own, which ends in about its time, on a busy machine too."""
+    needs_smac()
+    data, out = write_world(tmp_path / "data", chain_world(60)), tmp_path / "out"
+    begun = time.monotonic()
+    process = start(["search", data, "--out", out, "--minutes", 1, "--device", "cpu", "--json"])
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    # The start of Python and one step that takes long on a busy machine come on top.
+    assert 30 < time.monotonic() - begun < 120
+    found = json.loads(output)
+    assert found["finished"]
+    assert found["trials"] > 1
+    assert found["trained"]["valid"]["mrr"] > 0
+    assert Run.open(out / "best").reasoner.predict("link 1", "next")
 
 
 # Searches of earlier versions.

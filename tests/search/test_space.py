@@ -3,14 +3,19 @@
 from pathlib import Path
 
 import pytest
+from tests.support.samples import tiny_batch
 
-from oneshot.config import Config
+from oneshot.config import Config, SamplerConfig
 from oneshot.errors import InputError
+from oneshot.predictor import Predictor
 from oneshot.search.propose import nearest
+from oneshot.search.sampler_phase import budget_space
+from oneshot.search.settings import SearchSettings
 from oneshot.search.space import (
     Choice,
     Range,
     Space,
+    Value,
     configured,
     phase_1_space,
     phase_2_space,
@@ -20,7 +25,8 @@ from oneshot.search.space_file import read_space
 
 NAMED = (
     "message aggregate activation dropout dim attention_dim num_layers initial shortcut concat "
-    "readout gate learning_rate weight_decay schedule fact_ratio batch_size"
+    "readout gate learning_rate weight_decay schedule fact_ratio batch_size "
+    "priors reinject aggregate_over relation_rank split"
 )
 
 
@@ -33,7 +39,7 @@ def test_every_dimension_of_the_predictor_and_of_the_sampler_is_there() -> None:
     options = {name.partition(".")[2] for name in phase_1_space({}, {}).dimensions}
     assert set(NAMED.split()) <= options
     later = {name.partition(".")[2] for name in phase_2_space({}, {}, 0.1).dimensions}
-    assert later == {"entity_ratio", "edge_ratio", "restart", "limit", "mass"}
+    assert later == {"entity_ratio", "edge_ratio", "restart", "mixture", "context", "limit", "mass"}
 
 
 def test_every_random_configuration_is_a_valid_one() -> None:
@@ -46,6 +52,46 @@ def test_every_random_configuration_is_a_valid_one() -> None:
         is_attentive = values["predictor.message"] == "redgnn"
         assert ("predictor.attention_dim" in values) == is_attentive
         assert ("predictor.compose" in values) == (values["predictor.message"] != "drum")
+        assert ("predictor.relation_rank" in values) == (values["predictor.message"] == "nbfnet")
+        assert ("predictor.aggregate_over" in values) == (values["predictor.aggregate"] != "sum")
+        assert ("training.fact_ratio" in values) == (values["training.split"] == "epoch")
+
+
+def test_predictors_of_random_configurations_can_be_trained() -> None:
+    """All parts go together: scores and gradients are finite."""
+    pytest.importorskip("ConfigSpace", reason="the extra `search` is not installed")
+    space = phase_1_space({"predictor.dim": Choice((4, 8))}, {"predictor.num_layers": 2})
+    _, batch = tiny_batch()
+    readouts = set()
+    for drawn in space.configspace(1).sample_configuration(60):
+        config = configured(Config(), space.whole(plain(space, drawn)))
+        predictor = Predictor(config.predictor, 3)
+        predictor(batch).square().sum().backward()
+        for parameter in predictor.parameters():
+            assert parameter.grad is None or bool(parameter.grad.isfinite().all())
+        readouts.add((config.predictor.readout, config.predictor.message))
+    assert len(readouts) == 9
+
+
+@pytest.mark.parametrize("split", ["epoch", "leave_out"])
+def test_a_fixed_split_decides_about_the_share_of_facts(tmp_path: Path, split: str) -> None:
+    space = from_text(tmp_path, f'[training]\nsplit = "{split}"\n')
+    assert ("training.fact_ratio" in space.dimensions) == (split == "epoch")
+
+
+def test_the_share_of_context_is_searched_for_fitted_samplers_alone() -> None:
+    def names(sampler: SamplerConfig, **given: Value) -> set[str]:
+        settings = SearchSettings(test_space={f"test_sampler.{n}": v for n, v in given.items()})
+        space = budget_space(settings, sampler, 0.1)
+        assert "test_sampler.context" not in nearest(space, {})  # as trained
+        return {name.partition(".")[2] for name in space.dimensions}
+
+    assert {"mixture", "context"} <= names(SamplerConfig(name="fitted"))
+    assert not {"mixture", "context"} & names(SamplerConfig(name="ppr"))
+    assert "context" not in names(SamplerConfig(name="ppr"), context=0.3)
+    settings = SearchSettings(test_space={"test_sampler.context": 0.3})
+    space = budget_space(settings, SamplerConfig(name="fitted"), 0.1)
+    assert space.whole({})["test_sampler.context"] == 0.3
 
 
 def test_what_is_fixed_takes_along_what_depends_on_it(tmp_path: Path) -> None:

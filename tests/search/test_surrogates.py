@@ -105,7 +105,7 @@ def test_predictions_follow_the_costs(surrogate: Surrogate) -> None:
     # Costs that are all the same tell nothing, and are no error.
     with quiet():
         model.train(rows[:3], np.full((3, 1), 0.5))
-    assert model.predict_marginalized(rows)[0] == pytest.approx(0.5, abs=1e-6)
+    assert model.predict_marginalized(rows)[0] == pytest.approx(0.5, abs=1e-3)
 
 
 def test_expected_improvement_is_the_mean_of_what_is_won() -> None:

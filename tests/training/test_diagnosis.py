@@ -1,23 +1,27 @@
 """Tests of what a training tells when it goes wrong: once, in one line, with what to do."""
 
+import importlib
 import logging
 from pathlib import Path
 
 import pytest
 import torch
-from tests.support.clocks import FakeClock, Steps
+from tests.support.clocks import FakeClock, Steps, answer_slowly
 from tests.support.commands import Command
 from tests.support.samples import SMALL, chain_world, settings, write_world
 
-from oneshot.config import from_table
+from oneshot.config import Config, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.build import build_reasoner
 from oneshot.training import diagnosis
 from oneshot.training.diagnosis import Diagnosis
+from oneshot.training.final_evaluation import final_queries
 from oneshot.training.time_budget import TimeBudget
 from oneshot.training.trainer import Trainer, fit
+
+plans = importlib.import_module("oneshot.training.plan")  # `oneshot.plan` is a function
 
 
 def train(
@@ -186,6 +190,45 @@ def test_more_epochs_than_there_is_time_for_are_told() -> None:
     assert "ends after about 9 (" in lines[0]
     _, said = train(chain_world(30), *changes, "training.epochs=9")
     assert not about(said, "would take")
+
+
+@pytest.mark.parametrize(("slower", "expected"), [(1.0, 0), (3.0, 1)])
+def test_planned_epochs_are_an_upper_limit(
+    monkeypatch: pytest.MonkeyPatch, slower: float, expected: int
+) -> None:
+    """A training that is as fast as planned reports nothing, and one a third as fast reports it."""
+    config, said = planned(monkeypatch, slower)
+    assert config.training.epochs >= 5
+    assert len(about(said, f"of {config.training.expected_queries:,} that the plan")) == expected
+    assert not about(said, "would take")
+
+
+def test_a_single_epoch_that_is_far_too_slow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time ends within the first epoch, far before the planned number of queries."""
+    config, said = planned(monkeypatch, 60.0)
+    lines = about(said, f"of {config.training.expected_queries:,} that the plan")
+    assert len(lines) == 1
+    assert "raise training.minutes" in lines[0]
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, slower: float) -> tuple[Config, list[str]]:
+    """Plan a training for a machine of known speed, and train on one that is slower."""
+    pace = plans._Pace(training=0.05, evaluation=0.001, edges=10.0, entities=10.0)
+    data, clock, said = chain_world(30), FakeClock(), list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(plans._Planner, "_probe", lambda *_: pace)
+        # Planning takes no time, as on the clock of the training.
+        patch.setattr(plans.time, "perf_counter", lambda: 0.0)
+        options = ["predictor.dim=8", "predictor.num_layers=2", "factors.dim=0"]
+        config = plans.make_plan(data, 0.5, settings=options).config
+    answer_slowly(monkeypatch, clock, pace.evaluation * slower)
+    budget = TimeBudget(config.training.minutes, clock, final_queries=final_queries(data))
+    trainer = Trainer(
+        build_reasoner(data.graph, config), data, config.training, budget, messages=said.append
+    )
+    step = slower * pace.training * config.training.batch_size
+    trainer.run([Steps(clock, step), Diagnosis()])
+    return config, said
 
 
 def test_python_users_find_it_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

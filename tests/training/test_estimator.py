@@ -14,7 +14,7 @@ from oneshot.config import Config, FactorsConfig, PredictorConfig, SamplerConfig
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.evaluation.evaluate import evaluate
 from oneshot.evaluation.factor_weight import WEIGHTS, choose_weight
-from oneshot.factors import FACTOR_SHARE, fit_factors
+from oneshot.factors import fit_factors
 from oneshot.reasoner.check import check_fact
 
 CONFIG = Config(
@@ -135,11 +135,10 @@ def test_factors_are_fitted_within_the_time(
 
     monkeypatch.setattr("oneshot.training.estimator.fit_factors", fitted_factors)
     monkeypatch.setattr("oneshot.training.final_evaluation.choose_weight", chosen_weight)
-    config = replace(
-        CONFIG, factors=FactorsConfig(dim=4, epochs=2), training=TrainingConfig(epochs=1)
-    )
+    factors = FactorsConfig(dim=4, epochs=2, time_share=0.25)
+    config = replace(CONFIG, factors=factors, training=TrainingConfig(epochs=1))
     fitted = LinkPredictor(config=config, minutes=1, device="cpu").fit(splits)
-    assert limits[0] == FACTOR_SHARE * 60
+    assert limits[0] == 0.25 * 60
     assert limits[1] is not None
     assert fitted.reasoner_.factors is not None
     assert fitted.reasoner_.factors.weight in WEIGHTS

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.clocks import FakeClock, Steps, answer_slowly
+from tests.support.clocks import FakeClock, KilledError, Steps, answer_slowly
 from tests.support.commands import Command, listing
 from tests.support.damage import contents
 from tests.support.samples import SMALL, chain_world, settings, write_world
@@ -23,7 +23,9 @@ from oneshot.config import Config, from_table
 from oneshot.data.dataset import Dataset
 from oneshot.data.load import load
 from oneshot.evaluation.evaluate import evaluate
+from oneshot.factors import FactorTraining
 from oneshot.runs import train as jobs
+from oneshot.runs.layout import CONFIG, FACTORS, PREDICTOR
 from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_tensors
 from oneshot.runs.writer import CHECKPOINT
@@ -195,6 +197,137 @@ def test_an_older_run_stays_if_its_successor_is_interrupted_early(
     assert result["test"]["queries"] == 10
 
 
+# Before the first step: the factors are fitted first, which may take a third of the time.
+
+FITTED = ("sampler.name=fitted", "predictor.priors=true", "predictor.prior_start=1.0")
+FACTORED = ("factors.dim=8", "factors.epochs=4", "training.epochs=2")
+
+
+class FactorEpochs:
+    """Counts the epochs of fitting factors; the process dies in the one with number `ends_at`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ends_at: int = 0) -> None:
+        self.count = 0
+        original = FactorTraining._train_epoch
+
+        def counted(training: FactorTraining) -> None:
+            self.count += 1
+            if self.count == ends_at:
+                raise KilledError
+            original(training)
+
+        monkeypatch.setattr(FactorTraining, "_train_epoch", counted)
+
+
+@pytest.fixture(scope="module")
+def factored(place: Path) -> Path:
+    """A whole run with factors."""
+    jobs.train_run(load(place / "data"), place / "factored", configured(*FITTED, *FACTORED), CPU)
+    return place / "factored"
+
+
+def assert_same_end(run: Path, whole: Path) -> None:
+    for name in (PREDICTOR, FACTORS):
+        expected, found = (load_tensors(path / name)[0] for path in (whole, run))
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+
+
+def test_a_training_that_is_interrupted_while_factors_are_fitted_is_usable(
+    place: Path, factored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run, said = load(place / "data"), tmp_path / "run", list[str]()
+    config = configured(*FITTED, *FACTORED)
+    with monkeypatch.context() as patch:
+        epochs = FactorEpochs(patch)
+        result = jobs.train_run(
+            data, run, config, CPU, interrupted=lambda: epochs.count >= 2, messages=said.append
+        )
+    assert (result["stopped"], result["saved"], result["epochs"]) == (True, True, 0)
+    assert result["test"]["queries"] == 10
+    assert about_stop(said) == [f"{run}: stopped in epoch 1 after 0 of 48 queries"]
+    reasoner = Run(run).reasoner_on(data.graph)
+    assert reasoner.factors is not None
+    assert evaluate(reasoner, data.test, data.known).mrr == pytest.approx(result["test"]["mrr"])
+    # Resumed, it fits them completely and ends as if nothing had happened.
+    said.clear()
+    final = jobs.train_run(data, run, config, CPU, resume=True, messages=said.append)
+    assert (final["already_finished"], final["epochs"]) == (False, 2)
+    assert f"{run / FACTORS}: fitting was interrupted; fitted again" in said
+    assert_same_end(run, factored)
+
+
+def about_stop(said: list[str]) -> list[str]:
+    return [line for line in said if ": stopped" in line]
+
+
+def test_the_score_of_the_sampler_is_enough_to_be_usable(place: Path, tmp_path: Path) -> None:
+    data, run = load(place / "data"), tmp_path / "run"
+    config = configured(*FITTED)
+    result = jobs.train_run(data, run, config, CPU, interrupted=lambda: True)
+    assert (result["saved"], result["epochs"], result["factor_weight"]) == (True, 0, None)
+    assert result["test"]["mrr"] > 0
+    assert Run(run).reasoner_on(data.graph).predict("link 1", "next")
+    jobs.train_run(data, run, config, CPU, resume=True)
+    jobs.train_run(data, tmp_path / "whole", config, CPU)
+    for name in (PREDICTOR, CHECKPOINT):
+        expected, found = (load_tensors(tmp_path / d / name)[0] for d in ("whole", "run"))
+        assert all(torch.equal(tensor, found[part]) for part, tensor in expected.items())
+    # Without such a score, parameters before the first step answer at random.
+    plain = configured("sampler.name=fitted", "predictor.priors=true")
+    result = jobs.train_run(data, tmp_path / "plain", plain, CPU, interrupted=lambda: True)
+    assert (result["stopped"], result["saved"]) == (True, False)
+
+
+def test_a_training_that_is_killed_while_factors_are_fitted_can_be_resumed(
+    place: Path, factored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run = load(place / "data"), tmp_path / "run"
+    config = configured(*FITTED, *FACTORED)
+    with monkeypatch.context() as patch:
+        FactorEpochs(patch, ends_at=2)
+        with pytest.raises(KilledError):
+            jobs.train_run(data, run, config, CPU)
+    assert Run.open(run).config == config
+    assert not (run / FACTORS).exists()
+    assert jobs.train_run(data, run, config, CPU, resume=True)["epochs"] == 2
+    assert_same_end(run, factored)
+
+
+def test_factors_are_not_fitted_again_if_the_process_is_killed_after_them(
+    place: Path, factored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, run = load(place / "data"), tmp_path / "run"
+    config = configured(*FITTED, *FACTORED)
+
+    def killed() -> None:
+        steps = Steps(FakeClock(), ends_at=2)
+        with pytest.raises(KilledError):
+            jobs.train_run(data, run, config, CPU, observers=[steps])
+        assert not (run / CHECKPOINT).exists()
+        assert (run / FACTORS).is_file()
+
+    killed()
+    with monkeypatch.context() as patch:
+        epochs = FactorEpochs(patch)
+        jobs.train_run(data, run, config, CPU, resume=True)
+    assert epochs.count == 0
+    assert_same_end(run, factored)
+    # Another training does not inherit them.
+    shutil.rmtree(run)
+    killed()
+    jobs.train_run(data, run, configured("training.epochs=1"), CPU)
+    assert not (run / FACTORS).exists()
+    assert Run(run).reasoner_on(data.graph).factors is None
+    shutil.rmtree(run)
+    killed()
+    other = configured(*FITTED, *FACTORED, "factors.dim=4")
+    with monkeypatch.context() as patch:
+        epochs = FactorEpochs(patch)
+        jobs.train_run(data, run, other, CPU, resume=True)
+    assert epochs.count > 0
+
+
 # The signal itself.
 
 
@@ -265,6 +398,26 @@ def test_before_anything_is_learnt_there_is_nothing_to_tell(
     told = run("train", place / "data", "--out", tmp_path / "run", *settings())
     assert (told.code, told.out) == (1, "")
     assert "nothing was saved" in told.err
+
+
+def test_ctrl_c_before_the_first_step_of_a_planned_training(
+    run: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    changes = [part for one in (*SMALL, *FITTED, *FACTORED) for part in ("--set", one)]
+    command = ["train", place / "data", "--out", out, "--no-plan", *changes]
+    with monkeypatch.context() as patch:
+        press(patch, FactorTraining, "_train_epoch", 2)
+        told = run(*command, "--json")
+    assert told.code == 0, told.err
+    result = json.loads(told.out)
+    assert (result["stopped"], result["saved"], result["epochs"]) == (True, True, 0)
+    assert result["test"]["mrr"] > 0
+    assert "resume with: oneshot train" in told.err
+    assert run("predict", out, "link 1", "next").code == 0
+    assert (out / CONFIG).is_file()
+    told = run("train", place / "data", "--out", out, "--resume", "--json")
+    assert json.loads(told.out)["epochs"] == 2
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored() -> None:

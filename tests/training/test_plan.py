@@ -16,10 +16,16 @@ from oneshot.data.dataset import Dataset, both_directions
 from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.evaluation.coverage import coverage
+from oneshot.factors import fitting_time
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.reasoner.build import build_reasoner, build_sampler
 from oneshot.runs.run import Run
-from oneshot.samplers import FittedSampler
+from oneshot.runs.train import train_run
+from oneshot.samplers import FittedSampler, PPRSampler
 from oneshot.training.plan import Plan, _direct_shares, make_plan
+from oneshot.training.steps import Stepper
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +100,55 @@ def test_factors_suit_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen(0.1, "factors.dim=0")[0] == 0
 
 
+def test_the_size_suits_the_time_that_the_factors_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    pace = planner._Pace(training=0.05, evaluation=1e-9, edges=1.0, entities=1.0)
+    monkeypatch.setattr(planner._Planner, "_probe", lambda *_: pace)
+    monkeypatch.setattr(planner._Planner, "_factor_epoch", lambda _: 5.0)
+    monkeypatch.setattr(planner.time, "perf_counter", lambda: 0.0)  # planning takes no time
+    plan = make_plan(load("umls"), 10.0, settings=["predictor.dim=8", "predictor.members=1"])
+    # An epoch takes 5 s: ten of them and twelve of trials. Validations take 12%, and 3% stay free.
+    expected = 0.97 * 600 - 22 * 5 - 0.12 * 600
+    assert plan.queries == pytest.approx(expected / 0.05, abs=1)
+    assert plan.config.training.expected_queries == plan.queries
+    assert plan.seconds == pytest.approx(0.97 * 600, abs=0.1)
+    assert not plan.is_beyond_budget
+    # Fitting may take a little longer, not all that is allowed by default.
+    assert 110 < plan.config.factors.time_share * 600 < 1.5 * 110
+    free = make_plan(load("umls"), 10.0, settings=["predictor.num_layers=3", "predictor.members=1"])
+    reason = {choice.option: choice.reason for choice in free.choices}["predictor.dim"]
+    assert f": {free.queries:,} training queries" in reason
+
+
+def test_the_time_limit_of_factors_is_that_of_the_plan() -> None:
+    # Trials of twelve epochs are affordable in half of the time.
+    assert fitting_time(1.0, 50, 1000.0) == (62.0, 1.3 * 62)
+    assert fitting_time(1.0, 10, 1000.0) == (22.0, 1.3 * 24)
+    assert fitting_time(1.0, 10, 24.5) == (22.0, 24.5)
+    assert fitting_time(1.0, 10, 23.0) == (10.0, 13.0)
+    assert fitting_time(1.0, 50, 23.0) == (23.0, 23.0)
+
+
+def test_a_plan_that_needs_more_than_the_budget_says_so(run: Command) -> None:
+    command = ["plan", "umls", "--set", "predictor.dim=8"]
+    told = run(*command, "--minutes", "0.001")
+    lines = [line for line in told.err.splitlines() if "more than the budget of 0.001" in line]
+    assert len(lines) == 1
+    assert "raise --minutes" in lines[0]
+    assert "more than the budget" not in run(*command, "--minutes", "1000").err
+
+
+def test_epochs_without_a_time_limit_are_all_expected() -> None:
+    small = ["predictor.dim=8", "predictor.num_layers=2", "factors.dim=0"]
+    epochs = ["training.epochs=5000", "training.fact_ratio=0.8"]
+    plan = make_plan(chain_world(30), settings=[*small, *epochs])
+    assert plan.config.training.minutes == plan.config.training.expected_queries == 0
+    assert plan.queries == 5000 * 2 * 16  # a fifth of 80 facts, in both directions
+    limited = make_plan(chain_world(30), 0.01, settings=[*small, *epochs])
+    assert limited.config.training.minutes == 0.01
+    assert limited.queries < plan.queries
+
+
 def test_time_that_one_predictor_cannot_use_goes_to_an_ensemble(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -107,7 +162,7 @@ def test_time_that_one_predictor_cannot_use_goes_to_an_ensemble(
     assert long.queries == pytest.approx(1000, rel=0.02)
     one = make_plan(load("umls"), 5.0, settings=[*settings, "predictor.members=1"])
     assert one.config.predictor.members == 1
-    assert one.seconds < long.seconds
+    assert one.memory < long.memory  # the seconds are measured
 
 
 def test_layers_follow_the_distance_of_the_answers() -> None:
@@ -164,6 +219,122 @@ def test_odd_graphs_have_a_plan_or_a_clear_line() -> None:
     assert make_plan(data, 0.1).coverage == 1  # no path leads there, but a graph so small is whole
 
 
+@pytest.mark.parametrize(("dim", "layers", "ratio"), [(16, 3, 0.5), (64, 3, 0.5), (64, 5, 1.0)])
+def test_the_memory_of_a_plan_is_about_that_of_a_step(dim: int, layers: int, ratio: float) -> None:
+    data = load("umls")
+    settings = [f"predictor.dim={dim}", f"predictor.num_layers={layers}", "factors.dim=0"]
+    plan = make_plan(data, 1.0, settings=[*settings, f"sampler.entity_ratio={ratio}"])
+    training = dataclasses.replace(plan.config.training, minutes=0.0)
+    stepper = Stepper(reasoner_of(data, plan.config), data, training)
+    epoch, kept = stepper.draw_epoch(1), dict[int, int]()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        next(stepper.steps(epoch))
+    # What the backward pass needs is the largest part; plain operations keep more than kernels.
+    assert 0.3 * sum(kept.values()) < plan.memory < 6 * sum(kept.values())
+
+
+def test_the_memory_of_a_plan_grows_with_the_batch_and_the_subgraph() -> None:
+    planner = sys.modules["oneshot.training.plan"]
+
+    def memory(entities: float, edges: float, *settings: str) -> int:
+        pace = planner._Pace(1.0, 1.0, edges=edges, entities=entities)
+        return int(planner._memory(from_table({}, settings), pace))
+
+    one = memory(100, 1000, "training.batch_size=8")
+    assert memory(100, 1000, "training.batch_size=32") == 4 * one
+    assert memory(200, 2000, "training.batch_size=8") == 2 * one
+    for more in ("predictor.dim=128", "predictor.num_layers=9", "predictor.members=2"):
+        assert memory(100, 1000, "training.batch_size=8", more) > one
+
+
+def test_a_large_graph_has_a_sampler_that_needs_no_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fitting one to millions of facts takes minutes, and the order of all entities, too."""
+    planner = sys.modules["oneshot.training.plan"]
+    data, settings = load("umls"), ["predictor.dim=8", "predictor.num_layers=2", "factors.dim=0"]
+    fitted = make_plan(data, 1.0, settings=settings).config
+    assert (fitted.sampler.name, fitted.sampler.method) == ("fitted", "auto")
+    assert fitted.predictor.priors
+    monkeypatch.setattr(planner, "_MOST_FITTED", data.graph.num_facts - 1)
+    monkeypatch.setattr(planner, "LOCAL_LARGEST_SHARE", 0.4)
+    monkeypatch.setattr(FittedSampler, "fit", lambda *_: pytest.fail("it was fitted"))
+    plain = make_plan(data, 1.0, settings=settings)
+    assert (plain.config.sampler.name, plain.config.sampler.method) == ("ppr", "auto")
+    assert not plain.config.predictor.priors
+    # PPR by a local method knows the nearest entities alone: no budget is larger.
+    monkeypatch.setattr(PPRSampler, "chosen_method", lambda *_: "push")
+    local = make_plan(data, 1.0, settings=settings)
+    assert local.config.sampler.method == "push"
+    ratio = local.config.sampler.entity_ratio
+    assert isinstance(ratio, float)
+    assert 0 < int(ratio * 135) <= 0.4 * 135
+    assert local.coverage < plain.coverage
+    assert "facts takes long" in {c.option: c.reason for c in local.choices}["sampler.name"]
+    own = make_plan(data, 1.0, settings=[*settings, "sampler.name=bfs"])
+    assert own.config.sampler.name == "bfs"
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 12_345])
+def test_a_small_budget_of_a_large_graph_is_exact(size: int) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    graph = KnowledgeGraph.from_facts([[0, 0, 1], [1, 0, 2]], 2_000_000, 1)
+    held_out = torch.tensor([[0, 0, 2]])
+    found = planner._Planner(Dataset("large", graph, held_out, held_out), 1.0, CPU, (), 0)
+    found._choose_budget(planner._Size(16, 3, size), torch.tensor([0, 5]))
+    sampler = build_sampler(from_table(found.table).sampler)
+    assert sampler.budget.entity_counts(graph, torch.tensor([0])).tolist() == [size]
+
+
+def test_a_probe_of_a_slow_size_has_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    sizes: list[int] = []
+
+    class Noted(Stepper):
+        def __init__(self, *arguments: Any) -> None:
+            sizes.append(arguments[2].batch_size)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(planner, "Stepper", Noted)
+    monkeypatch.setattr(planner._Planner, "_guess", lambda *_: 0.5)
+    make_plan(chain_world(30), 1.0, settings=["predictor.dim=8", "predictor.num_layers=2"])
+    assert sizes[0] == 4  # two seconds
+
+
+ODD = {
+    "one relation": ([[0, 0, 1], [1, 0, 2], [2, 0, 3]], 4, [[0, 0, 2]]),
+    "two facts": ([[0, 0, 1], [1, 0, 2]], 3, [[0, 0, 2]]),
+    "the same fact twice": ([[0, 0, 1], [0, 0, 1], [1, 0, 1]], 2, [[0, 0, 1]]),
+    "unseen valid entities": ([[0, 0, 1], [1, 0, 2]], 6, [[3, 0, 4], [4, 0, 5]]),
+    "loops": ([[0, 0, 0], [1, 0, 1], [2, 1, 2]], 3, [[0, 1, 0]]),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("sampler", ["fitted", "ppr"])
+def test_odd_graphs_are_trained_to_a_usable_run(tmp_path: Path, name: str, sampler: str) -> None:
+    facts, entities, held_out = ODD[name]
+    relations = 1 + max(relation for _, relation, _ in facts)
+    graph = KnowledgeGraph.from_facts(facts, entities, relations)
+    data = Dataset(name, graph, torch.tensor(held_out), torch.tensor(held_out))
+    settings = [f"sampler.name='{sampler}'", "predictor.dim=4"]
+    config = make_plan(data, 0.01, settings=settings).config
+    messages: list[str] = []
+    result = train_run(data, tmp_path / "run", config, CPU, messages=messages.append)
+    assert result["epochs"] >= 1
+    assert 0 < result["test"]["mrr"] <= 1
+    assert 0 < result["baseline_mrr"] <= 1
+    assert all("\n" not in message for message in messages)
+    reasoner = Run.open(tmp_path / "run").reasoner
+    answers = list(reasoner.predict(0, 0))
+    assert answers
+    assert all(0 <= answer.probability <= 1 for answer in answers)
+
+
 def test_the_public_function_gives_the_configuration() -> None:
     data = load("umls")
     config = oneshot.plan(data, minutes=0.5, device="cpu", settings=["predictor.dim=16"])
@@ -176,8 +347,6 @@ def test_the_public_function_gives_the_configuration() -> None:
 
 
 def reasoner_of(data: Dataset, config: Config) -> "oneshot.Reasoner":
-    from oneshot.reasoner.build import build_reasoner
-
     return build_reasoner(data.graph, config)
 
 
@@ -211,6 +380,20 @@ def test_training_plans_what_is_not_set(run: Command, tmp_path: Path) -> None:
     again = run(*command, "--resume", "--json").json
     assert again["already_finished"]
     assert again["plan"] is None
+
+
+def test_the_configuration_of_a_run_repeats_its_plan(run: Command, tmp_path: Path) -> None:
+    """A second plan may differ, as the machine is measured; a saved one is used as it is."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    small = ["predictor.dim=8", "predictor.num_layers=2", "training.epochs=1"]
+    small += ["factors.dim=4", "factors.epochs=2", "sampler.entity_ratio=0.2"]
+    command = ["train", "umls", "--device", "cpu", "--json"]
+    settings = [part for setting in small for part in ("--set", setting)]
+    planned = run(*command, "--out", first, *settings).json
+    again = run(*command, "--out", second, "--config", first / "config.toml").json
+    assert Run(second).config == Run(first).config
+    assert again["plan"] is None
+    assert again["test"]["mrr"] == pytest.approx(planned["test"]["mrr"], abs=0.01)
 
 
 def test_epochs_that_are_set_decide(run: Command, tmp_path: Path) -> None:

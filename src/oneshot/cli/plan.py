@@ -51,9 +51,11 @@ def plan(
         found = make_plan(dataset, minutes, torch_device, list(settings or []), seed)
     if json:
         console.print_json(as_json(found))
+        note_excess(found)
         return
     print_plan(dataset.name, found)
     console.stdout.print(expectation(found), soft_wrap=True)
+    note_excess(found)
 
 
 def as_json(plan: "Plan") -> dict[str, Any]:
@@ -84,6 +86,16 @@ def expectation(plan: "Plan") -> str:
         f"expected: {plan.seconds / 60:.1f} minutes, coverage {plan.coverage:.3f}, "
         f"{max(plan.memory / 2**20, 1):,.0f} MB per step, {plan.queries:,} training queries"
     )
+
+
+def note_excess(plan: "Plan") -> None:
+    """Report a plan that needs more than the time budget."""
+    if plan.is_beyond_budget:
+        console.note(
+            f"planning, training and evaluation need about {plan.seconds / 60:.2g} minutes, more "
+            f"than the budget of {plan.config.training.minutes:g}: training is cut short; raise "
+            "--minutes"
+        )
 
 
 def _shown(value: Any) -> str:

@@ -22,7 +22,7 @@ from oneshot.cli.options import (
     run_directory,
     shown,
 )
-from oneshot.cli.plan import MinutesOption, as_json, expectation, print_plan
+from oneshot.cli.plan import MinutesOption, as_json, expectation, note_excess, print_plan
 from oneshot.errors import InputError
 from oneshot.system import console
 
@@ -217,6 +217,7 @@ def _planned(
     if is_shown:
         print_plan(data.name, found)
     console.note(expectation(found))
+    note_excess(found)
     return found
 
 

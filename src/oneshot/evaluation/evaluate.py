@@ -17,6 +17,7 @@ from oneshot.ranking import (
     METRICS,
     KnownFacts,
     Metrics,
+    Ranks,
     Uncovered,
     bootstrap_interval,
     candidate_ranks,
@@ -153,10 +154,7 @@ def evaluate(
     found = torch.empty(len(ours), 3, dtype=torch.long, device=graph.device)
     wanted = answers[ours]
     for rows, batch, scores in in_batches(reasoner, queries[ours], size):
-        ranks = filtered_ranks(batch, scores, wanted[rows], known, graph.num_entities, uncovered)
-        if uncovered == "below" and reasoner.sampler.scores_answers:
-            likelihoods = partial(reasoner.sampler.likelihoods, graph)
-            ranks = order_outside(ranks, batch, wanted[rows], known, likelihoods)
+        ranks = answer_ranks(reasoner, batch, scores, wanted[rows], known, uncovered)
         columns = (ranks.optimistic, ranks.pessimistic, ranks.covered.long())
         found[rows] = torch.stack(columns, dim=1)
         if progress is not None:
@@ -182,6 +180,25 @@ def evaluate(
         seed,
         time.perf_counter() - started,
     )
+
+
+def answer_ranks(
+    reasoner: Reasoner,
+    batch: SubgraphBatch,
+    scores: Tensor,
+    answers: Tensor,
+    known: KnownFacts | None,
+    uncovered: Uncovered = "below",
+) -> Ranks:
+    """Filtered ranks of `answers` [n] among all entities, given the scores [N] of a batch.
+
+    Entities outside the subgraphs are in the order of the sampler's likelihood, if it has one.
+    """
+    graph, sampler = reasoner.graph, reasoner.sampler
+    ranks = filtered_ranks(batch, scores, answers, known, graph.num_entities, uncovered)
+    if uncovered != "below" or not sampler.scores_answers:
+        return ranks
+    return order_outside(ranks, batch, answers, known, partial(sampler.likelihoods, graph))
 
 
 def drawn_queries(

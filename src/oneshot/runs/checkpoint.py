@@ -177,7 +177,7 @@ def _state(file: Path, about: Any) -> TrainingState:
     epochs = [line.get("epoch") if isinstance(line, dict) else None for line in state.history]
     if epochs != list(range(1, len(epochs) + 1)):
         raise _damaged(file, "state.history")
-    if state.epoch != len(epochs) or not (state.epoch or state.asked):
+    if state.epoch != len(epochs):
         raise _damaged(file, "state.epoch")
     if state.best_epoch > state.epoch + (state.asked > 0):
         raise _damaged(file, "state.best_epoch")

@@ -13,7 +13,7 @@ import torch
 from oneshot.config import Config, to_toml
 from oneshot.data.dataset import Dataset
 from oneshot.errors import DivergedError, InputError
-from oneshot.factors import FACTOR_SHARE, Factors, fit_factors
+from oneshot.factors import Factors, fit_factors
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import METRICS
 from oneshot.reasoner.build import build_reasoner, build_sampler
@@ -137,6 +137,7 @@ class TrainingJob:
             trainer = self._trainer(checkpoint)
             if not is_first:
                 return self._train(trainer, checkpoint, None)
+            trainer.reasoner.factors = self._kept_factors(trainer.graph, checkpoint, resume)
             # Nothing is written before this point: wrong use leaves an older run unchanged.
             if not is_held:
                 _make_place(path)
@@ -196,39 +197,54 @@ class TrainingJob:
         )
         trainer.starts_trained = self.initial is not None
         trainer.factors_config = self.config.factors
-        if self.config.factors.dim:
-            reasoner.factors = self._factors(trainer, checkpoint)
+        if self.config.factors.dim and self.team.size > 1:
+            raise InputError("factors need a training in a single process; set factors.dim=0")
         if checkpoint is not None:
             restore(checkpoint, trainer)
             if self._is_reopened(checkpoint):
                 reopen(trainer)
         return trainer
 
-    def _factors(self, trainer: Trainer, checkpoint: Checkpoint | None) -> Factors:
-        """The factors of the run that is resumed, or new ones; without a weight yet."""
-        if self.team.size > 1:
-            raise InputError("factors need a training in a single process; set factors.dim=0")
-        if checkpoint is not None:
-            found = self._saved_factors(trainer.graph)
-            if found is not None:
-                found.weight = 0.0  # validations are those of the predictor alone
-                return found
-            self.messages(f"{self.path / FACTORS}: was missing or damaged; fitted again")
-        limit = FACTOR_SHARE * self.budget.limit
+    def _kept_factors(
+        self, graph: KnowledgeGraph, checkpoint: Checkpoint | None, resume: bool
+    ) -> Factors | None:
+        """The factors of the run that is resumed, without a weight; None if they must be fitted.
+
+        A process that was killed before its first checkpoint leaves factors without one.
+        """
+        if not self.config.factors.dim or not resume:
+            return None
+        file = self.path / FACTORS
+        is_there = file.is_file() and _is_same(self.data, self.path, self.config)
+        if checkpoint is None and not is_there:
+            return None
+        found = self._saved_factors(graph)
+        if found is None:
+            self.messages(f"{file}: was missing or damaged; fitted again")
+        elif not found.is_complete:
+            self.messages(f"{file}: fitting was interrupted; fitted again")
+            return None
+        else:
+            found.weight = 0.0  # validations are those of the predictor alone
+        return found
+
+    def _fit_factors(self, trainer: Trainer) -> Factors:
         return fit_factors(
             trainer.graph,
             self.config.factors,
             trainer.data.valid.to(self.device),
             trainer.known,
             seed=self.config.training.seed,
-            seconds=limit,
+            seconds=self.config.factors.time_share * self.budget.limit,
             should_stop=self._is_stopped,
         )
 
     def _has_fitted_parts(self) -> bool:
         """Whether the run has readable files of its fitted sampler and its factors, if any."""
-        if self.config.factors.dim and self._saved_factors(self.data.graph) is None:
-            return False
+        if self.config.factors.dim:
+            found = self._saved_factors(self.data.graph)
+            if found is None or not found.is_complete:
+                return False
         return self._load_sampler(build_sampler(self.config.sampler))
 
     def _load_sampler(self, sampler: Sampler) -> bool:
@@ -270,6 +286,12 @@ class TrainingJob:
         if writer is not None:
             observers.insert(0, writer)
         try:
+            if writer is not None and self.config.factors.dim:
+                is_new = trainer.reasoner.factors is None
+                if is_new:
+                    trainer.reasoner.factors = self._fit_factors(trainer)
+                if is_new or checkpoint is None:
+                    writer.save_factors(trainer)
             trainer.run(observers)
             evaluation = FinalEvaluation(trainer, self.budget, self._is_stopped)
             evaluation.run()
@@ -323,7 +345,7 @@ class TrainingJob:
     def _stopped(self, trainer: Trainer, writer: RunWriter) -> dict[str, Any]:
         """Save a training that was stopped, and report it. → its result so far"""
         state = trainer.state
-        is_saved = writer.stopped(trainer)
+        is_saved = writer.stopped(trainer, _is_usable(trainer))
         if not is_saved:
             self.messages(
                 f"{self.path}: stopped before the end of the first epoch; nothing was saved or "
@@ -418,6 +440,23 @@ def _finished(data: Dataset, path: Path, config: Config) -> dict[str, Any]:
     return {**result, "already_finished": True}
 
 
+def _is_usable(trainer: Trainer) -> bool:
+    """Whether the reasoner can answer queries before the first step of its training."""
+    reasoner = trainer.reasoner
+    predictor = reasoner.predictor.config
+    has_prior = predictor.priors and predictor.prior_start > 0 and reasoner.sampler.scores_answers
+    return has_prior or reasoner.factors is not None or trainer.starts_trained
+
+
+def _is_same(data: Dataset, path: Path, config: Config) -> bool:
+    """Whether the run in `path` has this graph and this configuration, except its time."""
+    try:
+        _check_same(data, path, config)
+    except InputError:  # also if its files are damaged
+        return False
+    return True
+
+
 def _check_same(data: Dataset, path: Path, config: Config) -> None:
     """Raise unless the run in `path` has this graph and configuration, except time and workers."""
     run = Run(path)
@@ -432,7 +471,8 @@ def _check_same(data: Dataset, path: Path, config: Config) -> None:
 
 
 def _without_pace(config: Config) -> str:
-    return to_toml(replace(config, training=replace(config.training, minutes=0.0, workers=0)))
+    training = replace(config.training, minutes=0.0, expected_queries=0, workers=0)
+    return to_toml(replace(config, training=training))
 
 
 def _saved_result(path: Path) -> dict[str, Any] | None:
@@ -457,7 +497,7 @@ def _prepare(path: Path, config: Config, trainer: Trainer) -> None:
     """Prepare a run for resuming, with its new time budget."""
     if to_toml(Run(path).config) != to_toml(
         config
-    ):  # they differ only in `minutes`, as checked before
+    ):  # they differ only in their time, as checked before
         write_sealed_text(path / CONFIG, to_toml(config))
     if not trainer.state.finished:  # belongs to an earlier state of the predictor
         for name in (RESULT, CALIBRATION):

@@ -56,7 +56,10 @@ class RunWriter(Observer):
     def on_start(self, trainer: Trainer) -> None:
         if trainer.team.is_first:
             self._target.save_sampler(trainer.reasoner.sampler)
-            self._target.save_factors(trainer.reasoner)
+
+    def save_factors(self, trainer: Trainer) -> None:
+        """Save the factors of the trainer, so that a resumed training need not fit them again."""
+        self._target.save_factors(trainer.reasoner)
 
     def on_epoch(self, trainer: Trainer, record: dict[str, Any], is_best: bool) -> None:
         """Write the best parameters, then the record, then the checkpoint that confirms both."""
@@ -74,16 +77,18 @@ class RunWriter(Observer):
             trainer.stepper.check_parameters(trainer.state.epoch + 1)
             self._save(trainer)
 
-    def stopped(self, trainer: Trainer) -> bool:
+    def stopped(self, trainer: Trainer, is_usable: bool) -> bool:
         """Save a training that ends within an epoch. → whether it can be resumed
 
-        An older run that would have been replaced stays: it has a trained predictor.
+        `is_usable`: whether the reasoner can answer queries before the first step. An older run
+        that would have been replaced stays: it has a trained predictor.
         """
         if self._staged is not None:
             return False
-        if trainer.state.asked:
+        state = trainer.state
+        if state.asked or (is_usable and not state.epoch):
             self.on_checkpoint(trainer)
-        return trainer.state.asked > 0 or trainer.state.epoch > 0
+        return is_usable or state.asked > 0 or state.epoch > 0
 
     def _save(self, trainer: Trainer) -> None:
         """Write a checkpoint; a staged run replaces the older one."""
@@ -136,6 +141,8 @@ def begun_run(run: Run, config: Config, graph: KnowledgeGraph) -> Iterator[RunWr
     without repeating the options.
     """
     if not run.holds_training:
+        for name in (SAMPLER, FACTORS):  # of a training that was killed before its first checkpoint
+            (run.path / name).unlink(missing_ok=True)
         run.start(config, graph)
         yield RunWriter(run)
         return

@@ -331,6 +331,11 @@ class FittedSampler(PPRSampler):
         context = self._context(graph, relations)
         return (budget.double() * context).ceil().long().clamp(min=1)
 
+    def contexts(self, graph: AdjacencyGraph) -> Tensor:
+        """The share of PPR for every relation and inverse of a graph, float64 [2R]."""
+        every = torch.arange(2 * graph.num_relations, device=graph.device)
+        return self._context(graph, every)
+
     def _context(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The share of PPR for query relations [b]: float64 [b]."""
         if graph not in self._contexts:

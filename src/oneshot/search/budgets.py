@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from oneshot.config import SamplerConfig
 from oneshot.graph.graph import INVERSE_MARK, KnowledgeGraph
 from oneshot.reasoner.build import build_sampler
+from oneshot.samplers import FittedSampler, Sampler
 
 Floats = NDArray[np.float64]
 
@@ -28,12 +29,16 @@ _REPEATS = 5
 
 @dataclass(frozen=True)
 class Setting:
-    """The sampler setting of a trial: ratios by relation and direction, float [2R], and restart."""
+    """The sampler setting of a trial: ratios by relation and direction, float [2R], and restart.
+
+    `context` [2R]: the share of PPR of a fitted sampler; 1 for others.
+    """
 
     number: int
     entity_ratio: Floats
     edge_ratio: Floats
     mass: Floats
+    context: Floats
     restart: float
 
 
@@ -50,18 +55,30 @@ class Choice:
     size: float
 
 
-def setting_of(number: int, config: SamplerConfig, graph: KnowledgeGraph) -> Setting:
-    """The budget of a sampler as ratios per relation; counts are converted to ratios."""
-    budget = build_sampler(config).budget
+def setting_of(
+    number: int, config: SamplerConfig, graph: KnowledgeGraph, trained: Sampler | None = None
+) -> Setting:
+    """The budget of a sampler as ratios per relation; counts are converted to ratios.
+
+    `trained`: the sampler of the training, whose shares of PPR are used unless they are set.
+    """
+    sampler = build_sampler(config)
+    budget = sampler.budget
     relations = torch.arange(2 * graph.num_relations, device=graph.device)
     entities = budget.entity_counts(graph, relations).cpu().numpy()
     edges = budget.edge_counts(graph, relations).cpu().numpy()
     masses = budget.masses(graph, relations)
+    contexts = None
+    if isinstance(sampler, FittedSampler):
+        if config.context is None and isinstance(trained, FittedSampler):
+            sampler = trained
+        contexts = sampler.contexts(graph).cpu().numpy()
     return Setting(
         number,
         _as_share(entities, graph.num_entities),
         _as_share(edges, 2 * graph.num_facts),
         np.ones(len(relations)) if masses is None else masses.cpu().numpy(),
+        np.ones(len(relations)) if contexts is None else contexts,
         config.restart,
     )
 
@@ -141,12 +158,14 @@ def _choose(
 def mixed_sampler(
     base: SamplerConfig, settings: list[Setting], choice: Choice, graph: KnowledgeGraph
 ) -> SamplerConfig:
-    """The sampler with the chosen setting of each relation."""
+    """The sampler with the chosen setting of each relation; the first of `settings` is its own."""
     if not choice.setting.any():
         return base
     chosen = [settings[index] for index in choice.setting]
     edges = _table([float(s.edge_ratio[r]) for r, s in enumerate(chosen)], graph)
     mass = _table([float(s.mass[r]) for r, s in enumerate(chosen)], graph)
+    context = [float(s.context[r]) for r, s in enumerate(chosen)]
+    is_as_trained = context == settings[0].context.tolist()
     return dataclasses.replace(
         base,
         entity_ratio=_table([float(s.entity_ratio[r]) for r, s in enumerate(chosen)], graph),
@@ -155,6 +174,7 @@ def mixed_sampler(
         max_entities=None,
         max_edges=None,
         restart=chosen[0].restart,
+        context=base.context if is_as_trained else _table(context, graph),
     )
 
 

@@ -42,6 +42,8 @@ _EPOCHS_PER_RUNG = 2
 _BEYOND = 1.2
 # The full training has more epochs than fit into its time: the time limit ends it.
 _MORE_THAN_ENOUGH = 1.3
+# Approximate share of the time of the full training for validations and the final evaluation.
+_EVALUATION_SHARE = 0.3
 
 _DATA: dict[str, Dataset] = {}
 """Data sets in memory of this process, by the fingerprint of their graph."""
@@ -111,6 +113,7 @@ def trial_training(
         valid_limit=valid_queries,
         patience=0,
         minutes=0.0,  # the search limits the time
+        expected_queries=0,
     )
 
 
@@ -135,6 +138,7 @@ def timed_training(
         valid_limit=task["valid_queries"],
         patience=0,
         minutes=task["seconds"] / 60,
+        expected_queries=0,
     )
 
 
@@ -145,9 +149,12 @@ def full_config(settings: SearchSettings, trial: Trial, num_facts: int) -> Confi
     if settings.minutes:
         seconds = Allotment(60 * settings.minutes)
         expected = seconds.training_seconds(seconds.predictor_end)
-        training = dataclasses.replace(training, minutes=round(expected / 60, 4))
-        pace = trial.about["queries_per_second"]
-        queries = min(queries, max(int(_MORE_THAN_ENOUGH * pace * expected), 1))
+        fit_in = trial.about["queries_per_second"] * expected
+        queries = min(queries, max(int(_MORE_THAN_ENOUGH * fit_in), 1))
+        others = _EVALUATION_SHARE + (config.factors.time_share if config.factors.dim else 0.0)
+        planned = int(min((1 - others) * fit_in, queries)) if queries else 0
+        minutes = round(expected / 60, 4)
+        training = dataclasses.replace(training, minutes=minutes, expected_queries=max(planned, 0))
     if queries:
         training = full_training(training, num_facts, queries)
     return dataclasses.replace(config, training=training)

@@ -69,7 +69,10 @@ def find_sampler(session: Session, config: Config, result: dict[str, Any]) -> No
             return Proposal(nearest(space, values), "ladder")
         # The same for two in a row: one is a variation, the other a proposal from the whole space.
         price = _PRICES[number // 2 % len(_PRICES)]
-        known = [known_budget(t, trials[0], price) for t in trials[1:]]
+        known = []
+        for trial in trials[1:]:  # those of earlier versions have no mixture
+            values = nearest(space, trial.values)
+            known.append(known_budget(dataclasses.replace(trial, values=values), trials[0], price))
         return propose(space, known, settings.seed, number, settings.surrogate)
 
     def make_task(values: dict[str, Any], _: list[Trial]) -> dict[str, Any]:
@@ -129,6 +132,10 @@ def budget_space(settings: SearchSettings, sampler: SamplerConfig, share: float)
     fixed = dict(given.fixed)
     if sampler.name != "ppr":  # other samplers have no restart, or were fitted with it
         fixed["test_sampler.restart"] = sampler.restart
+    if sampler.name != "fitted":
+        fixed |= {"test_sampler.mixture": "trained"}
+        for options in (fixed, given.dimensions):
+            options.pop("test_sampler.context", None)
     return phase_2_space(given.dimensions, fixed, share)
 
 
@@ -162,11 +169,13 @@ def _chosen(
     sizes = np.stack([a.entities for a in answers]).astype(np.float64)
     queries, _ = asked_queries(session.data, asked, settings.seed)
     relation = queries[:, 1].cpu().numpy()
+    trained = build_sampler(config.sampler)
+    Run.open(session.out / RUN).load_sampler(trained)
     options = []
     for trial in done:
         values_at_test = space.whole(trial.values) if trial.values else {}
         at_test = sampler_at_test(config.sampler, values_at_test)
-        options.append(setting_of(trial.number, at_test, graph))
+        options.append(setting_of(trial.number, at_test, graph, trained))
     choice = choose(
         options,
         values,

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from oneshot.config import SamplerConfig
 from oneshot.data.dataset import Dataset
-from oneshot.ranking import METRICS, KnownFacts, filtered_ranks
+from oneshot.evaluation.evaluate import answer_ranks
+from oneshot.ranking import METRICS, KnownFacts
 from oneshot.reasoner.build import build_sampler
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
@@ -31,7 +32,8 @@ def target_values(ranks: NDArray[Any], target: str) -> NDArray[np.float64]:
 def sampler_at_test(base: SamplerConfig, values: dict[str, Any]) -> SamplerConfig:
     """The sampler of a trial of phase 2; without values, the training sampler."""
     options = {name.removeprefix("test_sampler."): value for name, value in values.items()}
-    options.pop("limit", None)
+    for name in ("limit", "mixture"):
+        options.pop(name, None)
     if "entity_ratio" in options:
         options["max_entities"] = None
     if "edge_ratio" in options:
@@ -67,7 +69,7 @@ def ask(
     for start in range(0, len(queries), batch_size):
         part = slice(start, start + batch_size)
         batch, scores = reasoner.reason(queries[part])
-        found = filtered_ranks(batch, scores, answers[part], known, graph.num_entities)
+        found = answer_ranks(reasoner, batch, scores, answers[part], known)
         ranks.append(found.realistic.float())
         entities.append(torch.bincount(batch.entity_query, minlength=batch.num_queries))
         edges.append(torch.bincount(batch.edge_query, minlength=batch.num_queries))

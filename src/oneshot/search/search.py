@@ -162,7 +162,8 @@ def _training_minutes(session: Session, run: Run, allotment: Allotment, resume: 
 
 
 def _without_minutes(config: Config) -> Config:
-    return dataclasses.replace(config, training=dataclasses.replace(config.training, minutes=0.0))
+    training = dataclasses.replace(config.training, minutes=0.0, expected_queries=0)
+    return dataclasses.replace(config, training=training)
 
 
 def _session_minutes(store: Store, settings: SearchSettings, minutes: float | None) -> float | None:

@@ -170,7 +170,7 @@ def planned_base(
     minutes = math.sqrt(allotment.trial_seconds() * training) / 60
     plan = make_plan(data, minutes, device, settings, seed)
     set_by_user = {setting.partition("=")[0].strip() for setting in settings}
-    course = ("epochs", "query_share", "valid_every", "valid_limit")
+    course = ("epochs", "query_share", "valid_every", "valid_limit", "expected_queries")
     default = type(plan.config.training)()
     changes = {
         name: getattr(default, name) for name in course if f"training.{name}" not in set_by_user

@@ -47,24 +47,29 @@ PHASE_1: dict[str, Dimension] = {
     "predictor.message": Choice(("redgnn", "nbfnet", "drum")),
     "predictor.compose": Choice(("multiply", "add", "rotate")),
     "predictor.aggregate": Choice(("sum", "mean", "max", "pna")),
+    "predictor.aggregate_over": Choice(("subgraph", "graph")),
     "predictor.activation": Choice(("identity", "relu", "tanh")),
     "predictor.num_layers": Range(4, 10),
     "predictor.dim": Choice((16, 32, 64, 128)),
     "predictor.attention_dim": Choice((2, 4, 8, 16, 32, 64)),
+    "predictor.relation_rank": Choice((0, 4, 16)),  # 0: full rank
     "predictor.dropout": Range(0.0, 0.5),
     "predictor.initial": Choice(("binary", "relational")),
     "predictor.shortcut": _YES_NO,
+    "predictor.reinject": _YES_NO,
     "predictor.concat": _YES_NO,
-    "predictor.readout": Choice(("linear", "dot")),
+    "predictor.readout": Choice(("linear", "dot", "mlp")),
     "predictor.gate": _YES_NO,
     "predictor.norm": _YES_NO,
+    "predictor.priors": _YES_NO,
     "training.learning_rate": Range(2e-4, 2e-2, log=True),
     "training.weight_decay": Range(1e-7, 1e-3, log=True),
     "training.schedule": Choice(("constant", "plateau", "cosine")),
+    "training.split": Choice(("epoch", "leave_out")),
     "training.fact_ratio": Range(0.7, 0.98),
     "training.batch_size": Choice((16, 32, 64, 128)),
 }
-"""The space of the paper (sizes and layers), and options of the training."""
+"""The space of the paper (sizes and layers), further parts, and options of the training."""
 
 # Denser towards 1: the number of entities grows with the inverse of the missing mass.
 _MASSES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998)
@@ -72,10 +77,14 @@ _MASSES = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0
 CONDITIONS: dict[str, tuple[str, tuple[Value, ...]]] = {
     "predictor.compose": ("predictor.message", ("redgnn", "nbfnet")),
     "predictor.attention_dim": ("predictor.message", ("redgnn",)),
+    "predictor.relation_rank": ("predictor.message", ("nbfnet",)),
+    "predictor.aggregate_over": ("predictor.aggregate", ("mean", "max", "pna")),
     "predictor.gate_mask": ("predictor.gate", (True,)),
     "training.plateau_patience": ("training.schedule", ("plateau",)),
     "training.softmax_over": ("training.loss", ("softmax",)),
+    "training.fact_ratio": ("training.split", ("epoch",)),
     "test_sampler.mass": ("test_sampler.limit", ("mass",)),
+    "test_sampler.context": ("test_sampler.mixture", ("context",)),
 }
 """Dimensions that are active only if another one has one of these values."""
 
@@ -222,17 +231,23 @@ def phase_2_space(
     """The space of phase 2, around the entity ratio of the training.
 
     `limit`: whether the budget of a query is only the ratio, or also limited by the captured mass.
+    `mixture`: whether the share of PPR in the budget of the fitted sampler is that of the training,
+    which may differ per relation, or `context`.
     """
     most = min(1.0, 2 * reference)
     own: dict[str, Dimension] = {
         "test_sampler.entity_ratio": Range(max(most / 50, 1e-6), most, log=True),
         "test_sampler.edge_ratio": Choice((0.05, 0.1, 0.2, 0.5, 1.0)),
         "test_sampler.restart": Choice((0.05, 0.15, 0.3, 0.5)),
+        "test_sampler.mixture": Choice(("trained", "context")),
+        "test_sampler.context": Choice((0.1, 0.25, 0.5, 0.75, 1.0)),
         "test_sampler.limit": Choice(("ratio", "mass")),
         "test_sampler.mass": Choice(_MASSES),
     }
     mine = {n: d for n, d in dimensions.items() if n.startswith("test_sampler.")}
     kept = {n: v for n, v in fixed.items() if n.startswith("test_sampler.")}
+    if {"test_sampler.context"} & (mine.keys() | kept.keys()):
+        kept.setdefault("test_sampler.mixture", "context")
     rest = {n: d for n, d in own.items() if n not in kept}
     return Space.of({**rest, **mine}, kept)
 

@@ -25,7 +25,7 @@ from oneshot.reasoner.build import build_sampler
 from oneshot.search.space import FORBIDDEN, Choice, Dimension, Range, Value
 from oneshot.system.files import check_readable
 
-TEST_OPTIONS = ("entity_ratio", "edge_ratio", "restart", "mass")
+TEST_OPTIONS = ("entity_ratio", "edge_ratio", "restart", "context", "mass")
 
 _SECTIONS: dict[str, Any] = {
     "predictor": PredictorConfig,
@@ -34,7 +34,9 @@ _SECTIONS: dict[str, Any] = {
     "test_sampler": SamplerConfig,
 }
 # Set by the search itself.
-_NOT_SEARCHED = {"training.epochs", "training.query_share", "training.valid_limit"}
+_NOT_SEARCHED = {
+    f"training.{name}" for name in ("epochs", "query_share", "valid_limit", "expected_queries")
+}
 _NOT_SEARCHED |= {"training.valid_every", "training.seed", "training.patience"}
 # Options that the configuration may reject because of others.
 _DEPENDENT = {name for pair in FORBIDDEN for name, _ in pair}

@@ -20,6 +20,7 @@ _EARLY_EPOCHS, _EARLY_SHARE, _HALF = 3, 1 / 4, 1 / 2
 _PARTS = 12  # parts of the time budget, whose losses are compared
 _LEAST_STEPS = 200  # minimum before the loss is checked
 _LARGE_GRAPH = 20_000  # entities
+_LEAST_SHARE = 2 / 3  # of the training queries that the plan expects
 
 
 class Diagnosis(Observer):
@@ -31,6 +32,8 @@ class Diagnosis(Observer):
         self._steps, self._is_loss_checked = 0, False
         self._samplers: dict[str, Sampler] = {}
         self._can_grow: dict[str, bool] = {}
+        # Number of training queries, and used time, before this session.
+        self._asked_before, self._used_before = 0, 0.0
 
     def on_start(self, trainer: "Trainer") -> None:
         self._trainer = trainer
@@ -40,6 +43,7 @@ class Diagnosis(Observer):
         self._samplers = {"training": trainer.stepper.sampler, "validation": at_test}
         self._can_grow = {phase: self._has_more(one) for phase, one in self._samplers.items()}
         self._baseline = trainer.baseline_mrr  # computed now, not within an epoch
+        self._asked_before, self._used_before = self._asked, trainer.budget.used
         self._check_size()
 
     def on_step(self, queries: int, loss: float) -> None:
@@ -53,6 +57,7 @@ class Diagnosis(Observer):
             self._check_coverage("training", covered)
         if trainer.budget.is_limited:
             self._check_loss_in_time(queries, loss)
+            self._check_pace()
 
     def on_epoch(self, trainer: "Trainer", record: dict[str, Any], is_best: bool) -> None:
         if not trainer.team.is_first:
@@ -65,6 +70,8 @@ class Diagnosis(Observer):
             self._check_coverage("validation", record["valid"]["coverage"])
             self._check_baseline()
             self._check_time()
+        if trainer.state.out_of_time:
+            self._check_pace()
 
     def _report(self, topic: str, message: str) -> None:
         if topic not in self._reported:
@@ -152,11 +159,11 @@ class Diagnosis(Observer):
         )
 
     def _check_time(self) -> None:
-        """Report more epochs than fit the time budget."""
+        """Report more epochs than fit the time budget; planned ones are an upper limit."""
         trainer = self._trainer
         budget, epochs = trainer.budget, trainer.config.epochs
         state = trainer.state
-        if not budget.is_limited or state.finished:
+        if not budget.is_limited or state.finished or trainer.config.expected_queries:
             return
         an_epoch = state.seconds / state.epoch
         others = budget.used - state.seconds + budget.reserve
@@ -169,6 +176,36 @@ class Diagnosis(Observer):
                 f"budget of {budget.minutes:g}: training ends after about {max(possible, 1)} "
                 "(the learning rate follows the clock); for more, raise training.minutes",
             )
+
+    @property
+    def _asked(self) -> int:
+        """Number of training queries so far."""
+        trainer = self._trainer
+        whole = trainer.queries_per_epoch  # earlier versions did not record the queries
+        done: int = sum(record.get("queries", whole) for record in trainer.state.history)
+        return done + trainer.state.asked
+
+    def _check_pace(self) -> None:
+        """Report far fewer training queries than the plan expected."""
+        trainer = self._trainer
+        budget, expected = trainer.budget, trainer.config.expected_queries
+        if not expected or "pace" in self._reported:
+            return
+        asked = self._asked
+        if not trainer.state.out_of_time:
+            used = budget.used - self._used_before
+            whole = max(budget.limit - budget.reserve - self._used_before, used)
+            if used < _EARLY_SHARE * whole or not used:
+                return
+            asked = self._asked_before + int((asked - self._asked_before) * whole / used)
+        if asked >= _LEAST_SHARE * expected:
+            return
+        self._report(
+            "pace",
+            f"only about {asked:,} training queries fit the time, of {expected:,} that the plan "
+            "expected, because the machine is busier than it was then or the budget is smaller: "
+            "raise training.minutes",
+        )
 
 
 def diverged(epoch: int, step: int | None) -> DivergedError:

@@ -16,7 +16,7 @@ from oneshot.data.load import load
 from oneshot.data.objects import read_known
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.evaluation.evaluate import evaluate
-from oneshot.factors import FACTOR_SHARE, fit_factors
+from oneshot.factors import fit_factors
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.check import fact_logits
@@ -78,7 +78,7 @@ class LinkPredictor:
                 data.valid.to(device),
                 trainer.known,
                 seed=config.training.seed,
-                seconds=FACTOR_SHARE * budget.limit,
+                seconds=config.factors.time_share * budget.limit,
             )
         state = trainer.run([Diagnosis()])
         evaluation = FinalEvaluation(trainer, budget)

@@ -21,14 +21,16 @@ from oneshot.config import Config, TrainingConfig, as_toml, from_table
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError, is_out_of_memory
 from oneshot.evaluation.coverage import components
-from oneshot.factors import FactorTraining
+from oneshot.factors import FactorTraining, fitting_time
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import AGGREGATES
 from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
-from oneshot.samplers import SAMPLERS, BFSSampler, FittedSampler, Sampler
+from oneshot.samplers import SAMPLERS, BFSSampler, FittedSampler, PPRSampler, Sampler
+from oneshot.samplers.ppr import LOCAL_LARGEST_SHARE
 from oneshot.system.devices import find_device
 from oneshot.training.epoch import queries_per_epoch
+from oneshot.training.final_evaluation import final_queries
 from oneshot.training.steps import Stepper
 
 CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
@@ -36,8 +38,11 @@ CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
 
 # Held-out queries for coverage and distances: maximum and minimum number, and the time limit in
 # seconds for those beyond the minimum.
-_QUERIES, _LEAST_QUERIES, _FEW_QUERIES = 1024, 256, 128
+_QUERIES, _LEAST_QUERIES, _FEW_QUERIES, _FEWEST_QUERIES = 1024, 256, 128, 64
 _LOOK_SECONDS = 6.0
+# Entities times queries from which on fewer queries are looked at, and facts beyond which fitting a
+# sampler on a CPU takes longer than a plan may.
+_MUCH, _MOST_FITTED = 10**8, 2_000_000
 # Share of the time for validations and the final evaluation.
 _EVALUATION_SHARE = 1 / 5
 # Approximate number of validations in a training.
@@ -49,6 +54,7 @@ _EDGE_SECONDS, _ROW_SECONDS = 1e-9, 1e-9
 _GPU_EDGE_SECONDS = 3e-11
 _GUESS_QUERIES = 4
 _PROBES, _GPU_PROBES, _PROBE_SECONDS = 5, 2, 1.0  # on a GPU each width compiles its own kernels
+_STEP_SECONDS = 2.0  # about the most that a step of a probe takes
 # Constants of `_Planner._worth`: shares of the reachable answers that may be lost, and their
 # weight; queries per relation after which half is learnt, and the multiple that is enough; the
 # share that is not learnt at first; the deficit of dimension 16, and the factor for one layer
@@ -92,9 +98,9 @@ class Plan:
 
     `choices`: the chosen options in order of choice, with a reason for each; an empty reason means
     that the choice is the same for all graphs. Options set by the user are not included. `seconds`:
-    time of the whole training including evaluation. `coverage`: share of the validation queries
-    whose answer is sampled. `memory`: approximate bytes per training step. `queries`: number of
-    training queries that fit the time.
+    time of planning, training and evaluation, which may exceed the budget. `coverage`: share of the
+    validation queries whose answer is sampled. `memory`: approximate bytes per training step.
+    `queries`: number of training queries that fit the time.
     """
 
     config: Config
@@ -103,6 +109,11 @@ class Plan:
     coverage: float
     memory: int
     queries: int
+
+    @property
+    def is_beyond_budget(self) -> bool:
+        """Whether the training needs more than its time budget, by the estimate."""
+        return self.seconds > 60 * self.config.training.minutes > 0
 
 
 def plan(
@@ -198,31 +209,41 @@ class _Planner:
         self.is_gpu = device.type == "cuda"
         self.given = _given(settings)
         self.settings = [*settings, f"training.seed={seed}"]
+        self.has_minutes = minutes is not None
         set_minutes = self.given.get("training.minutes")
         self.minutes = minutes or set_minutes or (GPU_MINUTES if self.is_gpu else CPU_MINUTES)
         self.choices: list[Choice] = []
         self.table: dict[str, dict[str, Any]] = {}
-        self.factor_seconds = 0.0
+        self.has_factors, self.factor_seconds = False, 0.0
+        self.unlearnt = _UNLEARNT
         self._subgraphs: dict[int, tuple[float, float]] = {}
+        # Largest budget that is considered: on a large graph, the largest one by a local method.
+        self.most_entities = self.graph.num_entities
 
     def run(self) -> Plan:
         graph = self.data.graph
-        if "training.epochs" not in self.given:  # otherwise the epochs determine the time
+        # With a number of epochs and no time budget, the epochs determine the time.
+        if "training.epochs" not in self.given or self.has_minutes:
             reason = "time budget, including evaluation"
             self._choose("training.minutes", self.minutes, reason)
         queries, answers = self._held_out()
         self._choose_shape()
+        # With a score of answers, even an untrained predictor ranks by it.
+        self.unlearnt = _UNLEARNT if self._scores_answers else 1.0
         deepest = self._layers(graph, queries, answers)
         places = self._places(graph, queries, answers)
+        self._choose_factors()  # their time is not available to the predictor
         size, pace = self._size(deepest, places)
         self._choose_budget(size, places)
-        self._choose_factors()
         pace = self._choose_members(pace)
         self._choose_course(pace)
         config = from_table(self.table, self.settings)
         entities = size.entities
         coverage = float((places < entities).double().mean()) if len(places) else 0.0
         seconds, asked = self._expected(config, pace)
+        if "training.epochs" not in self.given:
+            self._choose("training.expected_queries", asked, "")
+            config = from_table(self.table, self.settings)
         return Plan(config, tuple(self.choices), seconds, coverage, _memory(config, pace), asked)
 
     # analysis of the data -----------------------------------------------------------------------
@@ -239,7 +260,7 @@ class _Planner:
         """Number of layers that reach the answers, also along longer paths."""
         if "predictor.num_layers" in self.given:
             return int(self.given["predictor.num_layers"])
-        few = max(min(_FEW_QUERIES, 2 * 10**8 // max(graph.num_entities, 1) // 4), 1)
+        few = max(min(_FEW_QUERIES, _MUCH // max(graph.num_entities, 1) // 4), 1)
         score = BFSSampler(1.0).scores(graph, queries[:few, 0])
         score = score[torch.arange(len(score)), answers[:few]]
         hops = (1 / score[score > 0] - 1).round()  # see `BFSSampler`
@@ -255,15 +276,18 @@ class _Planner:
 
         Unreachable answers have the number of entities as rank: no budget covers them.
         """
-        sampler, found = self._sampler(graph.num_entities), []
+        sampler, found = self._sampler(self.most_entities), []
         begun, done = time.perf_counter(), 0
-        for part in torch.arange(len(queries)).split(64):
+        least = min(_LEAST_QUERIES, max(2 * _MUCH // graph.num_entities, _FEWEST_QUERIES))
+        for part in torch.arange(len(queries)).split(_FEWEST_QUERIES):
             asked, wanted = queries[part].to(self.device), answers[part].to(self.device)
             found.append(sampler.ranks(self.graph, asked, wanted).cpu())
             done += len(part)
-            if done >= _LEAST_QUERIES and time.perf_counter() - begun > _LOOK_SECONDS:
+            if done >= least and time.perf_counter() - begun > _LOOK_SECONDS:
                 break
         places = torch.cat(found)
+        if self.most_entities < graph.num_entities:  # the order of the others is unknown
+            places = places.masked_fill(places >= self.most_entities, graph.num_entities)
         if sampler.scores_answers:  # including unreachable ones
             return places
         part_of = components(graph)
@@ -298,10 +322,14 @@ class _Planner:
         for option, value in (("norm", True), ("shortcut", True), ("gate", False)):
             self._choose(f"predictor.{option}", value, "")
         if self.given.get("training.sample_from", "observation") == "observation":
-            reason = "half of the entities by PPR, half by likelihood of being the answer"
-            self._choose("sampler.name", FittedSampler.name, reason)
-        sampler = SAMPLERS.get(self.given.get("sampler.name", FittedSampler.name))
-        if sampler is not None and sampler.scores_answers:
+            if self.is_gpu or self.data.graph.num_facts <= _MOST_FITTED:
+                reason = "half of the entities by PPR, half by likelihood of being the answer"
+                self._choose("sampler.name", FittedSampler.name, reason)
+            else:
+                reason = f"fitting another one to {self.data.graph.num_facts:,} facts takes long"
+                self._choose("sampler.name", PPRSampler.name, reason)
+                self._choose_local()
+        if self._scores_answers:
             self._choose("predictor.priors", True, "training starts from the sampler's score")
             self._choose("predictor.prior_start", 1.0, "")
         valid, train = _direct_shares(self.data, self.seed)
@@ -319,6 +347,23 @@ class _Planner:
         facts = self.data.graph.num_facts
         ratio = 0.95 if facts >= 50_000 else 0.9 if facts >= 10_000 else 0.8
         self._choose("training.fact_ratio", ratio, f"{facts:,} facts")
+
+    @property
+    def _scores_answers(self) -> bool:
+        """Whether the score of the sampler is the likelihood of being the answer."""
+        name = from_table(self.table, self.settings).sampler.name
+        return name in SAMPLERS and SAMPLERS[name].scores_answers
+
+    def _choose_local(self) -> None:
+        """Choose the local method of PPR for a large graph, and limit the budget to its range."""
+        most = int(LOCAL_LARGEST_SHARE * self.graph.num_entities)
+        method = PPRSampler(max_entities=most).chosen_method(self.graph, most)
+        if method in ("push", "ball"):
+            # Said explicitly: it is not measured again on the observation facts of an epoch.
+            reason = "PPR near the query entity alone, as the graph is large"
+            self._choose("sampler.method", method, reason)
+            if "sampler.method" not in self.given:
+                self.most_entities = most
 
     def _size(self, deepest: int, places: Tensor) -> tuple[_Size, _Pace]:
         """The most promising size by coverage and number of training queries.
@@ -338,7 +383,7 @@ class _Planner:
             if best in paces:
                 break
             try:
-                paces[best] = self._probe(best)
+                paces[best] = self._probe(best, self._guess(best) * correction)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error) or len(sizes) == 1:
                     raise
@@ -347,7 +392,7 @@ class _Planner:
             correction = paces[best].training / self._guess(best)
         best = max(paces, key=lambda s: self._worth(s, deepest, places, paces[s], correction))
         pace = paces[best]
-        asked = self._asked(pace)
+        asked = min(self._asked(pace), self._most_queries)  # more are for an ensemble
         reason = f"best of {len(sizes)} sizes for the time: {asked:,} training queries"
         self._choose("predictor.dim", best.dim, reason)
         if best.layers < deepest:
@@ -384,7 +429,7 @@ class _Planner:
         asked = self._asked(_Pace(seconds, evaluation, 0.0, 0.0))
         half = min(max(_HALF_QUERIES * self.data.graph.num_relations, _LEAST_HALF), _MOST_HALF)
         asked = min(asked, self._most_queries, _ENOUGH * half)
-        learnt = 1 - _UNLEARNT / (1 + math.pow(asked / half, 0.8))
+        learnt = 1 - self.unlearnt / (1 + math.pow(asked / half, 0.8))
         width = 1 - _NARROW * math.pow(16 / size.dim, 1.5)
         depth = math.pow(_FLAT, deepest - size.layers)
         return math.pow(covered, self._loss_power) * learnt * width * depth
@@ -414,7 +459,7 @@ class _Planner:
                 return max(int(value * count) if option == "entity_ratio" else int(value), 1)
         reachable = places[places < count].sort().values
         if not len(reachable):
-            return count
+            return self.most_entities
         kept = min(int((1 - lost) * len(reachable)), len(reachable) - 1)
         wanted = int(reachable[kept]) + 1
         # If nearly all entities of a small graph are needed, take all.
@@ -427,7 +472,8 @@ class _Planner:
         covered = float((places < size.entities).double().mean())
         reachable = float((places < count).double().mean())
         reason = f"{covered:.1%} of the answers are covered, {reachable:.1%} are reachable"
-        ratio = 1.0 if size.entities >= count else round(size.entities / count, 4)
+        # Rounded up, as a ratio of no entity or one less would be of no use in a large graph.
+        ratio = 1.0 if size.entities >= count else float(f"{(size.entities + 0.5) / count:.6g}")
         self._choose("sampler.entity_ratio", max(ratio, 1 / count), reason)
 
     def _choose_factors(self) -> None:
@@ -457,10 +503,19 @@ class _Planner:
                 fit_in = int(seconds / max(epoch, 1e-9)) - _TRIED_FACTOR_EPOCHS
                 epochs = min(max(fit_in, _FACTOR_EPOCHS), _MOST_FACTOR_EPOCHS)
                 self._choose("factors.epochs", epochs, "")
-                self.factor_seconds = min((epochs + _TRIED_FACTOR_EPOCHS) * epoch, seconds)
+                self._limit_factors(epoch)
                 return
         self.table.pop("factors", None)
         self.choices = [c for c in self.choices if not c.option.startswith("factors.")]
+
+    def _limit_factors(self, epoch: float) -> None:
+        """Set the expected time of the factors and their time limit, given that of an epoch."""
+        config, budget = from_table(self.table, self.settings), 60 * self.minutes
+        factors, self.has_factors = config.factors, True
+        most = factors.time_share * budget if config.training.minutes else math.inf
+        self.factor_seconds, limit = fitting_time(epoch, factors.epochs, most)
+        if limit < most < math.inf:
+            self._choose("factors.time_share", max(round(limit / budget, 4), 0.001), "")
 
     def _choose_members(self, pace: _Pace) -> _Pace:
         """Choose an ensemble if there is time for more queries than are of use. → its pace"""
@@ -511,19 +566,21 @@ class _Planner:
 
     # measurements ---------------------------------------------------------------------------
 
-    def _probe(self, size: _Size) -> _Pace:
-        """Time a few steps of training and evaluation at a given size."""
+    def _probe(self, size: _Size, guess: float) -> _Pace:
+        """Time a few steps of training and evaluation at a given size.
+
+        `guess`: estimated seconds per training query.
+        """
         table = {section: dict(values) for section, values in self.table.items()}
         table.setdefault("predictor", {}).update(dim=size.dim, num_layers=size.layers)
         if not any(f"sampler.{o}" in self.given for o in ("entity_ratio", "max_entities")):
             table.setdefault("sampler", {})["max_entities"] = size.entities
         settings = [s for s in self.settings if not s.strip().startswith("training.minutes")]
         config = from_table(table, settings)
-        training = dataclasses.replace(
-            config.training,
-            minutes=0.0,
-            workers=0,
-        )
+        # A step of a slow size has fewer queries, as one of a whole batch would take minutes.
+        affordable = int(_STEP_SECONDS / max(guess, 1e-9))
+        batch = max(min(config.training.batch_size, affordable), 1)
+        training = dataclasses.replace(config.training, minutes=0.0, batch_size=batch, workers=0)
         reasoner = build_reasoner(self.data.graph, config, self.device)
         stepper = Stepper(reasoner, self.data, training)
         epoch = stepper.draw_epoch(1)
@@ -537,7 +594,9 @@ class _Planner:
             if time.perf_counter() - begun > _PROBE_SECONDS:
                 break
         training_seconds = (time.perf_counter() - begun) / asked if asked else 1e-3
-        evaluation, batch_edges, batch_entities = self._time_evaluation(reasoner, epoch.queries)
+        evaluation, batch_edges, batch_entities = self._time_evaluation(
+            reasoner, epoch.queries, batch
+        )
         return _Pace(training_seconds, evaluation, batch_edges, batch_entities)
 
     def _factor_epoch(self) -> float:
@@ -547,9 +606,11 @@ class _Planner:
         fit = FactorTraining(self.graph, config, (0.05, 0.25), nothing, None, self.seed)
         return fit.seconds_per_epoch(_PROBE_SECONDS)
 
-    def _time_evaluation(self, reasoner: Reasoner, queries: Tensor) -> tuple[float, float, float]:
-        """→ (seconds, edges, entities) per query"""
-        some = queries[: 256 if self.is_gpu else 16]
+    def _time_evaluation(
+        self, reasoner: Reasoner, queries: Tensor, count: int
+    ) -> tuple[float, float, float]:
+        """Time an evaluation of at most `count` queries. → (seconds, edges, entities) per query"""
+        some = queries[: 256 if self.is_gpu else min(count, 16)]
         reasoner.reason(some if self.is_gpu else some[:2])  # a GPU compiles for larger batches
         self._wait()
         begun = time.perf_counter()
@@ -575,7 +636,7 @@ class _Planner:
     def _evaluation_seconds(self, pace: _Pace) -> float:
         """Seconds for validations and the final evaluation, limited to their share."""
         budget = 60 * self.minutes
-        final = 2 * (len(self.data.valid) + len(self.data.test)) * pace.evaluation
+        final = final_queries(self.data, self.has_factors) * pace.evaluation
         return min(final, _EVALUATION_SHARE * budget) + 0.12 * budget
 
     def _guess(self, size: _Size) -> float:
@@ -606,10 +667,15 @@ class _Planner:
         facts = self.data.graph.num_facts
         per_split = queries_per_epoch(dataclasses.replace(training, query_share=1.0), facts)
         wanted = training.epochs * max(int(training.query_share * per_split), 2)
-        asked = min(wanted, self._asked(pace))
-        seconds = asked * pace.training + self._evaluation_seconds(pace)
-        seconds += time.perf_counter() - self.started + self.factor_seconds
-        return min(seconds, 60 * self.minutes), asked
+        if training.minutes:
+            asked, evaluation = min(wanted, self._asked(pace)), self._evaluation_seconds(pace)
+        else:
+            valid = training.valid_limit or 2 * len(self.data.valid)
+            queries = final_queries(self.data, self.has_factors)
+            queries += valid * (training.epochs // training.valid_every)
+            asked, evaluation = wanted, queries * pace.evaluation
+        seconds = asked * pace.training + evaluation
+        return seconds + time.perf_counter() - self.started + self.factor_seconds, asked
 
 
 def _given(settings: Sequence[str]) -> dict[str, Any]:
