@@ -174,5 +174,8 @@ def test_the_compose_file_runs_a_command_that_there_is() -> None:
     assert (ROOT / "deploy" / service["build"]["context"]).resolve() == ROOT
     assert (ROOT / service["build"]["dockerfile"]).is_file()
     assert set(service["environment"]) == {TOKEN, WRITE_TOKEN}
+    kind, health = steps["HEALTHCHECK"].split(" ", 1)
+    asked = [" ".join(word.split()) for word in json.loads(health)]
+    assert service["healthcheck"]["test"] == [kind, *asked]
     # The service has time to finish open requests.
     assert int(service["stop_grace_period"].removesuffix("s")) > options["grace_period"]
