@@ -1,5 +1,7 @@
 """Tests of the page in a real browser; skipped where there is none."""
 
+import re
+import urllib.parse
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -203,21 +205,78 @@ def test_an_error_of_the_form_is_shown_beside_it(page: Any) -> None:
 
 
 def test_a_name_from_right_to_left_turns_nothing_else(page: Any, url: str) -> None:
-    name = "\u202eabc"  # turns all that follows it in the same text
+    name = "\u05d0\u05d1\u05d2"  # in Hebrew
     facts = [[name, "next", "link 1"], ["link 2", "next", name]]
     assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
     page.goto(f"{url}/#entity=link+2&relation=next")
-    page.locator("#answers button", has_text="abc").click()
+    page.locator("#answers button", has_text=name).click()
     settled(page)
     isolated = page.evaluate(
-        "[...document.querySelectorAll('#answers-card, #why-title, #paths, #facts')]"
+        "(name) => [...document.querySelectorAll('#answers-card, #why-title, #paths, #facts')]"
         ".every((part) =>"
         " { const walker = document.createTreeWalker(part, NodeFilter.SHOW_TEXT); let node;"
-        " while ((node = walker.nextNode())) if (node.data.includes('\u202e') &&"
-        " node.parentElement.tagName !== 'BDI') return false; return true; })"
+        " while ((node = walker.nextNode())) if (node.data.includes(name) &&"
+        " node.parentElement.tagName !== 'BDI') return false; return true; })",
+        name,
     )
     assert isolated
-    assert page.locator("#paths bdi", has_text="abc").count() > 0
+    assert page.locator("#paths bdi", has_text=name).count() > 0
+
+
+# The texts that a user sees or hears, and those of fields.
+SHOWN = """() => {
+  const texts = [document.title, document.body.innerText];
+  for (const one of document.querySelectorAll("[title], [aria-label], input, svg title")) {
+    texts.push(one.title, one.ariaLabel, one.value, one.textContent);
+  }
+  return texts.filter((text) => typeof text === "string");
+}"""
+HIDDEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def test_hidden_characters_of_names_are_shown(page: Any, url: str) -> None:
+    """A name that looks like another one."""
+    expect = sync_api.expect
+    name = "evil\u202eexe.txt"
+    facts = [
+        [name, "next", "link 1"],
+        ["link 2", "next", name],
+        ["\ufeffli\u200b\x85", "next", name],
+    ]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.reload()
+    answered(page, "link 2", "next")
+    page.locator("#answers button", has_text="evil\\u202eexe.txt").click()
+    settled(page)
+    expect(page).to_have_title("Why evil\\u202eexe.txt? (link 2, next, ?) · oneshot")
+    expect(page.locator("#paths li").first).to_contain_text("evil\\u202eexe.txt")
+    expect(page.locator("#drawing g[role=button]", has_text="evil")).to_have_attribute(
+        "aria-label", "evil\\u202eexe.txt"
+    )
+    expect(page.locator("#drawing text", has_text="evil\\u202eexe.txt")).to_be_visible()
+    expect(page.locator("#changes")).to_contain_text("\\ufeffli\\u200b\\u0085 —next→ evil\\u202e")
+    assert not [text for text in page.evaluate(SHOWN) if HIDDEN.search(text)]
+    # What is sent has the name itself.
+    page.locator("#entity").fill("evil")
+    page.get_by_role("option", name="evil").click()
+    expect(page.locator("#entity")).to_have_value("evil\\u202eexe.txt")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page).to_have_title("(evil\\u202eexe.txt, next, ?) · oneshot")
+    assert f"entity={urllib.parse.quote(name)}&" in page.url
+    expect(page.locator("#facts li")).to_have_count(3)
+    page.keyboard.press("Tab")
+    page.get_by_role("button", name="Remove evil\\u202eexe.txt, next, link 1").click()
+    expect(page.locator("#added")).to_have_text("Removed: evil\\u202eexe.txt, next, link 1. Undo")
+    expect(page.locator("#compared")).to_contain_text("Compared with version 1")
+    assert not [text for text in page.evaluate(SHOWN) if HIDDEN.search(text)]
+    page.get_by_role("button", name="curl").click()
+    assert name in page.get_by_label("Command for a shell").input_value()
+    # A name in Persian, and a joiner where no script needs one.
+    shown = page.evaluate(
+        "async (names) => names.map((await import('/page/dom.js')).visible)",
+        ["می\u200cخواهم", "li\u200dnk"],
+    )
+    assert shown == ["می\u200cخواهم", "li\\u200dnk"]
 
 
 def test_a_known_fact_has_no_probability(page: Any) -> None:
@@ -288,6 +347,56 @@ def test_odd_names_can_be_walked_to(page: Any, url: str) -> None:
     page.locator("#drawing g.entity[role=button]", has_text="two").first.focus()
     page.keyboard.press("Enter")
     sync_api.expect(page.locator("#facts-title")).to_contain_text("lines <b>&\"' (2)")
+
+
+def test_a_name_with_a_line_break_is_chosen(page: Any, url: str) -> None:
+    """A text field has no line breaks."""
+    expect = sync_api.expect
+    facts = [["two\nlines", "next", "link 3"]]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.locator("#entity").fill("two")
+    page.get_by_role("option", name="two\\u000alines").click()
+    page.locator("#relation").fill("next")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.locator("#answers-title")).to_have_text("(two\\u000alines, next, ?)")
+    expect(page.locator("#answers tbody tr").first).to_be_visible()
+    # It remains the question after a change, and the head of a new fact.
+    page.locator("#label").fill("after")
+    page.locator("#tail").fill("two")
+    page.get_by_role("option", name="two\\u000alines").click()
+    page.get_by_role("button", name="Add the fact").click()
+    expect(page.locator("#added")).to_contain_text(
+        "Added: two\\u000alines, after, two\\u000alines."
+    )
+    expect(page.locator("#facts-title")).to_have_text("Facts about two\\u000alines (2)")
+    expect(page.locator("#compared")).to_contain_text("Compared with version 1")
+
+
+def test_a_failed_question_leaves_no_answers(page: Any) -> None:
+    expect = sync_api.expect
+    answered(page, "link 1", "after")
+    explained(page)
+    page.route("**/v1/**", lambda route: route.fulfill(status=200, body="{"))  # all of the service
+    page.locator("#relation").fill("before")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    expect(page.locator("#problem")).to_contain_text("The response is not from the service")
+    expect(page.locator("#problem")).to_be_in_viewport()
+    expect(page.locator("#answers-card")).to_be_hidden()
+    expect(page.locator("#why")).to_be_hidden()
+    # A change fails beside the button that was pressed.
+    page.locator("#facts li button[aria-label]").first.click()
+    expect(page.locator("#added")).to_contain_text("The response is not from the service")
+    # Where the selected entity was, there is nothing any more.
+    page.unroute("**/v1/**")
+    answered(page, "link 1", "after")
+    explained(page)
+    page.route("**/v1/predict", lambda route: route.fulfill(status=200, body="{"))
+    page.locator("#drawing g.entity[role=button]:not([data-entity='link 1'])").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#problem")).to_contain_text("The response is not from the service")
+    expect(page.locator("#problem")).to_be_focused()
 
 
 def test_nothing_to_change_is_offered_where_nothing_can_be(browser: Any, tmp_path: Path) -> None:

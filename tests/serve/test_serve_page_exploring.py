@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.browser import PHONE, answered, ask, explained, settled, watched
+from tests.support.browser import DESKTOP, PHONE, answered, ask, explained, settled, watched
 from tests.support.services import request, saved_run
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
@@ -61,7 +61,7 @@ def test_examples_beside_an_entity_that_no_path_can_name(page: Any, url: str) ->
 
 def test_examples_in_both_directions(page: Any, url: str) -> None:
     """Also for an address that has no question."""
-    facts = [["link 1", "after", "hub"]]  # which is the head of none
+    facts = [[f"link {n}", "after", "hub"] for n in range(30)]  # which is the head of none
     assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
     page.goto(f"{url}/#nothing")
     page.reload()
@@ -74,6 +74,15 @@ def test_examples_in_both_directions(page: Any, url: str) -> None:
     assert all(forms)
     examples.first.click()
     expect(page.locator("#answers-title")).to_have_text("(hub, after⁻¹, ?)")
+
+
+def test_examples_have_facts_rather_than_new_names(page: Any, url: str) -> None:
+    facts = [[f"new {n}", "next", "link 1"] for n in range(70)]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.reload()
+    examples = page.locator("#examples a")
+    expect(examples).to_have_count(3)
+    assert not [text for text in examples.all_inner_texts() if "new" in text]
 
 
 def test_links_to_questions_and_explanations(page: Any, url: str) -> None:
@@ -193,7 +202,7 @@ def test_changes_are_listed_undone_and_compared(page: Any, url: str) -> None:
     assert all(cell in ("new", "same") or cell[0] == "#" for cell in cells)
     page.get_by_role("button", name="Undo: removed link 12, next, link 13").click()
     expect(page.locator("#changes li")).to_contain_text(
-        re.compile("added .*, version 2, as at first")
+        re.compile("added .*, version 2, as in the original graph")
     )
     expect(page.locator("#changes li button")).to_have_count(0)
     facts = request(f"{url}/v1/entities/link%2012").json["facts"]
@@ -212,8 +221,14 @@ def test_the_focus_stays_after_a_change_by_keyboard(page: Any, url: str) -> None
     expect(page.locator("#compared")).to_contain_text("Compared with version 0")
     page.get_by_role("button", name="Undo: removed link 12, next, link 13").focus()
     page.keyboard.press("Enter")
-    expect(page.locator("#changes li")).to_contain_text("as at first")
-    expect(page.get_by_role("button", name="Undo", exact=True)).to_be_focused()
+    expect(page.locator("#changes li")).to_contain_text("as in the original graph")
+    undo = page.get_by_role("button", name="Undo", exact=True)
+    expect(undo).to_be_focused()
+    for outcome in ("Removed", "Added"):
+        page.keyboard.press("Enter")
+        expect(page.locator("#added")).to_contain_text(f"{outcome}: link 12, next, link 13.")
+        expect(undo).to_be_focused()
+    expect(page.locator("#compared")).to_contain_text("this is version 4")
     page.get_by_role("button", name="More answers").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#answers-title")).to_be_focused()
@@ -252,6 +267,21 @@ def test_is_this_fact_so(page: Any, url: str) -> None:
     page.get_by_role("button", name="Check the fact").click()
     expect(page.locator("#add-problem")).to_contain_text("unknown entity 'lnik 9'")
     expect(checked).to_have_text("")
+
+
+def test_a_fact_of_an_entity_with_itself_has_no_support(page: Any, url: str) -> None:
+    page.goto(f"{url}/#head=link+3&label=next&tail=link+3")
+    checked = page.locator("#checked")
+    expect(checked).to_contain_text(
+        "An entity counts as related to itself only if another fact of the graph relates it to "
+        "itself; link 3 has no such fact."
+    )
+    expect(checked.locator("li")).to_have_count(0)
+    # With another one, the paths count.
+    assert request(f"{url}/v1/facts", {"facts": [["link 3", "after", "link 3"]]}).status == 200
+    page.get_by_role("button", name="Check the fact").click()
+    expect(checked.locator("li").first).to_contain_text("link 3")
+    expect(checked).not_to_contain_text("no such fact")
 
 
 def test_the_latest_check_is_shown(page: Any, url: str) -> None:
@@ -471,6 +501,53 @@ def test_everything_fits_a_phone(page: Any, url: str) -> None:
     expect(page.locator("#find")).to_be_visible()
     explained(page, 1)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_long_names_are_cut(page: Any, url: str) -> None:
+    name = "long" * 256
+    facts = [[name, "next", "link 5"], ["link 5", "next", name]]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.goto(f"{url}/#entity={name}&relation=next")
+    page.reload()
+    explained(page)
+    page.goto(f"{url}/#entity=link+5&relation=next")
+    page.locator("#answers button", has_text=name).click()
+    settled(page)
+    for size in (DESKTOP, PHONE):
+        page.set_viewport_size(size)
+        for place in ("#answers", "#why-title", "#paths", "#facts", "#changes"):
+            shown = page.locator(f"{place} bdi", has_text=name).first
+            assert shown.bounding_box()["height"] < 80, place  # three lines
+            assert shown.get_attribute("title") == name
+        page.locator("#entity").fill("long")
+        assert page.get_by_role("option", name=name).bounding_box()["height"] < 100
+        page.keyboard.press("Escape")
+    short = page.locator("#answers bdi", has_text="link").first
+    assert short.get_attribute("title") is None
+
+
+def test_the_note_of_a_change_on_a_phone(page: Any, url: str) -> None:
+    facts = [[f"entity of the graph {n}", "next", "link 1"] for n in range(12)]
+    assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+    page.set_viewport_size(PHONE)
+    page.reload()
+    page.locator("#head").fill("a newcomer with a longer name")
+    page.locator("#label").fill("next")
+    page.locator("#tail").fill("entity of the graph 1")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Add the fact").click()
+    note = page.locator("#added")
+    expect(note).to_contain_text("New entity: a newcomer with a longer name.")
+    settled_changes = page.locator("#changes-title", has_text="13 facts")
+    expect(settled_changes).to_be_attached()
+    expect(page.locator("#answers tbody tr").first).to_be_visible()
+    expect(note).to_be_in_viewport(ratio=1)
+    assert note.bounding_box()["width"] > 0.8 * PHONE["width"]
+    # At the end of the page, it covers nothing.
+    page.evaluate("scrollTo({ top: document.body.scrollHeight, behavior: 'instant' })")
+    expect(note).to_be_in_viewport(ratio=1)
+    pager = page.get_by_role("button", name="Next changes").bounding_box()
+    assert pager["y"] + pager["height"] <= note.bounding_box()["y"]
 
 
 # What a touch does is decided when the page has been drawn and stands still.

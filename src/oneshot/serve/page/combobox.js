@@ -1,6 +1,8 @@
 // A text field with suggestions, following the ARIA combobox pattern with a listbox. A suggestion is
 // a name, or a name with the text that is shown for it and a note.
 
+import { isolated, nameIn, setName, visible } from "./dom.js";
+
 let count = 0;
 
 export function suggest(input, find, { delay = 120 } = {}) {
@@ -16,7 +18,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
   input.setAttribute("aria-controls", list.id);
 
   let chosen = -1;
-  let shown = null; // the text that the list is for
+  let shown = null; // the name that the list is for
   let timer = 0;
   let asked = 0;
 
@@ -30,7 +32,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
   };
 
   const take = (name) => {
-    input.value = name;
+    setName(input, name);
     close();
     input.dispatchEvent(new Event("chosen"));
   };
@@ -56,10 +58,10 @@ export function suggest(input, find, { delay = 120 } = {}) {
       option.setAttribute("aria-selected", "false");
       option.dir = "auto";
       option.dataset.name = name;
-      option.textContent = text;
+      option.append(isolated(text));
       if (note) {
         const aside = document.createElement("small");
-        aside.textContent = note;
+        aside.textContent = visible(note);
         option.append(" ", aside);
       }
       // Keep the focus in the field: losing it would close the list.
@@ -75,7 +77,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
   const look = async () => {
     const request = ++asked;
     try {
-      const text = input.value;
+      const text = nameIn(input);
       const names = await find(text);
       if (request !== asked || document.activeElement !== input) return;
       show(names);
@@ -100,7 +102,7 @@ export function suggest(input, find, { delay = 120 } = {}) {
       take(list.children[chosen].dataset.name);
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
-      if (list.hidden || shown !== input.value) {
+      if (list.hidden || shown !== nameIn(input)) {
         clearTimeout(timer);
         await look();
       }

@@ -21,6 +21,29 @@ export function plural(count, one, many = `${one}s`) {
   return `${DIGITS.format(count)} ${count === 1 ? one : many}`;
 }
 
+// Characters that are not seen or that turn others, except the variants of emoji, and joiners between
+// letters of scripts that need them.
+const HIDDEN = /(?![\uFE00-\uFE0F]|(?<=\P{ASCII})[\u200C\u200D](?=\P{ASCII}))[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{DI}]/gu;
+
+// A text in which hidden characters are codes, as \u202e: with them, a name can look like another.
+export function visible(text) {
+  return text.replace(HIDDEN, (one) => {
+    const code = one.codePointAt(0).toString(16).padStart(4, "0");
+    return code.length > 4 ? `\\u{${code}}` : `\\u${code}`;
+  });
+}
+
+// A field shows the visible form of a name, and stands for the name itself until it is edited.
+export function setName(field, name) {
+  field.dataset.name = name;
+  field.value = visible(name);
+}
+
+export function nameIn(field) {
+  const { name } = field.dataset;
+  return name !== undefined && visible(name) === field.value ? name : field.value;
+}
+
 export function element(tag, content, attributes = {}) {
   const made = document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
@@ -28,6 +51,17 @@ export function element(tag, content, attributes = {}) {
     else made.setAttribute(key, value);
   }
   made.append(...[content].flat());
+  return made;
+}
+
+const LONG = 60; // characters
+
+// A text, isolated from that around it: it may be written from right to left. A long one is cut.
+export function isolated(text, title = "") {
+  const shown = visible(text);
+  const made = element("bdi", shown);
+  if (shown.length > LONG) made.className = "long";
+  if (title || shown.length > LONG) made.title = visible(title || text);
   return made;
 }
 

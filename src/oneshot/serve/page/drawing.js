@@ -1,7 +1,7 @@
 // Drawings, which the service sends as SVG: zoom, pan, walk on, expand, and save as a file.
 
-import { save } from "./dom.js";
-import { call, labelOf, learn } from "./service.js";
+import { save, visible } from "./dom.js";
+import { call, learn, textOf } from "./service.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const STEP = 1.3; // of the zoom
@@ -22,7 +22,16 @@ export function draw(container, text) {
     return null;
   }
   for (const one of svg.querySelectorAll("[data-entity][aria-label]")) {
-    one.setAttribute("aria-label", labelOf(one.dataset.entity));
+    one.setAttribute("aria-label", textOf(one.dataset.entity));
+  }
+  svg.setAttribute("aria-label", visible(svg.getAttribute("aria-label") || ""));
+  for (const one of svg.querySelectorAll("text, title")) { // some titles have several lines
+    const given = one.textContent;
+    const text = given.split("\n").map(visible).join("\n");
+    if (text === given) continue;
+    one.textContent = text;
+    const size = Number(one.getAttribute("font-size")); // smaller, in the place of the given text
+    if (size) one.setAttribute("font-size", Math.max(8, size * given.length / text.length));
   }
   container.replaceChildren(svg);
   // On a narrow screen, start at the left, where the query entity is.
@@ -200,7 +209,7 @@ export class Drawing {
     for (const [head, relation, tail] of facts) {
       const other = head === entity ? tail : head;
       if (drawn.has(other) || added.size >= NEIGHBOURS) continue;
-      added.set(other, `${labelOf(head)} —${labelOf(relation)}→ ${labelOf(tail)}`);
+      added.set(other, `${textOf(head)} —${textOf(relation)}→ ${textOf(tail)}`);
       drawn.add(other);
     }
     const centre = this.centre(entity);
@@ -212,12 +221,12 @@ export class Drawing {
           fill: "none", stroke: "#9aa4af", "stroke-width": 1.5 }),
       ]));
       svg.append(shape("g", { class: "entity expanded", "data-entity": other, role: "button",
-        tabindex: 0, "aria-label": labelOf(other) }, [
+        tabindex: 0, "aria-label": textOf(other) }, [
         shape("title", {}, fact),
         shape("circle", { cx: place.x, cy: place.y, r: 5, fill: "#d5dae0", stroke: "#9aa4af",
           "stroke-width": 2 }),
         shape("text", { x: place.x, y: place.y + 17, "font-size": 10.5, fill: "#57606a",
-          "text-anchor": "middle" }, cut(labelOf(other), 22)),
+          "text-anchor": "middle" }, cut(textOf(other), 22)),
       ]));
     }
     this.grow();

@@ -1,6 +1,6 @@
 // Facts about an entity, changes to facts, and the check of a fact.
 
-import { $, button, DIGITS, element, moment, percent, plural, SCORE } from "./dom.js";
+import { $, button, DIGITS, element, moment, percent, plural, SCORE, visible } from "./dom.js";
 import { call, learn, name } from "./service.js";
 
 const PAGE = 50; // facts
@@ -110,11 +110,13 @@ export class Facts {
     }));
     const words = element("span", factInWords(fact, link));
     const remove = button("×", () => this.change([fact], "DELETE"),
-      { "aria-label": `Remove ${head}, ${relation}, ${tail}` });
+      { "aria-label": visible(`Remove ${head}, ${relation}, ${tail}`) });
     return element("li", this.readOnly ? [words] : [words, remove]);
   }
 
-  async change(facts, method) {
+  // `problem`: the place of an error, by default the note of the change.
+  async change(facts, method, problem = $("added")) {
+    const hadFocus = $("added").contains(document.activeElement);
     $("add-problem").textContent = "";
     $("added").replaceChildren();
     try {
@@ -133,8 +135,11 @@ export class Facts {
         $("added").append(" ", button("Undo", () => this.change(facts, opposite)));
       }
     } catch (error) {
-      this.failed(error, $("add-problem"));
+      this.failed(error, problem);
       return false;
+    } finally {
+      const isLost = hadFocus && document.activeElement === document.body;
+      if (isLost) ($("added").querySelector("button") || $("added")).focus();
     }
     this.showChanges();
     await this.changed(facts, method);
@@ -161,12 +166,12 @@ export class Facts {
   changeLine({ fact, change, in_base: inBase, version, time }) {
     const isUndone = (change === "added") === inBase;
     const note = [change, ...(time ? [" ", moment(time)] : []),
-      `, version ${version}${isUndone ? ", as at first" : ""}`];
+      `, version ${version}${isUndone ? ", as in the original graph" : ""}`];
     const words = element("span", [element("small", note), " ", ...factInWords(fact)]);
     if (this.readOnly || isUndone) return element("li", [words]);
     return element("li", [words, button(
       "Undo", () => this.change([fact], change === "added" ? "DELETE" : "POST"),
-      { "aria-label": `Undo: ${change} ${fact.join(", ")}` })]);
+      { "aria-label": visible(`Undo: ${change} ${fact.join(", ")}`) })]);
   }
 }
 
@@ -180,14 +185,19 @@ export async function check([head, relation, tail]) {
       ? "unknown (not calibrated)" : percent(found.probability)],
     ["Rank", `${DIGITS.format(found.rank)} of ${DIGITS.format(found.candidates)}`],
   ];
+  // The service still sends paths for such a fact, which has the last rank.
+  const isAlone = found.fact[0] === found.fact[2] && found.message &&
+    found.rank === found.candidates;
+  const message = isAlone ? ["An entity counts as related to itself only if another fact of the " +
+    "graph relates it to itself; ", name(found.fact[0]), " has no such fact."] : [found.message];
   const others = found.other_tails.flatMap((one, at) => (at ? [", ", name(one)] : [name(one)]));
   return [
     element("p", [...factInWords(found.fact)], { class: "fact" }),
     element("dl", rows.map(([key, value]) => element("div", [
       element("dt", key), element("dd", value)]))),
     ...(others.length ? [element("p", ["Other tails in the graph: ", ...others, "."])] : []),
-    ...(found.message ? [element("p", found.message)] : []),
-    ...(found.paths.length
+    ...(found.message ? [element("p", message)] : []),
+    ...(found.paths.length && !isAlone
       ? [element("ol", found.paths.map(pathInWords), { class: "paths" })] : []),
   ];
 }

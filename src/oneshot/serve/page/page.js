@@ -2,10 +2,10 @@
 
 import { body, FIRST, forgetTimes, larger, showAnswers, showTimes } from "./answers.js";
 import { suggest } from "./combobox.js";
-import { $, DIGITS, element, fileName, plural } from "./dom.js";
+import { $, DIGITS, element, fileName, nameIn, plural, setName, visible } from "./dom.js";
 import { draw, Drawing } from "./drawing.js";
 import { check, Facts, namesOfPaths, pathInWords } from "./facts.js";
-import { call, labelOf, learn, name, remember, useLabels } from "./service.js";
+import { call, labelOf, learn, name, remember, textOf, useLabels } from "./service.js";
 
 const TITLE = document.title;
 const EXAMPLES = 4;
@@ -20,7 +20,7 @@ let before = null; // the same before a change
 function showStatus(text) { $("status").textContent = text; }
 function showError(error, where = $("problem")) {
   if (where === $("problem")) showStatus("");
-  where.textContent = error.message;
+  where.textContent = visible(error.message);
 }
 
 const facts = new Facts({ walk, changed, failed: showError });
@@ -71,28 +71,28 @@ const isAsked = () => Boolean(fromAddress() || factFromAddress());
 
 function fromForm() {
   return {
-    entity: $("entity").value,
-    relation: $("relation").value,
+    entity: nameIn($("entity")),
+    relation: nameIn($("relation")),
     inverse: $("inverse").checked,
     excludeKnown: $("exclude-known").checked,
     top: FIRST,
     minProbability: Number($("min-probability").value) || 0,
-    typeRelation: $("type-relation").value,
-    typeEntity: $("type-entity").value,
+    typeRelation: nameIn($("type-relation")),
+    typeEntity: nameIn($("type-entity")),
     why: "",
   };
 }
 
 function fill(question) {
-  $("entity").value = question.entity;
-  $("relation").value = question.relation;
+  setName($("entity"), question.entity);
+  setName($("relation"), question.relation);
   $("inverse").checked = question.inverse;
   $("exclude-known").checked = question.excludeKnown;
   $("min-probability").value = question.minProbability || "";
-  $("type-relation").value = question.typeRelation;
-  $("type-entity").value = question.typeEntity;
+  setName($("type-relation"), question.typeRelation);
+  setName($("type-entity"), question.typeEntity);
   if (question.minProbability || question.typeRelation) $("filters").open = true;
-  $("head").value = question.entity;
+  setName($("head"), question.entity);
 }
 
 const key = (question) => address({ ...question, why: "" });
@@ -117,7 +117,7 @@ function route() {
       offerExplanation();
     }
   } else if (fact) {
-    ["head", "label", "tail"].forEach((id, number) => { $(id).value = fact[number]; });
+    ["head", "label", "tail"].forEach((id, number) => setName($(id), fact[number]));
     checkFact(fact);
   } else {
     asking += 1; // what is still being asked is not shown
@@ -147,7 +147,7 @@ async function ask(question) {
   $("problem").textContent = "";
   const around = facts.show(question.entity);
   if (!question.relation) {
-    document.title = `${labelOf(question.entity)} · oneshot`;
+    document.title = `${textOf(question.entity)} · oneshot`;
     await around;
     $("relation").focus();
     return;
@@ -171,16 +171,24 @@ async function ask(question) {
     if (question.why) await why(question, number);
     else offerExplanation();
   } catch (error) {
-    if (number !== asking) return;
-    shown = null;
-    $("answers-card").hidden = $("why").hidden = true; // they belong to the previous question
-    showError(error);
+    if (number === asking) refused(error);
   }
 }
 
+// A question without answers: those that are shown belong to another one.
+function refused(error) {
+  asking += 1;
+  explaining?.abort();
+  shown = null;
+  $("answers-card").hidden = $("why").hidden = true;
+  showError(error);
+  if (focusAnswers && error.status !== 401) $("problem").focus(); // else the token is asked for
+  focusAnswers = false;
+}
+
 function titleOf({ entity, relation, inverse }) {
-  const known = labelOf(entity);
-  const between = labelOf(relation);
+  const known = textOf(entity);
+  const between = textOf(relation);
   return `${inverse ? `(?, ${between}, ${known})` : `(${known}, ${between}, ?)`} · oneshot`;
 }
 
@@ -228,7 +236,7 @@ async function why(question, number) {
   $("why-problem").textContent = "";
   for (const id of ["paths", "drawing", "charts"]) $(id).replaceChildren();
   $("explanation").hidden = true;
-  document.title = `Why ${labelOf(answer)}? ${titleOf(question)}`;
+  document.title = `Why ${textOf(answer)}? ${titleOf(question)}`;
   try {
     const { entity, relation, inverse } = question;
     const explanation = await call("v1/explain", {
@@ -291,7 +299,7 @@ async function checkFact(fact) {
     const found = await check(fact);
     if (number !== checking) return;
     $("checked").replaceChildren(...found);
-    document.title = `${fact.map(labelOf).join(", ")}? · oneshot`;
+    document.title = `${fact.map(textOf).join(", ")}? · oneshot`;
   } catch (error) {
     if (number !== checking) return;
     $("checked").replaceChildren();
@@ -304,7 +312,7 @@ async function checkFact(fact) {
 let described = "";
 
 async function showStatistics() {
-  const relation = $("relation").value.replace(/⁻¹$/, "");
+  const relation = nameIn($("relation")).replace(/⁻¹$/, "");
   const details = $("statistics");
   details.hidden = !relations.includes(relation);
   if (details.hidden || !details.open || described === relation) return;
@@ -340,13 +348,19 @@ async function showExamples() {
     $("examples").hidden = false;
     return;
   }
-  const { entities } = await call("v1/entities?search=&limit=8");
-  const around = await Promise.all(entities.map((entity) => (
+  const [{ entities }, { changes }] = await Promise.all([
+    call("v1/entities?search=&limit=100"), call("v1/changes?limit=1000")]);
+  // New entities come first, however few facts they have: those of changes are the last choice.
+  const inChanges = new Set(changes.flatMap(({ fact: [head, , tail] }) => [head, tail]));
+  entities.sort((one, other) => inChanges.has(one) - inChanges.has(other));
+  const some = entities.slice(0, 8);
+  const around = await Promise.all(some.map((entity) => (
     call(`v1/entities/${encodeURIComponent(entity)}?limit=1`).catch((error) => {
       // No browser sends "." or ".." as a part of a path.
-      if (error.status === 404) return { entity, relations: [] };
+      if (error.status === 404) return { entity, relations: [], total: 0 };
       throw error;
     }))));
+  around.sort((one, other) => other.total - one.total);
   const examples = new Map();
   for (const { entity, relations: own } of around) {
     const other = own.find((one) => !examples.has(one.relation));
@@ -354,7 +368,7 @@ async function showExamples() {
       examples.set(other.relation, { entity, relation: other.relation, inverse: other.inverse });
     }
   }
-  await learn(entities);
+  await learn(some);
   $("examples").querySelector("ul").replaceChildren(...[...examples.values()].map((one) => {
     const [entity, relation] = [name(one.entity), name(one.relation)];
     const words = one.inverse
@@ -377,7 +391,7 @@ const findEntities = async (text) => {
 const findRelations = (ofEntity) => async (text) => {
   const wanted = text.toLowerCase();
   const own = new Map();
-  if (ofEntity && facts.entity === $("entity").value) {
+  if (ofEntity && facts.entity === nameIn($("entity"))) {
     for (const one of facts.relations) {
       own.set(one.relation, (own.get(one.relation) || 0) + one.facts);
     }
@@ -433,19 +447,19 @@ $("ask").addEventListener("submit", async (event) => {
     question.entity = await completed(question.entity, findEntities);
     question.relation = await completed(question.relation, findRelations(true));
   } catch (error) {
-    showError(error);
+    refused(error);
     return;
   }
   go(question);
 });
 // The relations that fit an entity are needed when the relation is chosen.
-$("entity").addEventListener("chosen", () => facts.show($("entity").value));
+$("entity").addEventListener("chosen", () => facts.show(nameIn($("entity"))));
 $("relation").addEventListener("chosen", showStatistics);
 $("statistics").addEventListener("toggle", showStatistics);
 $("add").addEventListener("submit", async (event) => {
   event.preventDefault();
   const isAddition = event.submitter?.id === "add-fact";
-  const [head, label, tail] = ["head", "label", "tail"].map((id) => $(id).value);
+  const [head, label, tail] = ["head", "label", "tail"].map((id) => nameIn($(id)));
   let fact;
   try {
     // A new entity may have the beginning of another's name.
@@ -453,12 +467,14 @@ $("add").addEventListener("submit", async (event) => {
     fact = await Promise.all([find(head, findEntities), completed(label, findRelations(false)),
       find(tail, findEntities)]);
   } catch (error) {
+    checking += 1;
+    $("checked").replaceChildren(); // it belongs to another fact
     showError(error, $("add-problem"));
     return;
   }
   if (isAddition) {
     $("checked").replaceChildren();
-    if (await facts.change([fact], "POST")) $("tail").value = "";
+    if (await facts.change([fact], "POST", $("add-problem"))) $("tail").value = "";
     return;
   }
   const target = `#${new URLSearchParams({ head: fact[0], label: fact[1], tail: fact[2] })}`;

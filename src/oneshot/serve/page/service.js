@@ -1,6 +1,6 @@
 // Calls of the service, and the labels of its entities and relations.
 
-import { $, element } from "./dom.js";
+import { $, isolated, visible } from "./dom.js";
 
 export class Refusal extends Error {
   constructor(problem) {
@@ -83,8 +83,13 @@ export function labelOf(text) {
   return labels.has(plain) ? labels.get(plain) + text.slice(plain.length) : text;
 }
 
-// A name, isolated from the text around it: it may be written from right to left.
+// The same, to be shown as plain text.
+export function textOf(text) {
+  return visible(labelOf(text));
+}
+
+// The same, as an element.
 export function name(text) {
   const label = labelOf(text);
-  return element("bdi", label, label === text ? {} : { title: text });
+  return label === text ? isolated(text) : isolated(label, `${label} (${text})`);
 }
