@@ -395,6 +395,16 @@ def test_pickles_in_an_archive_are_not_run(serve: Serve, tmp_path: Path) -> None
     assert not (tmp_path / "evil").exists()
 
 
+@pytest.mark.parametrize("name", ["_codecs\nencode", "numpy\nndarray", "numpy\ndtype"])
+def test_a_pickle_cannot_change_what_a_name_stands_for(serve: Serve, name: str) -> None:
+    """`BUILD` sets the attributes of what comes before the state: here, a function or a class."""
+    content = f"\x80\x02c{name}\n}}X\x01\0\0\0aK\x01sb.".encode("latin1")
+    members = dict.fromkeys((f"kg/split/time/{split}.pt" for split in FILES), content)
+    serve("ogbl-wikikg2", {"wikikg.zip": zipped(members)})
+    with pytest.raises(InputError, match="it would change what a name stands for"):
+        load("ogbl-wikikg2")
+
+
 class Forged:
     """Pickled as an array of numpy whose type and content are given."""
 

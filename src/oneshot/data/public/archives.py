@@ -7,7 +7,7 @@ import pickle
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -254,12 +254,27 @@ def _text_as_bytes(text: object, encoding: object) -> bytes:
     return text.encode("latin1")
 
 
+class _StandIn:
+    """What a name in a pickle stands for: it can be called, and keeps no state from the file."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    def __call__(self, *given: Any) -> Any:
+        return self._make(*given)
+
+    def __setstate__(self, _: Any) -> None:
+        raise pickle.UnpicklingError("it would change what a name stands for")
+
+
 _NUMBERS = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)} | {"f2", "f4", "f8", "b1"}
-_STAND_INS: dict[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _NoArray,
-    ("numpy", "dtype"): _PickledType,
-    ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
-    ("_codecs", "encode"): _text_as_bytes,
+_STAND_INS = {
+    ("numpy", "ndarray"): _StandIn(_NoArray),
+    ("numpy", "dtype"): _StandIn(_PickledType),
+    ("numpy._core.multiarray", "_reconstruct"): _StandIn(_PickledArray),
+    ("_codecs", "encode"): _StandIn(_text_as_bytes),
 }
 
 
