@@ -123,6 +123,84 @@ def test_a_dripping_body_is_cut_off(
     assert b"connection: close" in first.lower()
 
 
+CHUNKED = POST + "Authorization: Bearer s3cret\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [CHUNKED.encode() + 1000 * b"1\r\n \r\n", (CHUNKED + 40 * f"1;{'a' * 4000}\r\n \r\n").encode()],
+    ids=["many chunks", "long extensions"],
+)
+def test_chunks_that_cost_more_than_their_bytes_are_refused(url: str, sent: bytes) -> None:
+    status, headers = 400, {"connection": "close"}
+    with connect(url) as connection:
+        with suppress(OSError):  # it may be closed before all is sent
+            connection.sendall(sent)
+        with suppress(ConnectionResetError):  # then the response may be lost
+            status, headers, _ = answer(connection)
+    assert (status, headers["connection"]) == (400, "close")
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+def test_a_body_in_chunks(url: str, size: int) -> None:
+    fact = ["link 1", "next", "link 2"]
+    body = json.dumps({"facts": [fact] * 3000}).encode()
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+    with connect(url) as connection:
+        connection.sendall(CHUNKED.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n").encode())
+        for part in [*parts, b""]:
+            connection.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+        assert answer(connection)[0] == 200
+
+
+def test_the_sum_of_bodies_is_limited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that has waited longest is refused; a request that goes on is answered."""
+    monkeypatch.setattr(middleware, "MAX_BODIES", 1500)
+    started = POST + "Authorization: Bearer s3cret\r\nContent-Length: 900\r\n\r\n" + 400 * " "
+    opened = [connect(url) for _ in range(3)]
+    try:
+        for connection in opened:
+            connection.sendall(started.encode())
+            assert request(f"{url}/v1/healthz").status == 200  # in this order
+        body = {**ASKED, "top": 3, "types": [["next", "link 2"]] * 8}
+        whole = json.dumps(body) + 300 * " "
+        assert 300 < len(whole) < 700
+        with connect(url) as other:
+            head = POST.replace("facts", "predict") + "Authorization: Bearer s3cret\r\n"
+            head += f"Connection: close\r\nContent-Length: {len(whole)}\r\n\r\n"
+            other.sendall((head + whole).encode())
+            assert answer(other)[0] == 200
+        status, headers, _ = answer(opened[0])
+        assert (status, headers["connection"]) == (408, "close")
+        opened[2].sendall(500 * b" ")  # no JSON, but complete
+        assert opened[2].recv(1 << 16).startswith(b"HTTP/1.1 400")
+    finally:
+        for connection in opened:
+            connection.close()
+
+
+def test_only_a_few_requests_are_pipelined(url: str) -> None:
+    asked = "GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for count, answered in ((3, 3), (20, protocol._PIPELINED + 1)):
+        with connect(url) as connection:
+            last = asked.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
+            connection.sendall((asked * (count - 1) + last).encode())
+            whole = b""
+            with suppress(ConnectionResetError):
+                while part := connection.recv(1 << 16):
+                    whole += part
+        assert whole.count(b"HTTP/1.1 200") == answered
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "Host", "Authorization"])
+def test_a_header_that_is_there_twice_is_refused(url: str, name: str) -> None:
+    head = f"{POST}Authorization: Bearer s3cret\r\n{name}: application/json\r\n"
+    with connect(url) as connection:
+        connection.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+        status, headers, _ = answer(connection)
+    assert (status, headers["connection"]) == (400, "close")
+
+
 def test_a_refused_request_with_a_whole_body_keeps_its_connection(url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
@@ -198,14 +276,19 @@ def test_connections_that_are_answered_stay(
 def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "_WRITE_SECONDS", 0.05)
 
+    left = [100_000] * 2
+
     async def paused(resumes: bool) -> bool:
         """Whether a connection is cut off whose client does not read, or reads on."""
         cut, transport = asyncio.Event(), MagicMock()
         transport.abort = cut.set
+        transport.get_write_buffer_size = lambda: left.pop() if left else 0
         server = ServerState()
         made = protocol.Protocol(uvicorn.Config(MagicMock()), server, {})
         made.connection_made(transport)
+        assert made.is_waiting
         made.pause_writing()
+        assert made.is_waiting
         if resumes:
             made.resume_writing()
             return made._write_timer is not None
@@ -213,7 +296,12 @@ def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         return True
 
     assert asyncio.run(paused(resumes=False))
+    assert not left
     assert not asyncio.run(paused(resumes=True))
+    # One that reads slowly is not cut off as long as something is left.
+    left[:] = [5, 5, 10, 20, 30]
+    assert asyncio.run(paused(resumes=False))
+    assert not left
 
 
 def test_accept_errors_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import typer
@@ -46,7 +47,8 @@ def test_the_table_of_limits_is_that_of_the_code(service: Service) -> None:
         (limits.MAX_QUESTIONS, limits.MAX_STREAMED, limits.MAX_TOP),
         (limits.MAX_PAGE, limits.MAX_EXPLAINED),
         (limits.MAX_FACTS, limits.MAX_NAME, limits.MAX_NEW_NAME),
-        (f"{limits.MAX_BODY >> 20} MiB",),
+        (f"{limits.MAX_BODY >> 20} MiB", f"{limits.MAX_BODIES >> 20} MiB"),
+        (limits.MAX_PARSED, limits.MAX_SEARCHES),
         (ServeSettings().queue,),
         (ServeSettings().queue,),
         (f"{ServeSettings().timeout:g} s", f"{protocol._HEAD_SECONDS:g} s"),
@@ -57,7 +59,7 @@ def test_the_table_of_limits_is_that_of_the_code(service: Service) -> None:
     found = [row[1].partition(", and")[0].split("; ") for row in rows_of_limits()]
     texts = [[f"{one:,}" if isinstance(one, int) else one for one in row] for row in wanted]
     assert found == texts
-    config = server._config(service, None)
+    config = server._config(service, MagicMock(), has_lifespan=False)
     assert config.timeout_keep_alive == 30
     assert protocol._WRITE_SECONDS == 10
 

@@ -243,6 +243,15 @@ def test_what_has_not_changed_is_not_sent_again(url: str) -> None:
     assert request(f"{url}/v1/healthz").headers["cache-control"] == "no-store"
 
 
+def test_another_process_has_other_tags(tmp_path: Path) -> None:
+    """It may have other labels, or other changes in memory."""
+    run, tags = saved_run(tmp_path / "run", 8), []
+    for _ in range(2):
+        with serving(Service(run)) as address:
+            tags.append(request(f"{address}/v1/relations").headers["etag"])
+    assert tags[0] != tags[1]
+
+
 def relative_run(path: Path) -> Path:
     """A run whose relations are described by the graph, so that every change affects its scores."""
     shape = PredictorConfig(

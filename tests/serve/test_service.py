@@ -29,8 +29,9 @@ from oneshot.graph.live.store import STORE
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs.run import Run
 from oneshot.samplers import FittedSampler, Sampler
-from oneshot.serve import engine, protocol
-from oneshot.serve.limits import MAX_BODY
+from oneshot.serve import app, engine, middleware, protocol
+from oneshot.serve import service as service_module
+from oneshot.serve.limits import LARGE_BODY, MAX_BODY, MAX_SUGGESTED
 from oneshot.serve.pages import PAGE
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
@@ -743,6 +744,75 @@ def test_what_is_not_done_when_the_service_stops_is_refused(
     problem = refused(reply.result(), 503)
     assert "stopping" in problem["detail"]
     assert reply.result().headers["retry-after"]
+
+
+def test_a_body_that_is_not_complete_when_the_service_stops_is_refused(tmp_path: Path) -> None:
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(grace=0.1))
+    head = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with serving(service) as url:
+        port = int(url.rpartition(":")[2])
+        connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+        connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        assert request(f"{url}/v1/healthz").status == 200  # it has been received
+    with connection:
+        whole = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert whole.startswith(b"HTTP/1.1 503")
+    assert b"stopping" in whole
+
+
+def test_a_route_without_a_time_limit_of_its_own_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "_PATIENCE", 0.0)
+    service = Service(saved_run(tmp_path / "run", 8), ServeSettings(timeout=0.2))
+    go = threading.Event()
+    monkeypatch.setattr(service, "facts_of", lambda *_: go.wait(60))
+    with serving(service) as url:
+        refused(request(f"{url}/v1/entities/link%201"), 504)
+        go.set()
+
+
+def test_large_bodies_are_parsed_one_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    most, now, lock = [0], [0], threading.Lock()
+    plain = json.loads
+
+    def counted(body: Any) -> Any:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        try:
+            return plain(body)
+        finally:
+            with lock:
+                now[0] -= 1
+
+    monkeypatch.setattr(app.json, "loads", counted)
+    large = {"questions": [QUESTION], "padding": "x" * LARGE_BODY}
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: request(f"{url}/v1/predict", large), range(8)))
+    assert {reply.status for reply in replies} == {422}
+    monkeypatch.undo()
+    assert most == [1]
+    monkeypatch.setattr(app, "MAX_PARSED", 0)
+    problem = refused(request(f"{url}/v1/predict", large), 503)
+    assert "large requests" in problem["detail"]
+    assert request(f"{url}/v1/predict", {"questions": [QUESTION]}).status == 200
+
+
+def test_only_a_few_unknown_names_are_searched(
+    url: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"questions": [QUESTION, *({**QUESTION, "entity": f"lnk {n}"} for n in range(5))]}
+    for route in ("predict", "predict/stream"):
+        reply = request(f"{url}/v1/{route}", asked)
+        lines = reply.body.decode().splitlines()
+        results = reply.json["results"] if route == "predict" else [json.loads(x) for x in lines]
+        found = [bool(one["error"]["nearest"]) for one in results[1:]]
+        assert found == [True] * MAX_SUGGESTED + [False] * (5 - MAX_SUGGESTED)
+    monkeypatch.setattr(service_module, "MAX_SEARCHES", 0)
+    assert refused(request(f"{url}/v1/entities?search=link"), 503)["detail"]
+    unknown = {"questions": [{**QUESTION, "entity": "lnk 1"}]}
+    assert refused(request(f"{url}/v1/predict", unknown), 404)["nearest"] == []
 
 
 def test_a_service_may_wait_without_end_for_open_requests(tmp_path: Path) -> None:

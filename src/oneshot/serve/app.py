@@ -1,8 +1,10 @@
 """The REST API: routes that validate requests, call the service and respond with JSON."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Path, Query, Request
@@ -10,6 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
 
 from oneshot._version import __version__
 from oneshot.graph.graph import INVERSE_MARK
@@ -22,6 +25,8 @@ from oneshot.serve.limits import (
     MAX_NAME,
     MAX_NEAR_FACTS,
     MAX_PAGE,
+    MAX_PARSED,
+    MAX_SUGGESTED,
     limited,
 )
 from oneshot.serve.pages import PAGE, page_file, reference_page
@@ -69,6 +74,26 @@ def _problems(*statuses: int, is_open: bool = False) -> dict[int | str, dict[str
     }
 
 
+class _Parser:
+    """Parses large bodies in another thread, one at a time: the event loop needs the others."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    async def parse(self, body: bytes) -> Any:
+        if self._waiting >= MAX_PARSED:
+            detail = "too many large requests are waiting; retry in a moment"
+            # A Problem would become a 400 here.
+            raise HTTPException(503, detail, {"Retry-After": "1"})
+        self._waiting += 1
+        try:
+            async with self._lock:
+                return await run_in_threadpool(json.loads, body)
+        finally:
+            self._waiting -= 1
+
+
 class _LargeRequest(Request):
     """A request whose body, if it is large, is parsed in another thread."""
 
@@ -76,7 +101,7 @@ class _LargeRequest(Request):
         body = await self.body()
         if len(body) < LARGE_BODY:
             return await super().json()
-        return await run_in_threadpool(json.loads, body)
+        return await self.app.state.parser.parse(body)
 
 
 class _LargeRoute(APIRoute):
@@ -105,6 +130,7 @@ def create_app(service: Service) -> FastAPI:
         servers=[{"url": service.settings.prefix or "/"}],
     )
     app.router.route_class = _LargeRoute
+    app.state.parser = _Parser()
     handle_errors(app)
     _describe(app)
     _add_questions(app, service)
@@ -236,17 +262,26 @@ def _add_questions(app: FastAPI, service: Service) -> None:
 
 
 async def _asked(
-    service: Service, body: schemas.AnswersIn, queries: Sequence[schemas.QuestionIn]
+    service: Service,
+    body: schemas.AnswersIn,
+    queries: Sequence[schemas.QuestionIn],
+    suggested: int = MAX_SUGGESTED,
 ) -> list[Question | Problem]:
-    """The queries of a request by ids, with its options; problems for those with unknown names."""
+    """The queries of a request by ids, with its options; problems for those with unknown names.
+
+    The first `suggested` of these have the most similar names.
+    """
 
     def find() -> list[Question | Problem]:
         options = AnswerOptions.among(dict(body))
         service.check_options(options)
-        return [
-            service.question_or_problem(one.entity, one.relation, one.inverse, options)
-            for one in queries
-        ]
+        found: list[Question | Problem] = []
+        left = suggested
+        for one in queries:
+            asked = one.entity, one.relation, one.inverse
+            found.append(service.question_or_problem(*asked, options, suggest=left > 0))
+            left -= isinstance(found[-1], Problem)
+        return found
 
     # The fuzzy search for an unknown name is slow.
     names = [one.entity for one in queries] + [entity for _, entity in body.types]
@@ -271,10 +306,12 @@ async def _streamed(service: Service, body: schemas.StreamIn) -> AsyncIterator[b
     # The explanations of a batch have the time of one request.
     size = 1 if body.explain else service.settings.batch_size
     version = service.live.version
+    suggested = MAX_SUGGESTED
     for start in range(0, len(body.questions), size):
         queries = body.questions[start : start + size]
-        questions = await _asked(service, body, queries)
+        questions = await _asked(service, body, queries, suggested)
         valid = [one for one in questions if isinstance(one, Question)]
+        suggested -= len(questions) - len(valid)
         failure: Problem | None = None
         answered: list[dict[str, Any]] = []
         try:
@@ -320,7 +357,7 @@ def _add_names(app: FastAPI, service: Service) -> None:
     @app.get(
         "/v1/entities",
         response_model=schemas.EntitiesOut,
-        responses=_problems(422),
+        responses=_problems(422, 503),
         summary="Find or list entities",
     )
     @limited()
@@ -526,6 +563,10 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
 
 def _add_pages(app: FastAPI) -> None:
+    # Both take milliseconds to write, and are asked for without a token.
+    document = cache(lambda: JSONResponse(app.openapi()).body)
+    page = cache(lambda: reference_page(app.openapi()))
+
     @app.api_route("/", methods=_READ, include_in_schema=False)
     @limited(token=False)
     async def index() -> Response:
@@ -541,12 +582,12 @@ def _add_pages(app: FastAPI) -> None:
     @app.api_route("/openapi.json", methods=_READ, include_in_schema=False)
     @limited(token=False)
     async def description(_: Request) -> Response:
-        return JSONResponse(app.openapi())
+        return Response(document(), media_type="application/json")
 
     @app.api_route("/reference", methods=_READ, include_in_schema=False)
     @limited(token=False)
     async def reference(_: Request) -> Response:
-        return HTMLResponse(reference_page(app.openapi()))
+        return HTMLResponse(page())
 
 
 def _describe(app: FastAPI) -> None:

@@ -24,7 +24,7 @@ _PREFIX_RANKED = 200_000  # names with one prefix that are ranked by degree
 _CHUNK = 1 << 17
 _NEW = 2_000  # names without an index, compared one by one
 _COMPARED_LETTERS = 256  # of such a name
-_FUZZY_LETTERS = 100  # of a text, in fuzzy matches; their time is quadratic in them
+_FUZZY_LETTERS = 64  # of a text, in fuzzy matches, and twice as many of a name: time is quadratic
 
 
 class NameIndex:
@@ -44,7 +44,8 @@ class NameIndex:
 
     def alike(self, text: str, limit: int) -> "list[tuple[float, int, str]]":
         """Fuzzy matches as (distance, negative degree, name)."""
-        wanted = _encoded(text[:_FUZZY_LETTERS])
+        # A letter may have several when it is folded.
+        wanted = fold(text[:_FUZZY_LETTERS])[:_FUZZY_LETTERS].encode(errors="replace")
         return self._alike(wanted, limit) if len(wanted) >= 3 else []
 
     def _name(self, position: int) -> bytes:
@@ -96,7 +97,7 @@ class NameIndex:
         rated = []
         for number in ids.tolist():
             name = self._blob[self._offsets[number] : self._offsets[number + 1]].tobytes()
-            plain = name.decode(errors="replace")[:200]
+            plain = name.decode(errors="replace")[: 2 * _FUZZY_LETTERS]
             matcher.set_seq1(plain)
             # The quick ratios are upper bounds.
             if min(matcher.real_quick_ratio(), matcher.quick_ratio()) < _LIKE:

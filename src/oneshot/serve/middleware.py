@@ -20,11 +20,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from oneshot.serve.engine import Engine
-from oneshot.serve.limits import MAX_BODY, Limits, RouteLimits
+from oneshot.serve.limits import LARGE_BODY, MAX_BODIES, MAX_BODY, Limits, RouteLimits
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import MEDIA_TYPE, new_request_id, problem_body
 from oneshot.serve.rate_limit import RateLimit
 from oneshot.serve.settings import ServeSettings
+from oneshot.system.process import return_freed_memory
 
 access = logging.getLogger("oneshot.access")
 
@@ -37,6 +38,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOGGED_PATH = 500  # characters
 _CLOSE = (b"connection", b"close")
 _DISCARD_SECONDS = 1.0  # time for the rest of a body that is not used
+_RETURN_SECONDS = 2.0  # after a large body, until freed memory is returned
+_PATIENCE = 1.0  # seconds after the time limit of a request, in which its route answers
 _GONE = 499  # in the metrics: the client disconnected before the response
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -50,6 +53,7 @@ _HEADERS = [
 ]
 
 
+_SINGLE = (b"authorization", b"content-type", b"host")  # headers
 # Followed by a name, which may contain any character.
 _NAMES = ("/v1/entities/", "/v1/relations/")
 _OUTSIDE = "/outside"  # of the prefix: a path without a route
@@ -70,6 +74,11 @@ class Guard:
         self.app, self.limits, self.settings = app, limits, settings
         self.metrics, self.engine = metrics, engine
         self._rate_limit = RateLimit(settings.rate)
+        self._bodies = _Bodies()
+
+    def refuse(self) -> None:
+        """Refuse requests whose bodies are not complete; called in the event loop."""
+        self._bodies.refuse()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -105,13 +114,16 @@ class Guard:
             elif scope["path"] == "":  # the prefix without the slash after it
                 await _redirect(sending, f"{self.settings.prefix}/")
             else:
-                await self._passed(scope, body, sending)
-                if not begun:
+                in_time = await self._passed(scope, body, sending, lambda: begun)
+                if not in_time:
+                    await answer_problem(sending, 504, "")
+                elif not begun:
                     status = _GONE
         except Exception:
             if not begun:  # otherwise it is answered and counted already
                 raise
         finally:
+            self._bodies.release(body)
             route = getattr(scope.get("route"), "path", "other")
             seconds = time.monotonic() - started
             self.metrics.request(route, _method(scope), status, seconds)
@@ -138,6 +150,9 @@ class Guard:
 
     def _invalid(self, scope: Message) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
+        # A proxy could go by another one of them than this service.
+        if any([name for name, _ in scope["headers"]].count(name) > 1 for name in _SINGLE):
+            return 400, "the request has a header twice that it may have once"
         if not _is_accepted(headers.get(b"host", b"").decode("latin-1"), self.settings.hosts):
             return (
                 421,
@@ -183,8 +198,13 @@ class Guard:
             return []
         return [token] if write is None else [token, write]
 
-    async def _passed(self, scope: Message, body: "_Body", send: Send) -> None:
-        """Run the app; after the body is read, a disconnected client cancels it."""
+    async def _passed(
+        self, scope: Message, body: "_Body", send: Send, has_begun: Callable[[], bool]
+    ) -> bool:
+        """Run the app; after the body is read, a disconnected client cancels it.
+
+        False if the time is over and the response has not begun.
+        """
         until = asyncio.get_running_loop().time() + self.settings.timeout
         complete = asyncio.Event()
 
@@ -192,11 +212,7 @@ class Guard:
             if complete.is_set():
                 # Only a waiter for the end gets here; the watcher below sees it first.
                 await asyncio.Event().wait()
-            try:
-                async with asyncio.timeout_at(until):
-                    message = await body.receive()
-            except TimeoutError:
-                raise HTTPException(408) from None
+            message = await self._bodies.receive(body, until)
             if body.read > MAX_BODY:
                 await body.discard()
                 # An exception type that readers of bodies do not catch.
@@ -213,8 +229,15 @@ class Guard:
                 pass
 
         watcher = asyncio.ensure_future(watch())
+        both = {work, watcher}
         try:
-            await asyncio.wait({work, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            # Most routes have a time limit themselves, and more to say about it.
+            left = until + _PATIENCE - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait(both, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                if not has_begun():
+                    return False
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 work.cancel()
             await work
@@ -224,6 +247,7 @@ class Guard:
         finally:
             watcher.cancel()
             work.cancel()
+        return True
 
 
 def _request_id(scope: Message) -> str:
@@ -295,6 +319,72 @@ class _Body:
             async with asyncio.timeout(_DISCARD_SECONDS):
                 while not self.is_complete and self.read < 8 * MAX_BODY:
                     await self.receive()
+
+
+def _stopping() -> HTTPException:
+    return HTTPException(503, "the service is stopping", {"Retry-After": "5"})
+
+
+class _Bodies:
+    """The bodies of all requests that are not answered yet, limited in their sum.
+
+    If they become too large, the one that has waited longest for its client is refused (408), so
+    that clients that do not go on sending cannot lock others out.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[_Body, int] = {}
+        self._size = 0  # their sum
+        self._waiting: dict[_Body, asyncio.Timeout] = {}  # for their clients, the longest first
+        self._given_up: dict[_Body, int] = {}  # sizes of those refused, but not released yet
+        self._is_refusing = False
+        self._returning: asyncio.TimerHandle | None = None
+
+    async def receive(self, body: _Body, until: float) -> Message:
+        """The next part of a body, at the latest at a time of the event loop."""
+        if self._is_refusing:
+            raise _stopping()
+        try:
+            async with asyncio.timeout_at(until) as limit:
+                self._waiting[body] = limit
+                message = await body.receive()
+        except TimeoutError:
+            raise _stopping() if self._is_refusing else HTTPException(408) from None
+        finally:
+            self._waiting.pop(body, None)
+        size = len(message.get("body", b""))
+        self._sizes[body] = self._sizes.get(body, 0) + size
+        self._size += size
+        while self._size - sum(self._given_up.values()) > MAX_BODIES:
+            if not self._waiting:
+                detail = "too many large requests; retry in a moment"
+                raise HTTPException(503, detail, {"Retry-After": "1"})
+            longest = next(iter(self._waiting))
+            self._given_up[longest] = self._sizes.get(longest, 0)
+            self._end(longest)
+        return message
+
+    def release(self, body: _Body) -> None:
+        """Forget a body that is no longer needed; the memory of large ones is returned later."""
+        size = self._sizes.pop(body, 0)
+        self._size -= size
+        self._given_up.pop(body, None)
+        if size > LARGE_BODY and self._returning is None:
+            loop = asyncio.get_running_loop()
+            self._returning = loop.call_later(_RETURN_SECONDS, self._return_memory)
+
+    def _return_memory(self) -> None:
+        self._returning = None
+        asyncio.get_running_loop().run_in_executor(None, return_freed_memory)
+
+    def refuse(self) -> None:
+        """Receive no more (503)."""
+        self._is_refusing = True
+        for body in list(self._waiting):
+            self._end(body)
+
+    def _end(self, body: _Body) -> None:
+        self._waiting.pop(body).reschedule(asyncio.get_running_loop().time())
 
 
 async def _redirect(send: Send, address: str) -> None:

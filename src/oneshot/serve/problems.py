@@ -30,6 +30,7 @@ _DETAILS = {
     422: "the request does not match its schema; see /reference",
     429: "too many requests from this address; send fewer per second",
     503: "too many connections are open; retry in a moment",
+    504: "the request exceeded its time limit",
     500: "internal error; the log of the service has the details",
 }
 SCHEMA: dict[str, Any] = {
@@ -75,7 +76,6 @@ _ABOUT = {
     409: "the facts have not reached the version of `min_version`",
     421: "unknown host name",
     503: "the service is busy or stopping, or facts cannot be saved; see Retry-After",
-    504: "the request exceeded its time limit",
 }
 
 
@@ -170,7 +170,8 @@ def handle_errors(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         if error.status_code == 405:
             headers["Allow"] = ", ".join(_methods(app, request.url.path))
-        return response(Problem(error.status_code, headers=headers))
+        detail = error.detail if error.status_code == 503 else ""  # others are not ours
+        return response(Problem(error.status_code, detail, headers))
 
     async def fault(_: Request, error: Exception) -> Response:
         log.error("a request failed", exc_info=error)

@@ -124,8 +124,9 @@ class _Server(uvicorn.Server):
     def __init__(
         self, service: Service, listening: Callable[[], None], app: Guard | None = None
     ) -> None:
-        super().__init__(_config(service, app))
-        self._service, self._listening = service, listening
+        guard = guarded(service) if app is None else app
+        super().__init__(_config(service, guard, has_lifespan=app is not None))
+        self._service, self._listening, self._guard = service, listening, guard
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -144,11 +145,15 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let open requests finish; refuse those that are not done after the grace period."""
         loop = asyncio.get_running_loop()
-        refusal = loop.call_later(self._service.settings.grace, self._service.refuse)
+        refusal = loop.call_later(self._service.settings.grace, self._refuse)
         try:
             await super().shutdown(sockets)
         finally:
             refusal.cancel()
+
+    def _refuse(self) -> None:
+        self._service.refuse()
+        self._guard.refuse()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(AcceptErrors())
@@ -193,7 +198,7 @@ def _connections(wanted: int) -> int:
     return wanted
 
 
-def _config(service: Service, app: Guard | None) -> uvicorn.Config:
+def _config(service: Service, guard: Guard, has_lifespan: bool) -> uvicorn.Config:
     class Limited(Protocol):
         max_connections = _connections(service.settings.connections)
 
@@ -209,7 +214,7 @@ def _config(service: Service, app: Guard | None) -> uvicorn.Config:
     # The warnings of uvicorn are about invalid requests, which are answered with a problem.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return uvicorn.Config(
-        guarded(service) if app is None else app,
+        guard,
         http=Limited,
         loop="asyncio",
         log_config=None,
@@ -220,7 +225,7 @@ def _config(service: Service, app: Guard | None) -> uvicorn.Config:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=math.ceil(grace) if math.isfinite(grace) else None,
         backlog=_ACCEPTED_AT_ONCE,
-        lifespan="off" if app is None else "on",
+        lifespan="on" if has_lifespan else "off",
         ws="none",
     )
 

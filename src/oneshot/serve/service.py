@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 import logging
+import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,7 +39,7 @@ from oneshot.serve.engine import (
 )
 from oneshot.serve.entity_search import NameSearch, fold
 from oneshot.serve.labels import Labels, labels_in_file, labels_in_graph
-from oneshot.serve.limits import MAX_EXPLAINED, MAX_NEW_NAME, MAX_OTHERS
+from oneshot.serve.limits import MAX_EXPLAINED, MAX_NEW_NAME, MAX_OTHERS, MAX_SEARCHES
 from oneshot.serve.metrics import Metrics
 from oneshot.serve.problems import Problem
 from oneshot.serve.settings import ServeSettings
@@ -83,7 +85,7 @@ class Service:
         opened = Run.open(run, changes)
         base = opened.base_graph if graph is None else graph
         self.reasoner = opened.reasoner_on(base)
-        self._fingerprint = base.fingerprint
+        self._process = secrets.token_hex(8)
         self.reasoner.predictor.to(device)
         if graph is None and not opened.is_hub_copy:
             self.live = opened.live_graph(device, self.settings.read_only)
@@ -92,6 +94,8 @@ class Service:
         self.reasoner.predictor.eval()
         self.reasoner.graph = self.live.graph()
         self.names = NameSearch(self.live.entities, _degrees(base))
+        self._searching, self._search_count = threading.Lock(), threading.Lock()
+        self._searches = 0  # that run or wait
         self.labels = _labels(self.settings, self.reasoner.graph)
         self.engine = Engine(self.reasoner, self.live, self.settings, self.metrics)
         watched = {
@@ -143,18 +147,26 @@ class Service:
             raise Problem(409, detail, {"Retry-After": "1"})
 
     def tag(self, version: int) -> str:
-        """The entity tag of a response that depends on the facts alone."""
-        return f'"{self._fingerprint[:16]}-{version}"'
+        """The entity tag of a response that depends on the facts and labels of this process.
+
+        Another process may have other labels, or other changes of a graph in memory.
+        """
+        return f'"{self._process}-{version}"'
 
     def deadline(self) -> float:
         """The deadline of a request that starts now, as `time.monotonic`."""
         return time.monotonic() + self.settings.timeout
 
     def question(
-        self, entity: str, relation: str, inverse: bool, options: AnswerOptions | None = None
+        self,
+        entity: str,
+        relation: str,
+        inverse: bool,
+        options: AnswerOptions | None = None,
+        suggest: bool = True,
     ) -> Question:
         """A query by names; an unknown name raises a problem with the most similar names."""
-        number = self.entity(entity)
+        number = self.entity(entity, suggest)
         return Question(number, self.relation(relation, inverse), options or AnswerOptions())
 
     def relation(self, name: str, inverse: bool = False) -> int:
@@ -165,11 +177,11 @@ class Service:
             raise Problem(404, str(error), nearest=error.nearest) from error
 
     def question_or_problem(
-        self, entity: str, relation: str, inverse: bool, options: AnswerOptions
+        self, entity: str, relation: str, inverse: bool, options: AnswerOptions, suggest: bool
     ) -> Question | Problem:
         """As `question`, with the problem as result."""
         try:
-            return self.question(entity, relation, inverse, options)
+            return self.question(entity, relation, inverse, options, suggest)
         except Problem as problem:
             return problem
 
@@ -188,14 +200,18 @@ class Service:
         """Whether the lookup of an entity is immediate."""
         return entity in self.live.entities
 
-    def entity(self, name: str) -> int:
-        """The id of an entity; called in a thread: an unknown name starts a fuzzy search."""
+    def entity(self, name: str, suggest: bool = True) -> int:
+        """The id of an entity; an unknown name raises a problem.
+
+        Called in a thread: with `suggest`, the most similar names are searched, unless many
+        searches wait already.
+        """
         number = self.live.entities.get(name)
         if number is None:
             self.live.catch_up()  # another process may have added it
             number = self.live.entities.get(name)
         if number is None:
-            nearest = self.names.search(name[:100], 3)
+            nearest = (self._found(name[:100], 3) or []) if suggest else []
             error = UnknownNameError("entity", name[:100], nearest)
             raise Problem(404, str(error), nearest=nearest)
         return number
@@ -410,11 +426,30 @@ class Service:
         Entities without facts come last, except for the one with exactly this name.
         """
         self.live.catch_up()
-        found = self.names.search(text, limit + _MORE_NAMES)
+        found = self._found(text, limit + _MORE_NAMES)
+        if found is None:
+            detail = "too many searches are waiting; retry in a moment"
+            raise Problem(503, detail, {"Retry-After": "1"})
         if self.labels is not None:
             found = self._with_labelled(found, text, limit)
         found.sort(key=lambda name: name != text and not self._has_facts(name))  # stable
         return found[:limit]
+
+    def _found(self, text: str, limit: int) -> list[str] | None:
+        """Names by `NameSearch`, one search at a time; None if many wait.
+
+        A search of long names takes a long time, in which other threads hardly run.
+        """
+        with self._search_count:
+            if self._searches >= MAX_SEARCHES:
+                return None
+            self._searches += 1
+        try:
+            with self._searching:
+                return self.names.search(text, limit)
+        finally:
+            with self._search_count:
+                self._searches -= 1
 
     def _with_labelled(self, found: list[str], text: str, limit: int) -> list[str]:
         """Entities found by name and by label; prefix matches of either first."""
