@@ -5,15 +5,16 @@
 
 `soak`: four clients predict, explain, search, read, add and remove facts, with a short pause after
 each request. `fuzz`: twelve clients send requests that are cut, swollen, slow, wrongly encoded, of
-unknown methods and paths, or with bodies larger than the service accepts, beside one that asks
-ordinary queries. They pause as well, and have a process of their own, so that the health is not
-measured beside them in one process. Both use a small run on the
-bundled graph `world`, in a process of its own. Every second the health is asked and its time
-measured; every ten seconds the memory of the process is read. `versions`: clients ask about an
-entity while another adds facts about it and removes them again, so that the number of known answers
-tells the version of the graph that answered; it is compared with the version in each result.
-`idle`: ordinary queries while idle connections are held open, without and with a token that these
-do not have. `explaining`: CPU time of explanations on the shipped run of WN18RR, one at a time.
+unknown methods and paths, with bodies larger than the service accepts, or made to cost much more
+than others of their size, beside one that asks ordinary queries. They pause as well, and have a
+process of their own, so that the health is not measured beside them in one process. Both use a
+small run on the bundled graph `world`, in a process of its own. Every second the health is asked
+and its time measured; every ten seconds the memory of the process is read. `versions`: clients ask
+about an entity while another adds facts about it and removes them again, so that the number of
+known answers tells the version of the graph that answered; it is compared with the version in each
+result. `idle`: ordinary queries while idle connections are held open, without and with a token that
+these do not have. `explaining`: CPU time of explanations on the shipped run of WN18RR, one at a
+time.
 Writes `benchmarks/results/serve-soak.json`: each part with the revision that it was measured at;
 parts that are not measured keep their results.
 """
@@ -71,6 +72,7 @@ HOSTILE = 12  # clients of `fuzz`
 HOSTILE_PAUSE = 0.1
 HOSTILE_PATIENCE = 0.3  # seconds for a response; many requests are never complete
 HUGE_SHARE = 0.03  # of the hostile requests
+COSTLY_SHARE = 0.03
 DRIPPING_SHARE = 0.03
 LARGEST = 2 << 20  # bytes of a body that the service accepts
 SENT_AT_ONCE = 1 << 16
@@ -216,8 +218,9 @@ def measure(run: Path, minutes: float, ordinary: int, hostile: int = 0) -> dict[
         for thread in threads:
             thread.join(60)
         watched.statuses.update(attacked.result())
-    huge = watched.statuses.pop("huge", 0)
-    return watched.report(minutes) | ({"huge_bodies": huge} if hostile else {})
+    huge, costly = watched.statuses.pop("huge", 0), watched.statuses.pop("costly", 0)
+    made = {"huge_bodies": huge, "costly": costly} if hostile else {}
+    return watched.report(minutes) | made
 
 
 def measure_versions(run: Path, requests: int) -> dict[str, Any]:
@@ -396,16 +399,23 @@ def polite(watched: Watched, number: int, until: float) -> None:
 def attack(address: tuple[str, int], clients: int, until: float) -> Counter[str]:
     """Hostile clients until a time by `time.monotonic`. → what became of their requests
 
-    `huge`: how many of them had a body that is larger than accepted.
+    `huge`: how many of them had a body that is larger than accepted; `costly`: how many were made
+    to take the service a long time.
     """
     counts: list[Counter[str]] = [Counter() for _ in range(clients)]
 
     def client(number: int) -> None:
         draw, found = random.Random(1000 + number), counts[number]
         while time.monotonic() < until:
-            is_huge = draw.random() < HUGE_SHARE
-            found["huge"] += is_huge
-            request = huge_request(draw) if is_huge else broken_request(draw)
+            chance = draw.random()
+            if chance < HUGE_SHARE:
+                found["huge"] += 1
+                request: Iterable[bytes] = huge_request(draw)
+            elif chance < HUGE_SHARE + COSTLY_SHARE:
+                found["costly"] += 1
+                request = [draw.choice(COSTLY)()]
+            else:
+                request = broken_request(draw)
             found[exchange(address, request, draw)] += 1
             time.sleep(HOSTILE_PAUSE * draw.random())
 
@@ -463,6 +473,30 @@ def huge_request(draw: random.Random) -> Iterator[bytes]:
         yield b"%x\r\n%s\r\n" % (count, piece) if is_chunked else piece
     if is_chunked:
         yield b"0\r\n\r\n"
+
+
+def _post(body: bytes, framing: bytes = b"") -> bytes:
+    framing = framing or b"Content-Length: %d" % len(body)
+    head = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return head + framing + b"\r\n\r\n" + body
+
+
+def _questions(names: Iterable[str]) -> bytes:
+    return json.dumps(
+        {"questions": [{"entity": name, "relation": "borders"} for name in names]}
+    ).encode()
+
+
+# Requests that cost more than others of their size: small chunks, extensions of chunks, many keys,
+# long unknown names, many requests at once on one connection, deep nesting.
+COSTLY: tuple[Callable[[], bytes], ...] = (
+    lambda: _post(50_000 * b"1\r\n \r\n" + b"0\r\n\r\n", b"Transfer-Encoding: chunked"),
+    lambda: _post(100 * (b"1;" + 4000 * b"a" + b"\r\n \r\n"), b"Transfer-Encoding: chunked"),
+    lambda: _post(b"{" + b",".join(b'"k%d":0' % key for key in range(180_000)) + b"}"),
+    lambda: _post(_questions(f"{number} {260 * 'Bolivia '}"[:260] for number in range(64))),
+    lambda: 200 * b"GET /reference HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    lambda: _post(900_000 * b"[" + 900_000 * b"]"),
+)
 
 
 def broken_request(draw: random.Random) -> Iterable[bytes]:

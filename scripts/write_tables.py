@@ -767,7 +767,9 @@ def soak_rows(value: Any) -> list[list[str]]:
     broken = sum(fuzz["statuses"].values()) - fuzz["statuses"]["answered"]
     errors = sum(soak["statuses"].values()) - soak["statuses"]["answered"]
     memory, most = soak["memory_megabytes"], fuzz["memory_megabytes"]
-    huge = f" ({fuzz['huge_bodies']:,} over 2 MiB)" if "huge_bodies" in fuzz else ""
+    made = {"huge_bodies": "over 2 MiB", "costly": "made to cost much time"}
+    kinds = [f"{fuzz[key]:,} {words}" for key, words in made.items() if key in fuzz]
+    huge = f" ({', '.join(kinds)})" if kinds else ""
     return [
         [
             f"shipped run of WN18RR, {value['explaining']['explanations']} explanations, one at a "

@@ -41,12 +41,14 @@ def test_a_service_withstands_hostile_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve_soak, "HUGE_SHARE", 0.2)
+    monkeypatch.setattr(serve_soak, "COSTLY_SHARE", 0.2)
     assert any(len(list(broken_request(random.Random(seed)))) > 1 for seed in range(9))
     with serving(Service(saved_run(tmp_path / "run", 8))) as url:
         host, port = url.removeprefix("http://").split(":")
         found = attack((host, int(port)), 4, time.monotonic() + 2)
         assert request(f"{url}/v1/healthz").status == 200
     assert found["huge"] > 0
+    assert found["costly"] > 0
     assert found.keys() & {"400", "413", "421"}
     assert "500" not in found
 
