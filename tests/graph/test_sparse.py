@@ -61,3 +61,24 @@ def test_a_column_does_not_depend_on_those_beside_it(dtype: torch.dtype) -> None
     for first, width in [(0, 1), (7, 1), (39, 1), (3, 2), (5, 7), (9, 8), (1, 16), (8, 31)]:
         part = slice(first, first + width)
         assert torch.equal(matrix @ block[:, part].contiguous(), whole[:, part])
+
+
+def test_small_products_run_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    sums = SparseMatrix._sums
+
+    def noted(self: SparseMatrix, block: torch.Tensor) -> torch.Tensor:
+        used.append(torch.get_num_threads())
+        return sums(self, block)
+
+    monkeypatch.setattr(SparseMatrix, "_sums", noted)
+    matrix, before = random_matrix(1, 50, 40, torch.float32), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        small = matrix @ torch.ones(40, 4)
+        monkeypatch.setattr("oneshot.graph.sparse._SMALL", 0)
+        assert small.equal(matrix @ torch.ones(40, 4))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert used == [1, 3]

@@ -20,6 +20,10 @@ from oneshot.system.devices import kernels_work
 if TYPE_CHECKING:
     from oneshot.graph._triton import FixedOrderProduct
 
+# Products of fewer entries times columns run on one thread. They take microseconds, but on a
+# machine with other load, threads that spin while they wait for each other make it milliseconds.
+_SMALL = 1 << 20
+
 
 class Matrix(Protocol):
     """The interface of a sparse matrix [rows, columns] for walks."""
@@ -68,6 +72,17 @@ class SparseMatrix:
             return self._csr(block.dtype) @ block
         if not block.shape[1]:  # not supported by the kernel of the product
             return block.new_zeros(self.shape[0], 0)
+        threads = torch.get_num_threads()
+        if threads == 1 or len(self.index) * block.shape[1] > _SMALL:
+            return self._sums(block)
+        torch.set_num_threads(1)
+        try:
+            return self._sums(block)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _sums(self, block: Tensor) -> Tensor:
+        """The product on the CPU, as weighted sums of rows of the block."""
         return torch.nn.functional.embedding_bag(
             self.index,
             block,
