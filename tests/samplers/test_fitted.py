@@ -596,3 +596,26 @@ def test_the_local_push_gives_no_score_to_other_components() -> None:
         [False, False, False, False, False, True],
     ]
     assert scores.sum(1).tolist() == pytest.approx([1, 1, 1], abs=0.05)
+
+
+def test_another_budget_does_not_repeat_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = power_law(300, 2000, seed=3).graph
+    fits = []
+    for is_kept in (True, False):
+        fitted._fits.clear()
+        fitted._shares.clear()
+        fitted._last_scored.clear()
+        if not is_kept:
+            monkeypatch.setattr(fitted, "_SCORED", 0)
+        FittedSampler(max_entities=50).fit(graph)
+        if is_kept:
+            with monkeypatch.context() as patched:
+                patched.setattr(FittedSampler, "scores", lambda *_: pytest.fail("scored again"))
+                second = FittedSampler(max_entities=20)
+                second.fit(graph)
+        else:
+            second = FittedSampler(max_entities=20)
+            second.fit(graph)
+        assert second.shares is not None
+        fits.append(second.shares)
+    assert fits[0].equal(fits[1])

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -28,7 +28,7 @@ _FLOOR = 1e-7
 # Default weights if nothing was fitted: approximate values for various graphs.
 _DEFAULT = (1.0, 0.4, 1.0, 0.3, 0.8, -0.8, 5.0)
 # Training facts that are removed from the graph as queries: maximum number and share.
-_FACTS, _FACT_SHARE = 4000, 0.1
+FITTED_FACTS, FITTED_SHARE = 4000, 0.1
 # Negatives of an answer: the highest by PPR, the most likely of the relation, and a random sample,
 # which represents all others.
 _NEAR, _LIKELY, _RANDOM = 128, 128, 128
@@ -57,6 +57,10 @@ _LEAST_FACTS = 10
 _FITS = 8
 _fits: dict[tuple[Any, ...], "_Weights"] = {}
 _shares: dict[tuple[Any, ...], Tensor] = {}
+# Scores by which budgets are compared, of the last fit to a small graph, and the maximum number of
+# their entries: only the comparison depends on the budget.
+_last_scored: dict[tuple[Any, ...], list["_Scored"]] = {}
+_SCORED = 1 << 22
 
 warn = logging.getLogger(__name__).warning
 """Receiver of the messages of a fit."""
@@ -67,6 +71,19 @@ class _Weights(NamedTuple):
 
     relations: Tensor
     shared: Tensor
+
+
+class _Scored(NamedTuple):
+    """Some of the held-out queries [n, 2] with `answers` [n], at `rows` [n] of all of them.
+
+    `near`, `likely` [n, V]: PPR and likelihood.
+    """
+
+    rows: Tensor
+    queries: Tensor
+    answers: Tensor
+    near: Tensor
+    likely: Tensor
 
 
 class _Examples(NamedTuple):
@@ -96,7 +113,7 @@ class _HeldOut(NamedTuple):
 
     @classmethod
     def of(cls, graph: KnowledgeGraph, seed: int, is_copied: bool) -> "_HeldOut":
-        number = max(min(_FACTS, int(_FACT_SHARE * graph.num_facts)), 1)
+        number = max(min(FITTED_FACTS, int(FITTED_SHARE * graph.num_facts)), 1)
         if is_copied:
             head, _, tail = graph.facts.long().unbind(1)
             drawn = uniform(seed, head, tail)
@@ -185,7 +202,7 @@ class FittedSampler(PPRSampler):
         counts = self.budget.entity_counts(graph, every)
         of_budget = (*key, counts.cpu().numpy().tobytes())
         if of_budget not in _shares:
-            _remember(_shares, of_budget, self._fitted_shares(graph, held, counts))
+            _remember(_shares, of_budget, self._fitted_shares(graph, held, counts, key))
         self.take(parameters | {_CONTEXT: _shares[of_budget]}, graph.relations)
 
     def parameters(self) -> dict[str, Tensor]:
@@ -426,26 +443,47 @@ class FittedSampler(PPRSampler):
         return _Examples(*(torch.cat(column)[back] for column in zip(*parts, strict=True)))
 
     def _fitted_shares(
-        self, graph: KnowledgeGraph, held: Callable[[], _HeldOut], counts: Tensor
+        self,
+        graph: KnowledgeGraph,
+        held: Callable[[], _HeldOut],
+        counts: Tensor,
+        key: tuple[Any, ...],
     ) -> Tensor:
-        """The share of PPR per relation, with budgets of `counts` [2R] entities: [2R]."""
+        """The share of PPR per relation, with budgets of `counts` [2R] entities: [2R].
+
+        `key`: of the fit, for what other budgets have in common.
+        """
         default = torch.full(counts.shape, DEFAULT_CONTEXT, dtype=torch.float64)
         if graph.num_facts < _LEAST_FACTS or bool((counts >= graph.num_entities).all()):
             return default
-        observed, counter, *asked = held()
-        if not observed.num_facts:
-            return default
+        scored: Iterable[_Scored] = _last_scored.get(key, ())
+        if key not in _last_scored:
+            if not held().observed.num_facts:
+                return default
+            scored = self._scored(graph, held())
+            entries = min(len(held().queries), _COMPARED) * graph.num_entities
+            if entries <= _SCORED and not self.is_local(graph):
+                _last_scored.clear()
+                scored = _last_scored[key] = list(scored)
+        found: list[Tensor] = []
+        for part in scored:
+            budget = counts[part.queries[:, 1]]
+            hits = _covered(part.near, part.likely, part.queries[:, 0], part.answers, budget)
+            asked = torch.stack([part.rows, part.queries[:, 1]])
+            found.append(torch.cat([asked.double(), hits.double()]))
+        table = torch.cat(found, dim=1).cpu()
+        table = table[:, table[0].argsort()]
+        return _best_shares(table[2:], table[1].long(), len(counts))
+
+    def _scored(self, graph: KnowledgeGraph, held: _HeldOut) -> Iterator[_Scored]:
+        """The scores of the held-out queries by which budgets are compared."""
+        observed, counter, *asked = held
         queries, answers = (column[:_COMPARED] for column in asked)
-        size = (len(_CONTEXTS), len(queries))
-        hits = torch.zeros(size, dtype=torch.float64, device=graph.device)
         self._counts[observed] = counter
         for rows in queries[:, 1].argsort(stable=True).split(_block(graph)):
             near = self.scores(observed, queries[rows, 0])
             likely = self._likelihood(observed, queries[rows, 1], near)
-            budget = counts[queries[rows, 1]]
-            found = _covered(near, likely, queries[rows, 0], answers[rows], budget)
-            hits[:, rows] = found.double()
-        return _best_shares(hits.cpu(), queries[:, 1].cpu(), len(counts))
+            yield _Scored(rows, queries[rows], answers[rows], near, likely)
 
     def _compared(
         self, held: _HeldOut, queries: Tensor, answers: Tensor, known: KnownFacts, seed: int
