@@ -131,8 +131,8 @@ def test_the_time_limit_of_factors_is_that_of_the_plan() -> None:
 
 def test_a_plan_that_needs_more_than_the_budget_says_so(run: Command) -> None:
     command = ["plan", "umls", "--set", "predictor.dim=8"]
-    told = run(*command, "--minutes", "0.001")
-    lines = [line for line in told.err.splitlines() if "more than the budget of 0.001" in line]
+    told = run(*command, "--minutes", "0.00001")  # planning itself takes longer
+    lines = [line for line in told.err.splitlines() if "more than the budget of 1e-05" in line]
     assert len(lines) == 1
     assert "raise --minutes" in lines[0]
     assert "more than the budget" not in run(*command, "--minutes", "1000").err
@@ -301,8 +301,11 @@ def test_a_probe_of_a_slow_size_has_small_steps(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(planner, "Stepper", Noted)
     monkeypatch.setattr(planner._Planner, "_guess", lambda *_: 0.5)
-    make_plan(chain_world(30), 1.0, settings=["predictor.dim=8", "predictor.num_layers=2"])
-    assert sizes[0] == 4  # two seconds
+    for minutes, queries in ((10.0, 4), (2.0, 2)):  # two seconds, and a hundredth of the time
+        sizes.clear()
+        settings = ["predictor.dim=8", "predictor.num_layers=2"]
+        make_plan(chain_world(30), minutes, settings=settings)
+        assert sizes[0] == queries
 
 
 ODD = {
@@ -434,3 +437,35 @@ def test_without_a_plan_the_defaults_are_taken(run: Command, tmp_path: Path) -> 
     found = run("train", "umls", "--out", str(out), "--no-plan", *settings, "--json").json
     assert found["plan"] is None
     assert Run(out).config == from_table({}, tiny)
+
+
+def test_a_plan_for_seconds_measures_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps at the first probe: planning has taken its share then."""
+    planner = sys.modules["oneshot.training.plan"]
+    pace = planner._Pace(training=0.01, evaluation=0.001, edges=1.0, entities=1.0)
+    probed: list[Any] = []
+
+    def probe(self: Any, size: Any, _: float) -> Any:
+        probed.append(size)
+        self.started -= 100
+        return pace._replace(training=10.0 ** len(probed))  # so that other sizes are better
+
+    monkeypatch.setattr(planner._Planner, "_probe", probe)
+    monkeypatch.setattr(FittedSampler, "fit", lambda *_: pytest.fail("a sampler was fitted"))
+    short = make_plan(load("umls"), 0.05)
+    assert len(probed) == 1
+    assert (short.config.sampler.name, short.config.factors.dim) == ("ppr", 0)
+
+
+def test_a_late_plan_takes_the_cheapest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = sys.modules["oneshot.training.plan"]
+    data = chain_world(30)
+    places = torch.arange(10)
+    early = planner._Planner(data, 1.0, CPU, (), 0)
+    sizes = early._sizes(6, places)
+    early.started -= 10
+    (size,) = early._sizes(6, places)
+    assert size == min(sizes)
+    long = planner._Planner(data, 10.0, CPU, (), 0)
+    long.started -= 1000
+    assert long._sizes(6, places) == sizes

@@ -27,6 +27,7 @@ from oneshot.predictor import AGGREGATES
 from oneshot.reasoner.build import build_reasoner, build_sampler, sampler_config
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import SAMPLERS, BFSSampler, FittedSampler, PPRSampler, Sampler
+from oneshot.samplers.fitted import FITTED_FACTS, FITTED_SHARE
 from oneshot.samplers.ppr import LOCAL_LARGEST_SHARE
 from oneshot.system.devices import find_device
 from oneshot.training.epoch import queries_per_epoch
@@ -40,6 +41,12 @@ CPU_MINUTES, GPU_MINUTES = 10.0, 5.0
 # seconds for those beyond the minimum.
 _QUERIES, _LEAST_QUERIES, _FEW_QUERIES, _FEWEST_QUERIES = 1024, 256, 128, 64
 _LOOK_SECONDS = 6.0
+# Minutes below which a plan may take a share of the time budget: after that, nothing more is
+# measured. Shares of a look, a probe and its step. Share of the budget that fitting a sampler may
+# take, and its approximate seconds per query on a CPU: in all, and per fact.
+_SHORT_MINUTES = 5.0
+_PLAN_SHARE, _LOOK_SHARE, _PROBE_SHARE, _STEP_SHARE = 0.15, 0.02, 0.005, 0.01
+_FIT_SHARE, _FIT_SECONDS, _FIT_FACT_SECONDS = 0.2, 1.5e-3, 5e-9
 # Entities times queries from which on fewer queries are looked at, and facts beyond which fitting a
 # sampler on a CPU takes longer than a plan may.
 _MUCH, _MOST_FITTED = 10**8, 2_000_000
@@ -80,6 +87,8 @@ _FACTOR_EPOCHS, _MOST_FACTOR_EPOCHS, _TRIED_FACTOR_EPOCHS = 10, 50, 12
 # Entities up to which answers are compared with all of them, and queries per step beyond; entities
 # beyond which there are no factors, because their vectors would take gigabytes.
 _FEW_ENTITIES, _FACTOR_BATCH, _MOST_ENTITIES = 5000, 1000, 500_000
+# Minutes below which there is no time for factors.
+_LEAST_FACTOR_MINUTES = 0.2
 # Operations per second that no machine exceeds here: saves probes that would take long.
 _CPU_SPEED, _GPU_SPEED = 4e11, 2e14
 
@@ -283,7 +292,8 @@ class _Planner:
             asked, wanted = queries[part].to(self.device), answers[part].to(self.device)
             found.append(sampler.ranks(self.graph, asked, wanted).cpu())
             done += len(part)
-            if done >= least and time.perf_counter() - begun > _LOOK_SECONDS:
+            seconds = min(_LOOK_SECONDS, _LOOK_SHARE * 60 * self.minutes)
+            if self._is_late or (done >= least and time.perf_counter() - begun > seconds):
                 break
         places = torch.cat(found)
         if self.most_entities < graph.num_entities:  # the order of the others is unknown
@@ -322,7 +332,10 @@ class _Planner:
         for option, value in (("norm", True), ("shortcut", True), ("gate", False)):
             self._choose(f"predictor.{option}", value, "")
         if self.given.get("training.sample_from", "observation") == "observation":
-            if self.is_gpu or self.data.graph.num_facts <= _MOST_FITTED:
+            if self._is_tight:
+                reason = "fitting another one takes too much of the time"
+                self._choose("sampler.name", PPRSampler.name, reason)
+            elif self.is_gpu or self.data.graph.num_facts <= _MOST_FITTED:
                 reason = "half of the entities by PPR, half by likelihood of being the answer"
                 self._choose("sampler.name", FittedSampler.name, reason)
             else:
@@ -347,6 +360,20 @@ class _Planner:
         facts = self.data.graph.num_facts
         ratio = 0.95 if facts >= 50_000 else 0.9 if facts >= 10_000 else 0.8
         self._choose("training.fact_ratio", ratio, f"{facts:,} facts")
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether planning has taken its share of a short time budget."""
+        spent = time.perf_counter() - self.started
+        return self.minutes < _SHORT_MINUTES and spent > _PLAN_SHARE * 60 * self.minutes
+
+    @property
+    def _is_tight(self) -> bool:
+        """Whether fitting a sampler would take too much of the time."""
+        facts = self.data.graph.num_facts
+        queries = 2 * min(FITTED_FACTS, int(FITTED_SHARE * facts))
+        seconds = queries * (_FIT_SECONDS + facts * _FIT_FACT_SECONDS)
+        return not self.is_gpu and seconds > _FIT_SHARE * 60 * self.minutes
 
     @property
     def _scores_answers(self) -> bool:
@@ -380,7 +407,7 @@ class _Planner:
                 for size in sizes
             }
             best = max(worth, key=lambda size: worth[size])
-            if best in paces:
+            if best in paces or (paces and self._is_late):
                 break
             try:
                 paces[best] = self._probe(best, self._guess(best) * correction)
@@ -407,6 +434,8 @@ class _Planner:
         if "predictor.num_layers" not in self.given:
             layers |= {max(deepest - 1, 3), max(deepest - 2, 3)}
         entities = {self._entities(places, lost) for lost in _LOST}
+        if self._is_late:  # no time to compare them: the fastest one
+            dims, layers, entities = dims[:1], {min(layers)}, {min(entities)}
         return [
             _Size(dim, depth, count)
             for dim in dims
@@ -480,7 +509,9 @@ class _Planner:
         """Choose vectors of entities beside the predictor, if the time allows enough epochs."""
         graph = self.data.graph
         given = self.given.get("factors.dim")
-        if given == 0 or (given is None and graph.num_entities > _MOST_ENTITIES):
+        is_without = graph.num_entities > _MOST_ENTITIES or self._is_late
+        is_without |= self.minutes < _LEAST_FACTOR_MINUTES
+        if given == 0 or (given is None and is_without):
             return
         speed = _GPU_SPEED if self.is_gpu else _CPU_SPEED
         for dims, negatives, share in _FACTOR_WAYS:
@@ -494,6 +525,8 @@ class _Planner:
                 operations = 2 * graph.num_facts * rivals * 6 * 2 * dim
                 if given is None and _FACTOR_EPOCHS * operations / speed > seconds:
                     continue
+                if given is None and self._is_late:
+                    break
                 self.table.setdefault("factors", {})["dim"] = dim
                 epoch = self._factor_epoch()
                 if given is None and _FACTOR_EPOCHS * epoch > seconds:
@@ -578,7 +611,7 @@ class _Planner:
         settings = [s for s in self.settings if not s.strip().startswith("training.minutes")]
         config = from_table(table, settings)
         # A step of a slow size has fewer queries, as one of a whole batch would take minutes.
-        affordable = int(_STEP_SECONDS / max(guess, 1e-9))
+        affordable = int(min(_STEP_SECONDS, _STEP_SHARE * 60 * self.minutes) / max(guess, 1e-9))
         batch = max(min(config.training.batch_size, affordable), 1)
         training = dataclasses.replace(config.training, minutes=0.0, batch_size=batch, workers=0)
         reasoner = build_reasoner(self.data.graph, config, self.device)
@@ -591,7 +624,7 @@ class _Planner:
         for done in itertools.islice(steps, 12):
             asked += done.queries
             self._wait()
-            if time.perf_counter() - begun > _PROBE_SECONDS:
+            if time.perf_counter() - begun > self._probe_seconds:
                 break
         training_seconds = (time.perf_counter() - begun) / asked if asked else 1e-3
         evaluation, batch_edges, batch_entities = self._time_evaluation(
@@ -604,7 +637,11 @@ class _Planner:
         config = from_table(self.table, self.settings).factors
         nothing = self.graph.facts[:0].long()
         fit = FactorTraining(self.graph, config, (0.05, 0.25), nothing, None, self.seed)
-        return fit.seconds_per_epoch(_PROBE_SECONDS)
+        return fit.seconds_per_epoch(self._probe_seconds)
+
+    @property
+    def _probe_seconds(self) -> float:
+        return min(_PROBE_SECONDS, _PROBE_SHARE * 60 * self.minutes)
 
     def _time_evaluation(
         self, reasoner: Reasoner, queries: Tensor, count: int
