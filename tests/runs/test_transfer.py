@@ -10,6 +10,7 @@ import torch
 from tests.support.commands import Command
 from tests.support.samples import SMALL, chain_world, tiny_predictor, trained_run, write_world
 
+from oneshot.data.load import load
 from oneshot.errors import InputError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
@@ -90,6 +91,14 @@ def test_train_from_a_run(tmp_path: Path, run: Command) -> None:
     assert one.predictor.config == other.predictor.config
     expected = one.score("link 1", "next", "link 2")
     assert other.score("link 1", "next", "link 2") == pytest.approx(expected, abs=1e-3)
+    before = {file: file.read_bytes() for file in first.rglob("*") if file.is_file()}
+    failed = run("train", data, "--from", first, "--out", first, *settings)
+    assert failed.code == 2
+    assert "is the run that the training starts from" in failed.err
+    start = Run.open(first)
+    with pytest.raises(InputError, match="is the run that the training starts from"):
+        train_run(load(data), first, start.config, torch.device("cpu"), initial=start)
+    assert {file: file.read_bytes() for file in first.rglob("*") if file.is_file()} == before
     failed = run("train", data, "--from", tmp_path / "nothing", "--out", tmp_path / "third")
     assert failed.code == 2
     assert "is not a run" in failed.err

@@ -130,6 +130,8 @@ def train(
     torch_device = find_device(device)
     changes = _changes(settings, seed, minutes)
     start = None if initial is None else Run.open(initial)
+    if start is not None and not resume:
+        Run(out).check_start(start)
     if start is not None and config is None:
         changes = [*transfer_settings(start), *changes]
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):

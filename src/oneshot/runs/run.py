@@ -335,6 +335,14 @@ class Run:
                 f"{self.path}: contains the source of the graph; choose another directory"
             )
 
+    def check_start(self, start: "Run") -> None:
+        """Raise if a training into this directory would replace the run that it starts from."""
+        if self.path.resolve() == start.path.resolve():
+            raise InputError(
+                f"{self.path}: is the run that the training starts from, which would be replaced; "
+                "choose another directory for --out"
+            )
+
     def check_writable(self) -> None:
         """Raise unless the directory is a run written by oneshot, empty, or does not exist."""
         check_replaceable(self.path, GRAPH, CONTENTS)

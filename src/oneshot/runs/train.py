@@ -126,6 +126,8 @@ class TrainingJob:
         """Train or resume, and evaluate. → the result; empty except in the first process"""
         path, is_first = self.path, self.team.is_first
         Run(path).check_destination(self.data.graph)
+        if self.initial is not None and not resume:
+            Run(path).check_start(self.initial)
         with ExitStack() as held:
             is_held = is_first and path.is_dir()
             if is_held:
