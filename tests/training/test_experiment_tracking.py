@@ -25,6 +25,12 @@ CONFIG = from_table({}, [*SMALL, "training.epochs=2", "training.batch_size=16"])
 NAMES = ["loss", "learning_rate", "covered", "valid/mrr"]
 
 
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the user had logged in."""
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+
+
 class FakeService:
     """Stands for both packages; `fails_at`: the epoch whose logging fails."""
 
@@ -194,6 +200,57 @@ def test_the_options_of_the_command(
     assert run(*command, *options()).json["epochs"] == 2
     assert service.started["name"] == "some run"
     assert len(service.metrics) == 2 * len(NAMES)
+
+
+@pytest.mark.parametrize("project", ["", "  ", "a/b", "x" * 129])
+def test_a_project_that_is_not_possible_is_reported_before_anything_is_written(
+    run: Command, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: str
+) -> None:
+    before = listing(tmp_path)
+    monkeypatch.setattr(experiment_tracking, "require", lambda *_: FakeService())
+    result = run("train", source, "--out", tmp_path / "run", "--wandb", project, *options())
+    assert result.code == 2
+    assert "the name of the project" in result.err
+    assert listing(tmp_path) == before
+
+
+def test_a_login_is_needed_only_with_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment_tracking, "require", lambda *_: FakeService())
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL", "WANDB_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "logins"))
+    with pytest.raises(InputError, match="not logged in; run `wandb login`"):
+        made("wandb")
+    (tmp_path / "logins").write_text("machine api.wandb.ai login user password secret\n")
+    assert made("wandb")
+    monkeypatch.setenv("WANDB_BASE_URL", "https://own.example")
+    with pytest.raises(InputError, match="not logged in"):
+        made("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert made("wandb")
+
+
+def test_a_server_that_is_not_there_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = FakeService()
+    seen: dict[str, str | None] = {}
+
+    def refused(name: str) -> None:
+        seen.update((name, os.environ.get(name)) for name in experiment_tracking._MLFLOW_LIMITS)
+        raise ConnectionError("HTTPConnectionPool: Max retries exceeded with url: /api")
+
+    monkeypatch.setattr(experiment_tracking, "require", lambda *_: service)
+    monkeypatch.setattr(service, "get_experiment_by_name", refused)
+    retries, timeout = experiment_tracking._MLFLOW_LIMITS
+    monkeypatch.delenv(retries, raising=False)
+    monkeypatch.setenv(timeout, "7")  # by the user
+    with pytest.raises(InputError, match=r"http://…@host cannot be reached; check the address"):
+        made("mlflow")
+    assert (seen[retries], seen[timeout]) == ("2", "7")
+    assert retries not in os.environ
 
 
 # The real packages --------------------------------------------------------------------------------

@@ -6,10 +6,15 @@ Only settings, sizes and metrics are sent: no paths, no names of the graph, no c
 """
 
 import dataclasses
+import netrc
+import os
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from oneshot.errors import InputError, require
 from oneshot.reasoner.build import sampler_config
@@ -22,6 +27,11 @@ PROJECT = "oneshot"
 _LONGEST_VALUE = 250  # characters of a setting that every version of MLflow accepts
 # User and password in an address, and the credentials of a query string or a header.
 _SECRET = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=[?&]token=)[^&\s]+|(?<=Bearer )\S+")
+# MLflow waits for minutes by default. A server that is there answers in less than this.
+_MLFLOW_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+# What Weights & Biases does not allow in the name of a project, and the modes without network.
+_FORBIDDEN, _LONGEST_PROJECT = "/\\#?%:", 128
+_WITHOUT_NETWORK = ("offline", "disabled", "dryrun")
 
 
 class ExperimentTracker(Observer, ABC):
@@ -93,27 +103,36 @@ class MLflow(ExperimentTracker):
         # Fails before the long work starts, not at the first epoch.
         package = require("mlflow", "mlflow", "logging to MLflow")
         try:
-            self._client: Any = package.MlflowClient(tracking_uri=self.address)
-            self._experiment = self._client.get_experiment_by_name(PROJECT)
+            with _short_waits():
+                self._client: Any = package.MlflowClient(tracking_uri=self.address)
+                self._experiment = self._client.get_experiment_by_name(PROJECT)
         except Exception as error:
+            if "Max retries exceeded" in str(error):
+                raise InputError(
+                    f"{self.title}: {_without_secrets(self.address)} cannot be reached; check the "
+                    "address, and that the server is running"
+                ) from error
             raise InputError(f"{self.title}: {_one_line(error)}") from error
         self._run = ""
 
     def begin(self, trainer: Trainer, settings: dict[str, Any]) -> None:
-        if self._experiment is None:
-            number = self._client.create_experiment(PROJECT)
-        else:
-            number = self._experiment.experiment_id
-        self._run = self._client.create_run(number, run_name=self.name).info.run_id
-        for name, value in settings.items():
-            self._client.log_param(self._run, name, str(value)[:_LONGEST_VALUE])
+        with _short_waits():
+            if self._experiment is None:
+                number = self._client.create_experiment(PROJECT)
+            else:
+                number = self._experiment.experiment_id
+            self._run = self._client.create_run(number, run_name=self.name).info.run_id
+            for name, value in settings.items():
+                self._client.log_param(self._run, name, str(value)[:_LONGEST_VALUE])
 
     def log(self, values: dict[str, float], epoch: int) -> None:
-        for name, value in values.items():
-            self._client.log_metric(self._run, name, value, step=epoch)
+        with _short_waits():
+            for name, value in values.items():
+                self._client.log_metric(self._run, name, value, step=epoch)
 
     def finish(self, is_finished: bool) -> None:
-        self._client.set_terminated(self._run, "FINISHED" if is_finished else "KILLED")
+        with _short_waits():
+            self._client.set_terminated(self._run, "FINISHED" if is_finished else "KILLED")
 
 
 class WeightsAndBiases(ExperimentTracker):
@@ -133,6 +152,29 @@ class WeightsAndBiases(ExperimentTracker):
         self.directory = None if directory is None else str(directory)
         self._package = require("wandb", "wandb", "logging to Weights & Biases")
         self._run: Any = None
+        # Fails before the long work starts; `init` reports the same after planning.
+        self._check_project()
+        if os.environ.get("WANDB_MODE") not in _WITHOUT_NETWORK and not _is_logged_in():
+            raise InputError(
+                f"{self.title}: not logged in; run `wandb login`, or set $WANDB_API_KEY, or "
+                "$WANDB_MODE=offline to log to files"
+            )
+
+    def _check_project(self) -> None:
+        """Raise if the service would not accept the name of the project."""
+        found = "".join(sorted(set(self.project) & set(_FORBIDDEN)))
+        fault = ""
+        if not self.project.strip():
+            fault = "is empty"
+        elif len(self.project) > _LONGEST_PROJECT:
+            fault = f"has more than {_LONGEST_PROJECT} characters"
+        elif found:
+            fault = f"contains {found}"
+        if fault:
+            raise InputError(
+                f"{self.title}: the name of the project {fault}; choose one of at most "
+                f"{_LONGEST_PROJECT} characters without {_FORBIDDEN}"
+            )
 
     def begin(self, trainer: Trainer, settings: dict[str, Any]) -> None:
         package = self._package
@@ -184,4 +226,39 @@ def settings_of(trainer: Trainer) -> dict[str, Any]:
 def _one_line(error: Exception) -> str:
     """The first line of an error, without user and password of an address."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return _SECRET.sub("…", lines[0])[:300]
+    return _without_secrets(lines[0])[:300]
+
+
+def _without_secrets(text: str) -> str:
+    return _SECRET.sub("…", text)
+
+
+@contextmanager
+def _short_waits() -> Iterator[None]:
+    """Limit the requests of MLflow, unless the user has; it reads the limits at each request."""
+    added = {name: value for name, value in _MLFLOW_LIMITS.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def _is_logged_in() -> bool:
+    """Whether there is a key for Weights & Biases, as far as can be found without a connection."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    settings = Path(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb"), "settings")
+    if settings.expanduser().is_file():  # may name another server, or a key
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    for name in (os.environ.get("NETRC"), "~/.netrc", "~/_netrc"):
+        file = Path(name).expanduser() if name else None
+        if file is None or not file.is_file():
+            continue
+        try:
+            return netrc.netrc(str(file)).authenticators(host) is not None
+        except (OSError, netrc.NetrcParseError):
+            return True  # the package reports it
+    return False
