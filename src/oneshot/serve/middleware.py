@@ -329,7 +329,7 @@ class _Bodies:
     """The bodies of all requests that are not answered yet, limited in their sum.
 
     If they become too large, the one that has waited longest for its client is refused (408), so
-    that clients that do not go on sending cannot lock others out.
+    that clients that stop sending cannot lock others out.
     """
 
     def __init__(self) -> None:

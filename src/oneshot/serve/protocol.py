@@ -86,7 +86,7 @@ class Protocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         self._waiting_since = time.monotonic()
-        # Otherwise one connection would have the time of many; the client sends the rest anew.
+        # Otherwise one connection would have the time of many; the client sends the rest again.
         self._pipelined = self._pipelined + 1 if self.conn.trailing_data[0] else 0
         if self._pipelined > _PIPELINED:
             self.transport.close()

@@ -21,8 +21,8 @@ export function plural(count, one, many = `${one}s`) {
   return `${DIGITS.format(count)} ${count === 1 ? one : many}`;
 }
 
-// Characters that are not seen or that turn others, except the variants of emoji, and joiners between
-// letters of scripts that need them.
+// Characters that are not seen or that turn others, except the variants of emoji, and joiners in
+// scripts that need them.
 const HIDDEN = /(?![\uFE00-\uFE0F]|(?<=\P{ASCII})[\u200C\u200D](?=\P{ASCII}))[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{DI}]/gu;
 
 // A text in which hidden characters are codes, as \u202e: with them, a name can look like another.
