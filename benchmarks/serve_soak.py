@@ -171,33 +171,28 @@ def main() -> None:
     parser.add_argument("--idle", type=int, default=1100, help="connections of `idle`")
     parser.add_argument("--explanations", type=int, default=30, help="of `explaining`")
     options = parser.parse_args()
-    result: dict[str, Any] = {}
-    data = load("world")
+    for part in options.parts:
+        if part not in PARTS:
+            parser.error(f"{part}: is none of {', '.join(PARTS)}")
+    for part in options.parts:
+        result = measured(part, options)
+        print(json.dumps({part: result}), flush=True)
+        write_parts(NAME, {part: result})
+
+
+def measured(part: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
-        for part in options.parts:
-            if part not in PARTS:
-                parser.error(f"{part}: is none of {', '.join(PARTS)}")
-            run = Path(temporary) / part
-            if part == "versions":
-                result[part] = measure_versions(run, options.requests)
-                print(json.dumps({part: result[part]}), flush=True)
-                continue
-            if part == "explaining":
-                result[part] = measure_explaining(run, options.explanations)
-                print(json.dumps({part: result[part]}), flush=True)
-                continue
-            if part == "idle":
-                build_reasoner(data.graph, demo_config()).save(run)
-                result[part] = measure_idle(run, options.idle)
-                print(json.dumps({part: result[part]}), flush=True)
-                continue
-            build_reasoner(data.graph, demo_config()).save(run)
-            if part == "soak":
-                result[part] = measure(run, options.minutes, ordinary=5)
-            else:
-                result[part] = measure(run, options.fuzz_minutes, ordinary=1, hostile=HOSTILE)
-            print(json.dumps({part: result[part]}), flush=True)
-    write_parts(NAME, result)
+        run = Path(temporary) / part
+        if part == "versions":
+            return measure_versions(run, options.requests)
+        if part == "explaining":
+            return measure_explaining(run, options.explanations)
+        build_reasoner(load("world").graph, demo_config()).save(run)
+        if part == "idle":
+            return measure_idle(run, options.idle)
+        if part == "soak":
+            return measure(run, options.minutes, ordinary=5)
+        return measure(run, options.fuzz_minutes, ordinary=1, hostile=HOSTILE)
 
 
 def measure(run: Path, minutes: float, ordinary: int, hostile: int = 0) -> dict[str, Any]:
