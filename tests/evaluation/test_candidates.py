@@ -1,5 +1,6 @@
 """Ranking among given candidates: reading negatives in OGB's format, and its evaluator."""
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def test_negatives_stand_in_the_place_of_the_answer(data: Dataset) -> None:
     assert found.answers[count:].equal(data.test[:, 0])
 
 
-@pytest.mark.parametrize("change", ["missing", "short", "strange", "no array"])
+@pytest.mark.parametrize("change", ["missing", "short", "strange", "no array", "fractions"])
 def test_negatives_that_do_not_fit_are_named(data: Dataset, change: str) -> None:
     path = candidates_file(Path(str((data.graph.origin or {})["source"])), "test")
     with np.load(path) as saved:
@@ -50,10 +51,26 @@ def test_negatives_that_do_not_fit_are_named(data: Dataset, change: str) -> None
     elif change == "no array":
         path.write_text("no array")
     else:
-        head, tail = (head[:-1], tail[:-1]) if change == "short" else (head, tail + 1000)
-        np.savez(path, head=head, tail=tail)
+        changes = {"short": head[:-1], "strange": head + 1000, "fractions": head + 0.5}
+        np.savez(path, head=changes[change], tail=tail[: len(changes[change])])
     with pytest.raises(InputError, match="negatives" if change == "missing" else path.name):
         read_candidates(data, "test")
+
+
+def test_a_damaged_file_of_negatives_is_read_or_refused(data: Dataset) -> None:
+    path = candidates_file(Path(str((data.graph.origin or {})["source"])), "test")
+    whole, draw, refused = path.read_bytes(), random.Random(0), 0
+    for _ in range(200):
+        damaged = bytearray(whole[: draw.randrange(len(whole)) if draw.random() < 0.3 else None])
+        for _ in range(4):
+            if damaged:
+                damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read_candidates(data, "test")
+        except InputError as error:
+            refused += path.name in str(error)
+    assert refused > 100
 
 
 @pytest.mark.filterwarnings("ignore")

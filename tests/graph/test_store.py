@@ -10,8 +10,8 @@ from tests.support.samples import chain_world
 
 from oneshot.errors import InputError
 from oneshot.graph.live import store as module
-from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.graph.live.store import STORE, FactStore, has_changes
+from oneshot.graph.live.live_graph import LiveGraph, with_changes
+from oneshot.graph.live.store import STORE, FactStore, StoreError, has_changes
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x, x FROM n"
 CRAFTED = {
@@ -53,6 +53,22 @@ CRAFTED = {
         "DROP TABLE times; CREATE TABLE times (version, time)",
         "its schema is not that of a store: times",
     ),
+    "a change after its version": (
+        "UPDATE changes SET version = 2",
+        "a change is later than its version",
+    ),
+    "a time after its version": (
+        "INSERT INTO times VALUES (2, 1)",
+        "a change is later than its version",
+    ),
+    "a fact of the run as new": (
+        "UPDATE changes SET head = 'link 0', tail = 'link 1'",
+        "wrong about which facts are in the graph of the run: link 0, next, link 1",
+    ),
+    "a new fact as one of the run": (
+        "UPDATE changes SET in_base = 1, present = 0",
+        "wrong about which facts are in the graph of the run: new, next, link 1",
+    ),
     "a text that is no text": (
         "UPDATE changes SET head = CAST(x'ff' AS TEXT)",
         "decode",
@@ -86,6 +102,21 @@ def test_a_crafted_store_is_refused(run: Path, what: str, read_only: bool) -> No
     change(run, statements)
     with pytest.raises(InputError, match=f"not a whole store of facts .*{message}"):
         live_graph(run, read_only)
+    graph = chain_world(8).graph
+    with pytest.raises(InputError, match=f"not a whole store of facts .*{message}"):
+        with_changes(run, graph, graph.fingerprint)
+
+
+def test_a_store_with_the_last_version_stays_readable(run: Path) -> None:
+    change(run, f"UPDATE about SET value = '{2**53}' WHERE key = 'version'")
+    live = live_graph(run)
+    with pytest.raises(StoreError, match="has the last version that there is"):
+        live.add([("b", "next", "link 1")])
+    assert live.size() == (9, 23, 2**53)
+    live.close()
+    again = live_graph(run)
+    assert again.size() == (9, 23, 2**53)
+    again.close()
 
 
 def test_the_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 import os
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.searches import Sitting, Time
 
 from oneshot.errors import InputError, OneshotError
+from oneshot.search import store as module
 from oneshot.search.observer import SearchObserver
 from oneshot.search.propose import Proposal
 from oneshot.search.scheduler import run_phase
@@ -46,6 +49,61 @@ def test_only_a_store_of_ours_is_opened(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / STORE).close()
     with pytest.raises(InputError, match="not written by oneshot"):
         Store(tmp_path)
+
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x, x FROM n"
+CRAFTED = {
+    "an endless view": f"DROP TABLE about; CREATE VIEW about (key, value) AS {ENDLESS}",
+    "a trigger": "CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM trials; END",
+    "another table": "DROP TABLE about; CREATE TABLE about (key, value)",
+    "a blob as phase": "UPDATE trials SET phase = x'ff'",
+    "an unknown status": "PRAGMA ignore_check_constraints = 1; UPDATE trials SET status = 'odd'",
+    "a list of values": "UPDATE trials SET choice = '[]'",
+    "a text as target": "UPDATE trials SET value = 'high'",
+    "a text in the curve": """UPDATE trials SET curve = '["high"]'""",
+    "a text as time": "UPDATE trials SET at = 'now'",
+    "a blob as error": "UPDATE trials SET error = x'ff'",
+    "no answers": "DELETE FROM answers",
+    "half an answer": "UPDATE answers SET ranks = x'ff'",
+    "a text as answer": "UPDATE answers SET ranks = 'first'",
+}
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+def test_a_crafted_store_is_refused(tmp_path: Path, what: str) -> None:
+    store = Store(tmp_path, create=True)
+    store.start("predictor", 0, {"predictor.dim": 8}, "initial")
+    answers = [np.zeros(3, kind).tobytes() for kind in (np.float32, np.int32, np.int32)]
+    outcome = {"status": "done", "value": 0.5, "answers": answers}
+    store.finish("predictor", 0, outcome, 3.0)
+    assert len(store.answers("predictor", 0).ranks) == 3
+    store.close()
+    with closing(sqlite3.connect(tmp_path / STORE)) as connection:
+        connection.executescript(CRAFTED[what])
+
+    def read() -> None:
+        with closing(Store(tmp_path)) as opened:
+            for phase in opened.phases():
+                opened.clock(phase)
+                for trial in opened.trials(phase):
+                    opened.answers(phase, trial.number)
+
+    with pytest.raises(InputError, match="not written by oneshot, or damaged"):
+        read()
+
+
+def test_an_earlier_and_an_incomplete_store_open(tmp_path: Path) -> None:
+    (tmp_path / "earlier").mkdir()
+    with closing(sqlite3.connect(tmp_path / "earlier" / STORE)) as connection:
+        rest = module._EARLIER_SCHEMA.split(";", 1)[1]
+        assert "infeasible" not in rest
+        connection.executescript(rest)
+    store = Store(tmp_path / "earlier", create=True)  # adds the first table
+    store.start("predictor", 0, {}, "initial")
+    store.close()
+    again = Store(tmp_path / "earlier")
+    assert len(again.trials("predictor")) == 1
+    again.close()
 
 
 def test_one_process_searches_in_a_directory(tmp_path: Path) -> None:

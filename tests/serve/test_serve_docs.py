@@ -2,6 +2,7 @@
 
 import configparser
 import json
+import os
 import re
 import shlex
 import shutil
@@ -160,6 +161,25 @@ def test_the_container_runs_a_command_that_there_is() -> None:
     assert needed <= copied
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignored if line.startswith("!")} == copied
+
+
+def test_the_container_is_built_and_used_with_every_change() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())["jobs"]
+    script = "scripts/check_container.sh"
+    assert [step["run"] for step in jobs["container"]["steps"] if "run" in step] == [script]
+    text = (ROOT / script).read_text()
+    assert os.access(ROOT / script, os.X_OK)
+    assert "-f deploy/compose.yaml" in text
+    # It sets what the compose file takes from the environment.
+    taken = set(re.findall(r"\$\{(\w+)", (ROOT / "deploy" / "compose.yaml").read_text()))
+    assert taken - {WRITE_TOKEN} <= set(re.findall(r"\b(ONESHOT_\w+)=", text))
+    # It uses routes that there are.
+    assert service_paths(text) <= service_paths((ROOT / "docs" / "serve.md").read_text())
+
+
+def service_paths(text: str) -> set[str]:
+    return set(re.findall(r"/v1/\w+", text))
 
 
 def test_the_compose_file_runs_a_command_that_there_is() -> None:

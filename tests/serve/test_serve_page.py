@@ -159,7 +159,7 @@ def test_a_fact_about_a_new_entity_is_answered(page: Any, url: str) -> None:
         page.keyboard.press("Escape")
         page.get_by_role("button", name="Add the fact").click()
         new = " New entity: newcomer." if tail == "link 3" else ""
-        expect(page.locator("#added")).to_have_text(f"Added: newcomer, next, {tail}.{new} Undo")
+        expect(page.locator("#added")).to_have_text(f"Added: newcomer, next, {tail}.{new} Undo ×")
     expect(page.locator("#answers-title")).to_have_text("(newcomer, after, ?)")
     expect(page.locator("#answers tbody tr")).to_have_count(10)
     expect(page.locator("#facts li")).to_have_count(2)
@@ -266,7 +266,7 @@ def test_hidden_characters_of_names_are_shown(page: Any, url: str) -> None:
     expect(page.locator("#facts li")).to_have_count(3)
     page.keyboard.press("Tab")
     page.get_by_role("button", name="Remove evil\\u202eexe.txt, next, link 1").click()
-    expect(page.locator("#added")).to_have_text("Removed: evil\\u202eexe.txt, next, link 1. Undo")
+    expect(page.locator("#added")).to_have_text("Removed: evil\\u202eexe.txt, next, link 1. Undo ×")
     expect(page.locator("#compared")).to_contain_text("Compared with version 1")
     assert not [text for text in page.evaluate(SHOWN) if HIDDEN.search(text)]
     page.get_by_role("button", name="curl").click()

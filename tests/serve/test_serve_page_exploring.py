@@ -19,6 +19,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed (the extra `browser`)"
 )
+from oneshot.reasoner.reasoner import Reasoner  # noqa: E402
 from oneshot.serve.server import serving  # noqa: E402
 from oneshot.serve.service import Service  # noqa: E402
 from oneshot.serve.settings import ServeSettings  # noqa: E402
@@ -548,6 +549,44 @@ def test_the_note_of_a_change_on_a_phone(page: Any, url: str) -> None:
     expect(note).to_be_in_viewport(ratio=1)
     pager = page.get_by_role("button", name="Next changes").bounding_box()
     assert pager["y"] + pager["height"] <= note.bounding_box()["y"]
+    note.get_by_role("button", name="Close this note").click()
+    expect(note).to_be_hidden()
+    expect(page.get_by_role("button", name="Add the fact")).to_be_focused()
+
+
+LINES = """element => {
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  return new Set([...range.getClientRects()].map((box) => Math.round(box.bottom))).size;
+}"""  # of text
+
+
+def test_names_have_the_room_of_columns_without_content(browser: Any, tmp_path: Path) -> None:
+    name = "America/Punta_Arenas"
+    reasoner = Reasoner.load(saved_run(tmp_path / "first"))
+    for has_probabilities in (True, False):
+        if not has_probabilities:
+            reasoner.calibration = None
+        run = tmp_path / str(has_probabilities)
+        reasoner.save(run)
+        with serving(Service(run)) as url, watched(browser, url, viewport=PHONE) as page:
+            facts = [["link 5", "next", name], *([name, "next", f"link {n}"] for n in range(4))]
+            assert request(f"{url}/v1/facts", {"facts": facts}).status == 200
+            page.goto(f"{url}/#entity=link+5&relation=next&top=30")
+            cell = page.get_by_role("columnheader", name="Probability")
+            expect(page.get_by_role("columnheader", name="Known")).to_be_visible()
+            expect(cell).to_be_visible() if has_probabilities else expect(cell).to_be_hidden()
+            row = page.locator(f"#answers tr[data-answer='{name}']")
+            if not has_probabilities:
+                assert row.get_by_role("button").evaluate(LINES) == 1
+            # A comparison with the answers before a change stays in one line, too.
+            page.get_by_role("button", name=f"Remove link 5, next, {name}").click()
+            expect(page.locator("#compared")).to_contain_text("Compared")
+            compared = page.locator("#answers td.before").first
+            compared.evaluate("cell => { cell.textContent = '#1000 ▲'; }")
+            assert compared.evaluate(LINES) == 1
+            page.goto(f"{url}/#entity=link+5&relation=next&new=1")
+            expect(page.get_by_role("columnheader", name="Known")).to_be_hidden()
 
 
 # What a touch does is decided when the page has been drawn and stands still.

@@ -45,7 +45,9 @@ class Held:
 @pytest.fixture
 def service(tmp_path: Path) -> Service:
     whole = ["sampler.entity_ratio=1.0"]  # every known answer is among the answers
-    return Service(saved_run(tmp_path / "run", 8), ServeSettings(batch_size=3), changes=whole)
+    # A time limit far beyond that of the tests: it must not end what a client has left.
+    settings = ServeSettings(batch_size=3, timeout=3600)
+    return Service(saved_run(tmp_path / "run", 8), settings, changes=whole)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from oneshot.runs.run import Run
 from oneshot.samplers import FittedSampler, Sampler
 from oneshot.serve import app, engine, middleware, protocol
 from oneshot.serve import service as service_module
-from oneshot.serve.limits import LARGE_BODY, MAX_BODY, MAX_SUGGESTED
+from oneshot.serve.limits import LARGE_BODY, MAX_BODY, MAX_ERRORS, MAX_SUGGESTED
 from oneshot.serve.pages import PAGE
 from oneshot.serve.server import serving
 from oneshot.serve.service import Service
@@ -259,6 +259,14 @@ def test_a_new_entity_is_asked_about_at_once(url: str) -> None:
     assert result["answers"] == []
     assert "add one first" in result["message"]
     assert request(f"{url}/v1/facts", {"facts": facts[:1]}, "DELETE").json["removed"] == 0
+
+
+def test_a_problem_lists_a_few_of_many_errors(url: str) -> None:
+    questions = [{"entity": 5, "relation": "next"}] * 64
+    errors = refused(request(f"{url}/v1/predict", {"questions": questions}), 422)["errors"]
+    assert [one["pointer"] for one in errors] == [
+        f"/questions/{number}/entity" for number in range(MAX_ERRORS)
+    ]
 
 
 @pytest.mark.parametrize(

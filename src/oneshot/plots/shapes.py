@@ -24,10 +24,10 @@ _DPI = 100  # pixels per inch in matplotlib, before the drawing is enlarged
 _ENLARGE = 2
 # Looks that many shapes share: as attributes in a page with its own styles, otherwise as classes.
 _LINE = (' fill="none"', 'fill="none" stroke="#000" stroke-opacity="0" stroke-width="9"')
-_HALO = ' stroke="#ffffff" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
+_HALO = ' stroke="#ffffff" stroke-width="6" stroke-linejoin="round" paint-order="stroke"'
 _STYLE = (
     ".line, .thick { fill: none } .thick { stroke: #000; stroke-opacity: 0; stroke-width: 9 } "
-    ".halo { stroke: #fff; stroke-width: 4; stroke-linejoin: round; paint-order: stroke } "
+    ".halo { stroke: #fff; stroke-width: 6; stroke-linejoin: round; paint-order: stroke } "
     "g:hover > .line { stroke-opacity: 0.55 }"
 )
 # Characters that XML 1.0 does not allow even when escaped; a name may contain them.

@@ -9,10 +9,10 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,9 @@ CREATE TABLE IF NOT EXISTS answers (
     PRIMARY KEY (phase, number)
 );
 """
+
+_STATUSES = "'failed', 'infeasible'"
+_EARLIER_SCHEMA = _SCHEMA.replace(_STATUSES, "'failed'")  # which still opens
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,9 @@ class Store:
             directory.mkdir(parents=True, exist_ok=True)
         try:
             self._database = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+            # The file may come from anywhere: nothing in its schema may call functions.
+            self._database.execute("PRAGMA trusted_schema = OFF")
+            self._check_schema()
             self._database.execute("PRAGMA synchronous = FULL")
             if create:
                 self._database.executescript(_SCHEMA)
@@ -118,6 +124,7 @@ class Store:
                 raise InputError(f"{self.path}: cannot write trials ({error})") from None
             raise InputError(f"{directory}: incomplete search ({error})") from None
         except (sqlite3.DatabaseError, ValueError) as error:  # the message may be damaged, too
+            self._database.close()
             raise InputError(f"{self.path}: not written by oneshot, or damaged ({error})") from None
         if version is None and create:
             self.set_about("format", FORMAT)
@@ -148,28 +155,14 @@ class Store:
                 "at, error, about FROM trials WHERE phase = ? ORDER BY number",
                 (phase,),
             )
-            return [
-                Trial(
-                    phase=row[0],
-                    number=row[1],
-                    status=row[2],
-                    values=json.loads(row[3]),
-                    origin=row[4],
-                    attempts=row[5],
-                    value=row[6],
-                    curve=json.loads(row[7]),
-                    seconds=row[8] or 0.0,
-                    at=row[9] or 0.0,
-                    error=row[10],
-                    about=json.loads(row[11]),
-                )
-                for row in rows
-            ]
+            return [_trial(row) for row in rows]
 
     def phases(self) -> list[str]:
         with self._reading():
-            rows = self._database.execute("SELECT DISTINCT phase FROM trials")
-            return [str(row[0]) for row in rows]
+            rows = self._database.execute("SELECT DISTINCT phase FROM trials").fetchall()
+            if not all(isinstance(row[0], str) for row in rows):
+                raise TypeError("the name of a phase is not text")
+            return [row[0] for row in rows]
 
     def start(self, phase: str, number: int, values: dict[str, Any], origin: str) -> None:
         """Insert a trial before it runs, or count another attempt of an unfinished one."""
@@ -211,15 +204,18 @@ class Store:
 
     def answers(self, phase: str, number: int) -> Answers:
         """The results of a trial of phase 2 per query."""
-        row = self._database.execute(
-            "SELECT ranks, entities, edges FROM answers WHERE phase = ? AND number = ?",
-            (phase, number),
-        ).fetchone()
-        return Answers(
-            np.frombuffer(row[0], np.float32),
-            np.frombuffer(row[1], np.int32),
-            np.frombuffer(row[2], np.int32),
-        )
+        with self._reading():
+            row = self._database.execute(
+                "SELECT ranks, entities, edges FROM answers WHERE phase = ? AND number = ?",
+                (phase, number),
+            ).fetchone()
+            if row is None:
+                raise ValueError(f"trial {number} of {phase} has no answers")
+            return Answers(
+                np.frombuffer(row[0], np.float32),
+                np.frombuffer(row[1], np.int32),
+                np.frombuffer(row[2], np.int32),
+            )
 
     def clock(self, phase: str) -> float:
         """Seconds of a phase so far, without pauses between sessions."""
@@ -228,6 +224,21 @@ class Store:
                 "SELECT MAX(at) FROM trials WHERE phase = ?", (phase,)
             ).fetchone()
             return float(row[0] or 0.0)
+
+    def _check_schema(self) -> None:
+        """Raise if the file has anything but the tables of a search.
+
+        A view or trigger could do anything when a table is read or written. Tables may be missing:
+        the process that created the file may have been killed.
+        """
+        found = _objects(self._database)
+        known = set()
+        for schema in (_SCHEMA, _EARLIER_SCHEMA):
+            with closing(sqlite3.connect(":memory:")) as plain:
+                plain.executescript(schema)
+                known |= _objects(plain)
+        if unknown := sorted(found - known):
+            raise ValueError(f"its schema is not that of a search: {unknown[0][1]}")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -248,6 +259,44 @@ class Store:
             self._database.execute("ROLLBACK")
             raise
         self._database.execute("COMMIT")
+
+
+def _objects(database: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """All tables, views, indexes and triggers; the white space of their definitions is ignored."""
+    rows = database.execute("SELECT type, name, sql FROM sqlite_master")
+    return {(kind, name, "".join((sql or "").split())) for kind, name, sql in rows}
+
+
+def _trial(row: tuple[Any, ...]) -> Trial:
+    """A row as a trial; SQLite stores values of any type in any column."""
+    phase, number, status, choice, origin, attempts, value, curve, seconds, at, error, about = row
+    values, curve, about = (json.loads(text) for text in (choice, curve, about))
+    is_valid = (
+        all(isinstance(text, str) for text in (phase, origin))
+        and all(isinstance(count, int) for count in (number, attempts))
+        and status in get_args(Status)
+        and all(isinstance(table, dict) for table in (values, about))
+        and isinstance(curve, list)
+        and all(isinstance(one, int | float) for one in curve)
+        and all(one is None or isinstance(one, float) for one in (value, seconds, at))
+        and (error is None or isinstance(error, str))
+    )
+    if not is_valid:
+        raise TypeError(f"trial {number!r} has values of wrong types")
+    return Trial(
+        phase=phase,
+        number=number,
+        status=status,
+        values=values,
+        origin=origin,
+        attempts=attempts,
+        value=value,
+        curve=curve,
+        seconds=seconds or 0.0,
+        at=at or 0.0,
+        error=error,
+        about=about,
+    )
 
 
 @contextmanager

@@ -35,10 +35,14 @@ def read_candidates(data: Dataset, split: str) -> Candidates:
     if source is None or not path.is_file():
         raise InputError(f"{data.name} has no negatives for the {split} split")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            head, tail = (np.asarray(arrays[side], np.int64) for side in ("head", "tail"))
-    except (OSError, ValueError, KeyError) as error:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            head, tail = arrays["head"], arrays["tail"]
+    # A damaged archive may raise from zipfile, zlib, struct, tokenize or numpy.
+    except Exception as error:
         raise InputError(f"{path}: not a file of negatives ({error})") from error
+    if any(column.dtype.kind not in "iu" for column in (head, tail)):
+        raise InputError(f"{path}: the arrays head and tail must be integers")
+    head, tail = head.astype(np.int64), tail.astype(np.int64)
     facts = data.facts(split)
     if head.ndim != 2 or head.shape != tail.shape or len(head) != len(facts):
         raise InputError(f"{path}: does not match the {len(facts):,} facts of the {split} split")

@@ -52,11 +52,27 @@ def with_changes(run: Path, graph: KnowledgeGraph, fingerprint: str) -> Knowledg
         _, changes = store.read()
     finally:
         store.close()
+    _check_base(changes, graph, run / STORE)
     entities = GrowingVocabulary(graph.entities)
     effective = [change for change in changes if change.present != change.in_base]
     ids = numbered_facts(effective, entities, graph.relations)
     holds = np.array([change.present for change in effective], bool)
     return compacted(graph, ids[holds], ids[~holds], entities.settled())
+
+
+def _check_base(changes: Sequence[Change], base: KnowledgeGraph, path: Path) -> None:
+    """Raise unless the changes state rightly which of their facts the base contains.
+
+    Otherwise a fact that was removed would hold again after a restart.
+    """
+    ids = numbered_facts(changes, GrowingVocabulary(base.entities), base.relations)
+    stands = find_facts(base, ids) >= 0
+    for change, is_there in zip(changes, stands.tolist(), strict=True):
+        if change.in_base != is_there:
+            raise InputError(
+                f"{path}: not a whole store of facts (it is wrong about which facts are in the "
+                f"graph of the run: {change.head}, {change.relation}, {change.tail})"
+            )
 
 
 class _State(NamedTuple):
@@ -381,6 +397,8 @@ class LiveGraph:
     def _read_store(self) -> None:
         assert self._store is not None
         self.version, changes = self._store.read(self.version)
+        if not self._state:  # the base is still that of the run
+            _check_base(changes, self._base, self._store.path)
         self._absorb(changes)
 
     def _compact(self, changes: dict[Fact, bool]) -> None:

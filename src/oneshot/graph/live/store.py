@@ -151,7 +151,10 @@ class FactStore:
                     self._check(version, [*(row[:-1] for row in rows), *times.items()])
             finally:
                 self._reader.execute("COMMIT")
-            return version, [_change(row, times.get(row[-1])) for row in rows]
+            changes = [_change(row, times.get(row[-1])) for row in rows]
+            if max((*times, *(one.version for one in changes)), default=0) > version:
+                raise ValueError("a change is later than its version")
+            return version, changes
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise InputError(f"{self.path}: not a whole store of facts ({error})") from error
 
@@ -192,6 +195,8 @@ class FactStore:
         assert self._writer is not None
         # Not by the reader, which may be in the transaction of another thread.
         before = self._version(self._writer)
+        if before >= _LAST_VERSION:
+            raise StoreError(f"{self.path.name}: has the last version that there is")
         checksum = self._checksum(before, self._writer)
         if checksum is None:  # nothing has been written yet
             rows = self._writer.execute(f"SELECT {_COLUMNS} FROM changes").fetchall()

@@ -29,7 +29,11 @@ export function showAnswers(question, result, before, open) {
   $("answers-card").hidden = false;
   $("answers-title").replaceChildren("(", name(query.entity), ", ", name(query.relation), ", ?)");
   const ranks = new Map((before?.answers || []).map((one, number) => [one.entity, number + 1]));
-  $("answers").classList.toggle("compares", Boolean(before));
+  const classes = $("answers").classList;
+  classes.toggle("compares", Boolean(before));
+  // Columns without content: a run may have no probabilities.
+  classes.toggle("unlikely", !answers.some((one) => !one.known && one.probability !== null));
+  classes.toggle("unknown", !answers.some((one) => one.known));
   $("answers").tBodies[0].replaceChildren(...answers.map((answer, number) => {
     const { entity, score, probability, known } = answer;
     // A fact of the graph holds, whatever the predictor would expect without it.

@@ -117,6 +117,7 @@ export class Facts {
   // `problem`: the place of an error, by default the note of the change.
   async change(facts, method, problem = $("added")) {
     const hadFocus = $("added").contains(document.activeElement);
+    const origin = document.activeElement;
     $("add-problem").textContent = "";
     $("added").replaceChildren();
     try {
@@ -134,6 +135,11 @@ export class Facts {
         const opposite = method === "DELETE" ? "POST" : "DELETE";
         $("added").append(" ", button("Undo", () => this.change(facts, opposite)));
       }
+      // It lies over what is at the bottom of the window.
+      $("added").append(" ", button("×", () => {
+        $("added").replaceChildren();
+        (origin.isConnected ? origin : $("tail")).focus();
+      }, { "aria-label": "Close this note" }));
     } catch (error) {
       this.failed(error, problem);
       return false;

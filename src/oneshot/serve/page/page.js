@@ -246,7 +246,9 @@ async function why(question, number) {
     if (number !== asking) return;
     $("why-title").replaceChildren("Why ", name(answer), "?");
     $("paths").replaceChildren(...explanation.paths.map(pathInWords));
-    if (!explanation.paths.length) $("paths").replaceChildren(element("li", explanation.message));
+    if (!explanation.paths.length) {
+      $("paths").replaceChildren(element("li", explanation.message, { class: "message" }));
+    }
     const entities = [...explanation.drawing.matchAll(/data-entity="([^"]*)"/g)].length;
     if (entities) await learnDrawn(explanation.drawing);
     if (number !== asking) return;
