@@ -174,6 +174,19 @@ def test_training_goes_on_without_workers_that_always_die(
     assert "training continues without them" in messages[-1]
 
 
+def test_training_goes_on_if_the_workers_die_before_it_turns_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepper, messages = stepper_on(saved(family(100), tmp_path / "saved"))
+    workers, epoch, size = stepper.workers, stepper.draw_epoch(1), stepper.step_size
+    assert workers is not None
+    monkeypatch.setattr(sampler_workers, "_PROGRAM", "pass")
+    workers._start()
+    workers._follow(epoch, 0)
+    assert workers.take(epoch, 5 * size, 6 * size) is None
+    assert "training continues without them" in messages[-1]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a mapped file cannot be removed there")
 def test_a_worker_in_a_task_removes_its_files_if_the_training_was_killed(tmp_path: Path) -> None:
     stepper, _ = stepper_on(saved(family(100), tmp_path / "saved"))

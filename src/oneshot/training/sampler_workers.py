@@ -128,6 +128,8 @@ class SamplerWorkers:
         self._start()
         if not self._waiting or self._waiting[0][1][:3] != [epoch.number, begin, end]:
             self._follow(epoch, begin)
+            if not self._waiting:  # they have died meanwhile
+                return None
         number, task = self._waiting.popleft()
         answer = self._answer(number, task)
         if answer is None:
