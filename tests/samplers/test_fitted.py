@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -619,3 +620,29 @@ def test_another_budget_does_not_repeat_the_scores(monkeypatch: pytest.MonkeyPat
         assert second.shares is not None
         fits.append(second.shares)
     assert fits[0].equal(fits[1])
+
+
+@pytest.mark.parametrize("method", ["auto", "push"])
+def test_a_fit_does_not_depend_on_earlier_ones(
+    method: Literal["auto", "push"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a graph on which small budgets use the push, whose scores depend on the budget."""
+    for name in ("_fits", "_shares", "_last_scored"):
+        monkeypatch.setattr(fitted, name, {})
+    limits = {"LOCAL_LEAST_GRAPH": 0, "BALL_LARGEST_HUB": 0, "LOCAL_LARGEST_SHARE": 0.1}
+    for name, value in limits.items():
+        monkeypatch.setattr(sys.modules["oneshot.samplers.ppr"], name, value)
+    graph = power_law(200, 2000).graph
+    graph.push_recall = 1.0
+
+    def fit(budget: int) -> dict[str, torch.Tensor]:
+        sampler = FittedSampler(max_entities=budget, method=method)
+        sampler.fit(graph)
+        assert sampler.is_local(graph) == (budget == 10 or method == "push")
+        return sampler.parameters()
+
+    alone = fit(10)
+    fitted._fits.clear()
+    fit(100)
+    for name, tensor in fit(10).items():
+        assert torch.equal(tensor, alone[name]), name

@@ -182,7 +182,8 @@ class FittedSampler(PPRSampler):
         """
         graph = graph.host or graph
         options = (self.restart, self.steps, self.method, self.transition, graph.device.type)
-        key = (graph.fingerprint, seed, *options)
+        # Scores over the whole graph are the same for all budgets, those by the push are not.
+        key = (graph.fingerprint, seed, *options, self._nearest(graph))
         held_out: list[_HeldOut] = []  # made when it is needed, once
 
         def held() -> _HeldOut:
@@ -248,19 +249,22 @@ class FittedSampler(PPRSampler):
             yield rows.to(graph.device), likely.to(graph.device)
 
     def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
-        every = torch.arange(2 * graph.num_relations, device=graph.device)
-        counts = self.budget.entity_counts(graph, every)
-        if self.is_local(graph):
+        most = self._nearest(graph)
+        if most:
             # The likelihood is over all entities. Beyond the nearest, PPR adds hardly anything to
             # it, and the degree tail is accurate enough.
-            most = _NEAREST * int(counts.max())
             return push_scores(graph, entities, most, self.restart)
         return super().scores(graph, entities)
 
     def is_local(self, graph: AdjacencyGraph) -> bool:
+        return self._nearest(graph) > 0
+
+    def _nearest(self, graph: AdjacencyGraph) -> int:
+        """Number of entities whose PPR the local push computes; 0 if it is not used."""
         every = torch.arange(2 * graph.num_relations, device=graph.device)
         counts = self.budget.entity_counts(graph, every)
-        return len(counts) > 0 and self._local_method(graph, counts) == "push"
+        is_local = len(counts) > 0 and self._local_method(graph, counts) == "push"
+        return _NEAREST * int(counts.max()) if is_local else 0
 
     def _may_be_local(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         return False  # the likelihood is over all entities

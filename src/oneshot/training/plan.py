@@ -226,6 +226,7 @@ class _Planner:
         self.has_factors, self.factor_seconds = False, 0.0
         self.unlearnt = _UNLEARNT
         self._subgraphs: dict[int, tuple[float, float]] = {}
+        self._parameters: dict[str, Tensor] = {}  # of the first fit of the sampler
         # Largest budget that is considered: on a large graph, the largest one by a local method.
         self.most_entities = self.graph.num_entities
 
@@ -312,8 +313,19 @@ class _Planner:
         settings = [s for s in self.settings if s.partition("=")[0].strip() not in budgets]
         config = from_table({"sampler": options}, settings)
         sampler = build_sampler(config.sampler, self.seed)
-        sampler.fit(self.graph, self.seed)
+        self._fit(sampler)
         return sampler
+
+    def _fit(self, sampler: Sampler) -> None:
+        """Fit a sampler; local ones take the first fit, which differs little, as each takes long.
+
+        Others share the scores of the first fit (see `FittedSampler.fit`).
+        """
+        if self._parameters and sampler.is_local(self.graph):
+            sampler.take(self._parameters, self.graph.relations)
+            return
+        sampler.fit(self.graph, self.seed)
+        self._parameters = self._parameters or sampler.parameters()
 
     # choices -----------------------------------------------------------------------------
 
@@ -615,6 +627,7 @@ class _Planner:
         batch = max(min(config.training.batch_size, affordable), 1)
         training = dataclasses.replace(config.training, minutes=0.0, batch_size=batch, workers=0)
         reasoner = build_reasoner(self.data.graph, config, self.device)
+        self._fit(reasoner.sampler)
         stepper = Stepper(reasoner, self.data, training)
         epoch = stepper.draw_epoch(1)
         steps = stepper.steps(epoch)
