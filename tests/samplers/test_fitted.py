@@ -371,6 +371,22 @@ def test_a_run_on_a_graph_with_other_relations(tmp_path: Path, is_older: bool) -
     there.reason(random_queries(other, 4, 0))
 
 
+def test_a_sampler_of_another_graph_is_saved_for_the_relations_of_the_run(tmp_path: Path) -> None:
+    graph = with_names(typed_facts(), ["knows", "lives in", "works as"])
+    sampler = FittedSampler(0.3)
+    sampler.fit(graph)
+    assert sampler.shares is not None
+    sampler.shares[0] = 0.9
+    for names in (["works as", "something new", "knows"], ["a", "works as", "b", "knows"]):
+        other = with_names(typed_facts(60, 5, 3), names)
+        predictor = oneshot.Predictor(oneshot.PredictorConfig(num_layers=1, dim=4), len(names))
+        oneshot.Reasoner(other, sampler, predictor).save(tmp_path / "run")
+        again = oneshot.Reasoner.load(tmp_path / "run").sampler
+        assert isinstance(again, FittedSampler)
+        assert torch.equal(again._weights(other), sampler._weights(other))
+        assert torch.equal(again.contexts(other), sampler.contexts(other))
+
+
 def test_weights_do_not_depend_on_ids_of_relations_or_the_order_of_facts() -> None:
     facts, names = typed_facts(), ["knows", "lives in", "works as"]
     first = FittedSampler(0.3)

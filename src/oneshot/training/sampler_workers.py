@@ -152,7 +152,7 @@ class SamplerWorkers:
         place = self._place = Path(tempfile.mkdtemp(prefix="oneshot-", dir=_shared_memory()))
         # Also if the training ends with an error, and when Python exits.
         self._end = weakref.finalize(self, _end_all, self._workers, place)
-        for name, tensor in self._sampler.parameters().items():
+        for name, tensor in self._sampler.parameters(self._near).items():
             np.save(place / f"{name}.npy", tensor.cpu().numpy())
         self._workers.extend(self._new_worker() for _ in range(self._config.workers))
 
