@@ -277,7 +277,15 @@ def test_a_large_graph_has_a_sampler_that_needs_no_fit(monkeypatch: pytest.Monke
     assert local.coverage < plain.coverage
     assert "facts takes long" in {c.option: c.reason for c in local.choices}["sampler.name"]
     own = make_plan(data, 1.0, settings=[*settings, "sampler.name=bfs"])
-    assert own.config.sampler.name == "bfs"
+    assert (own.config.sampler.name, own.config.sampler.method) == ("bfs", "auto")
+    assert own.coverage > local.coverage
+    for budget, method in (
+        ("0.3", "push"),
+        ("0.9", "auto"),
+        ("{default = 0.3, treats = 0.9}", "auto"),
+    ):
+        mine = make_plan(data, 1.0, settings=[*settings, f"sampler.entity_ratio={budget}"])
+        assert mine.config.sampler.method == method, budget
 
 
 def test_a_plan_with_local_scores_fits_once(monkeypatch: pytest.MonkeyPatch) -> None:
