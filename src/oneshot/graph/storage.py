@@ -133,6 +133,7 @@ def save_graph(
     path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor], about: dict[str, Any]
 ) -> None:
     """Write a graph and further splits [n, 3]; `about` is stored unchanged."""
+    graph = graph.plain
     fingerprint, largest_degree = graph.fingerprint, graph.neighbours.largest_degree
     with replacing_directory(path, MARKER, CONTENTS) as directory:
         for name in _EDGES:
