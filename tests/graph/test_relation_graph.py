@@ -1,6 +1,7 @@
 """Tests of the relation graph: counts by definition, in blocks, sparse, and after changes."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from oneshot.graph import relation_graph
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.host import HostGraph
 from oneshot.graph.live.live_graph import LiveGraph
-from oneshot.graph.relation_graph import RelationGraph
+from oneshot.graph.relation_graph import ARRAYS, RelationGraph
 from oneshot.graph.storage import open_graph, save_graph
 
 
@@ -110,6 +111,32 @@ def test_counts_of_a_graph_in_a_file(tmp_path: Path) -> None:
     graph = random_graph(5, 50, 200, 6)
     save_graph(tmp_path / "graph", graph, {}, {})
     check(open_graph(tmp_path / "graph")[0].relation_graph, graph)
+
+
+@pytest.mark.parametrize("most", [0, 10_000])
+def test_counts_in_a_file_are_exact(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of which float32 knows only every other one."""
+    monkeypatch.setattr(relation_graph, "MAX_DENSE", most)
+    graph = random_graph(5, 50, 200, 6)
+    counted = relation_graph._counted
+    large = 2**24 + 1
+
+    def many(*arguments: Any) -> relation_graph._Counts:
+        return relation_graph._Counts(*(large * part for part in counted(*arguments)))
+
+    monkeypatch.setattr(relation_graph, "_counted", many)
+    path = tmp_path / "graph"
+    save_graph(path, graph, {}, {})
+    found = {name: torch.from_numpy(np.load(path / f"relations_{name}.npy")) for name in ARRAYS}
+    joint, pairs, facts = counted_by_hand(graph)
+    assert torch.equal(found["facts"], large * facts.long())
+    for prefix, expected in (("", joint), ("pair_", pairs)):
+        row, index = expected.nonzero().unbind(1)
+        assert torch.equal(found[f"{prefix}index"], index)
+        assert torch.equal(found[f"{prefix}indptr"].diff(), torch.bincount(row, minlength=12))
+        assert torch.equal(found[f"{prefix}count"], large * expected[row, index].long())
 
 
 def test_a_graph_on_the_host_has_the_counts_on_the_device() -> None:

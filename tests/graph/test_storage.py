@@ -21,10 +21,14 @@ from oneshot.errors import InputError
 from oneshot.graph import memory_map as mapping
 from oneshot.graph import relation_graph, storage
 from oneshot.graph.graph import KnowledgeGraph
+from oneshot.graph.host import HostGraph
+from oneshot.graph.live.live_graph import LiveGraph
 from oneshot.graph.storage import (
     MARKER,
     check_destination,
     is_saved_graph,
+    open_graph,
+    save_graph,
     verify_graph,
     write_marker,
 )
@@ -196,6 +200,26 @@ def test_the_measured_recall_of_the_push_is_kept(tmp_path: Path) -> None:
     storage.note_push_recall(tmp_path, 0.96)
     assert load(tmp_path).graph.push_recall == 0.96
     verify_graph(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["hiding", "live", "host"])
+def test_a_view_is_saved_with_its_own_facts(kind: str, tmp_path: Path) -> None:
+    graph = family(100).graph
+    if kind == "live":
+        live = LiveGraph(graph)
+        live.add([("somebody new", graph.relations[0], graph.entities[3])])
+        view: KnowledgeGraph = live.graph()
+    elif kind == "hiding":
+        view = graph.hiding(torch.arange(40))
+    else:
+        view = HostGraph(graph.hiding(torch.arange(40)), torch.device("cpu"))
+    save_graph(tmp_path / "graph", view, {}, {})
+    verify_graph(tmp_path / "graph")
+    found = open_graph(tmp_path / "graph")[0]
+    assert found.fingerprint == view.fingerprint
+    assert (found.num_facts, found.num_entities) == (view.num_facts, view.num_entities)
+    every = torch.arange(2 * view.num_relations)
+    assert torch.equal(found.relation_graph.rows(every), view.relation_graph.rows(every))
 
 
 def npy(array: np.ndarray, **options: bool) -> bytes:

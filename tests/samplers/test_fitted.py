@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -370,6 +371,22 @@ def test_a_run_on_a_graph_with_other_relations(tmp_path: Path, is_older: bool) -
     there.reason(random_queries(other, 4, 0))
 
 
+def test_a_sampler_of_another_graph_is_saved_for_the_relations_of_the_run(tmp_path: Path) -> None:
+    graph = with_names(typed_facts(), ["knows", "lives in", "works as"])
+    sampler = FittedSampler(0.3)
+    sampler.fit(graph)
+    assert sampler.shares is not None
+    sampler.shares[0] = 0.9
+    for names in (["works as", "something new", "knows"], ["a", "works as", "b", "knows"]):
+        other = with_names(typed_facts(60, 5, 3), names)
+        predictor = oneshot.Predictor(oneshot.PredictorConfig(num_layers=1, dim=4), len(names))
+        oneshot.Reasoner(other, sampler, predictor).save(tmp_path / "run")
+        again = oneshot.Reasoner.load(tmp_path / "run").sampler
+        assert isinstance(again, FittedSampler)
+        assert torch.equal(again._weights(other), sampler._weights(other))
+        assert torch.equal(again.contexts(other), sampler.contexts(other))
+
+
 def test_weights_do_not_depend_on_ids_of_relations_or_the_order_of_facts() -> None:
     facts, names = typed_facts(), ["knows", "lives in", "works as"]
     first = FittedSampler(0.3)
@@ -619,3 +636,29 @@ def test_another_budget_does_not_repeat_the_scores(monkeypatch: pytest.MonkeyPat
         assert second.shares is not None
         fits.append(second.shares)
     assert fits[0].equal(fits[1])
+
+
+@pytest.mark.parametrize("method", ["auto", "push"])
+def test_a_fit_does_not_depend_on_earlier_ones(
+    method: Literal["auto", "push"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a graph on which small budgets use the push, whose scores depend on the budget."""
+    for name in ("_fits", "_shares", "_last_scored"):
+        monkeypatch.setattr(fitted, name, {})
+    limits = {"LOCAL_LEAST_GRAPH": 0, "BALL_LARGEST_HUB": 0, "LOCAL_LARGEST_SHARE": 0.1}
+    for name, value in limits.items():
+        monkeypatch.setattr(sys.modules["oneshot.samplers.ppr"], name, value)
+    graph = power_law(200, 2000).graph
+    graph.push_recall = 1.0
+
+    def fit(budget: int) -> dict[str, torch.Tensor]:
+        sampler = FittedSampler(max_entities=budget, method=method)
+        sampler.fit(graph)
+        assert sampler.is_local(graph) == (budget == 10 or method == "push")
+        return sampler.parameters()
+
+    alone = fit(10)
+    fitted._fits.clear()
+    fit(100)
+    for name, tensor in fit(10).items():
+        assert torch.equal(tensor, alone[name]), name

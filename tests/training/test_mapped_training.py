@@ -1,9 +1,11 @@
 """Tests of training on saved graphs: what it hides, what it learns, and the memory it takes."""
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +172,65 @@ def test_training_goes_on_without_workers_that_always_die(
     shared, messages = losses_with(data, 2, epochs=1)
     assert shared == pytest.approx(alone, rel=1e-6)
     assert "training continues without them" in messages[-1]
+
+
+def test_training_goes_on_if_the_workers_die_before_it_turns_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepper, messages = stepper_on(saved(family(100), tmp_path / "saved"))
+    workers, epoch, size = stepper.workers, stepper.draw_epoch(1), stepper.step_size
+    assert workers is not None
+    monkeypatch.setattr(sampler_workers, "_PROGRAM", "pass")
+    workers._start()
+    workers._follow(epoch, 0)
+    assert workers.take(epoch, 5 * size, 6 * size) is None
+    assert "training continues without them" in messages[-1]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a mapped file cannot be removed there")
+def test_a_worker_in_a_task_removes_its_files_if_the_training_was_killed(tmp_path: Path) -> None:
+    stepper, _ = stepper_on(saved(family(100), tmp_path / "saved"))
+    workers = stepper.workers
+    assert workers is not None
+    workers.take(stepper.draw_epoch(1), 0, stepper.step_size)
+    place = workers._place
+    assert place is not None
+    for one in workers._workers:  # as the system does when it kills a process
+        assert one.process.stdin is not None
+        assert one.process.stdout is not None
+        one.process.stdout.close()
+        one.send([1, 0, stepper.step_size, str(place / "last")])
+        one.process.stdin.close()
+        assert one.process.wait() == 0
+    assert not place.exists()
+    stepper.close()
+
+
+def test_files_beside_full_shared_memory_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = family(100)
+    batch = PPRSampler(max_entities=5).sample(data.graph, torch.tensor([[0, 0]]))
+    shared, usual = tmp_path / "oneshot-shared", tmp_path / "usual"
+    shared.mkdir()
+    usual.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(usual))
+    write = sampler_workers._write_tensors
+
+    def full(path: Path, tensors: list[torch.Tensor]) -> None:
+        if path.parent == shared:
+            raise OSError(errno.ENOSPC, "no space")
+        write(path, tensors)
+
+    monkeypatch.setattr(sampler_workers, "_write_tensors", full)
+    file = Path(sampler_workers._write(shared / "1-0", batch)["file"])
+    assert file.parent == usual
+    sampler_workers._end_all([], shared)
+    assert not file.exists()
+    # Not written if another worker has removed the directory because the training was killed.
+    with pytest.raises(OSError, match="no space"):
+        sampler_workers._write(shared / "1-16", batch)
+    assert not list(usual.iterdir())
 
 
 def test_an_error_of_a_worker_ends_the_training(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from oneshot.reasoner.build import build_reasoner, build_sampler
 from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 from oneshot.samplers import FittedSampler, PPRSampler
+from oneshot.samplers import fitted as fitted_module
 from oneshot.training.plan import Plan, _direct_shares, make_plan
 from oneshot.training.steps import Stepper
 
@@ -276,7 +277,31 @@ def test_a_large_graph_has_a_sampler_that_needs_no_fit(monkeypatch: pytest.Monke
     assert local.coverage < plain.coverage
     assert "facts takes long" in {c.option: c.reason for c in local.choices}["sampler.name"]
     own = make_plan(data, 1.0, settings=[*settings, "sampler.name=bfs"])
-    assert own.config.sampler.name == "bfs"
+    assert (own.config.sampler.name, own.config.sampler.method) == ("bfs", "auto")
+    assert own.coverage > local.coverage
+    for budget, method in (
+        ("0.3", "push"),
+        ("0.9", "auto"),
+        ("{default = 0.3, treats = 0.9}", "auto"),
+    ):
+        mine = make_plan(data, 1.0, settings=[*settings, f"sampler.entity_ratio={budget}"])
+        assert mine.config.sampler.method == method, budget
+
+
+def test_a_plan_with_local_scores_fits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the push, every budget has scores of its own."""
+    fits, fit = [], FittedSampler._fitted
+
+    def counted(sampler: FittedSampler, *arguments: Any) -> Any:
+        fits.append(sampler)
+        return fit(sampler, *arguments)
+
+    monkeypatch.setattr(fitted_module, "_fits", {})
+    monkeypatch.setattr(FittedSampler, "_fitted", counted)
+    settings = ["predictor.dim=8", "predictor.num_layers=2", "factors.dim=0"]
+    found = make_plan(load("umls"), 1.0, settings=[*settings, "sampler.method=push"]).config
+    assert (found.sampler.name, found.sampler.method) == ("fitted", "push")
+    assert len(fits) == 1
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 12_345])

@@ -141,6 +141,11 @@ class KnowledgeGraph:
         return self
 
     @property
+    def plain(self) -> "KnowledgeGraph":
+        """The same graph with contiguous rows that hold its facts alone; a copy if it is a view."""
+        return self
+
+    @property
     def facts(self) -> Tensor:
         return self._facts
 

@@ -157,7 +157,6 @@ class HiddenFacts(KnowledgeGraph):
 
     @cached_property
     def plain(self) -> KnowledgeGraph:
-        """The same graph with its own memory."""
         mask = torch.ones(self.whole.num_facts, dtype=torch.bool)
         mask[self.rows] = False
         return self.whole.subset(mask)

@@ -35,6 +35,10 @@ class HostGraph(KnowledgeGraph):
         self.entities, self.relations, self.origin = host.entities, host.relations, host.origin
 
     @property
+    def plain(self) -> KnowledgeGraph:
+        return self.host.plain
+
+    @property
     def num_facts(self) -> int:
         return self.host.num_facts
 

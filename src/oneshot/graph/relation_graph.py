@@ -37,7 +37,7 @@ _BLOCK_ENTRIES = 1 << 26
 
 
 ARRAYS = ("indptr", "index", "count", "pair_indptr", "pair_index", "pair_count", "facts")
-"""Names of the integers of a relation graph (see `RelationGraph.arrays`)."""
+"""Names of the integers of a relation graph (see `count_arrays`)."""
 
 Arrays = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -60,17 +60,10 @@ class RelationGraph:
 
     @classmethod
     def of_arrays(cls, arrays: Arrays, num_entities: int) -> "RelationGraph":
-        """The relation graph of the arrays that `arrays` returns."""
+        """The relation graph of the arrays that `count_arrays` returns."""
         *joint, pair_indptr, pair_index, pair_count, facts = arrays
         matrices = (_of_rows(*joint), _of_rows(pair_indptr, pair_index, pair_count))
         return cls(*matrices, facts.float(), num_entities)
-
-    def arrays(self) -> Arrays:
-        """The counts as integers, for files, all int64: `joint` and `pairs` in CSR format, `facts`.
-
-        Of both matrices `indptr` [2R + 1], `index` [m], `count` [m]; of `facts` [2R].
-        """
-        return (*_in_rows(self.joint), *_in_rows(self.pairs), self.facts.long())
 
     @property
     def num_relations(self) -> int:
@@ -139,14 +132,18 @@ def _of_rows(indptr: Tensor, index: Tensor, count: Tensor) -> Tensor | SparseMat
     return matrix
 
 
-def _in_rows(matrix: Tensor | SparseMatrix) -> tuple[Tensor, Tensor, Tensor]:
-    """The opposite of `_of_rows`: `indptr`, `index` and `count`, int64."""
+def _in_rows(matrix: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The opposite of `_of_rows`, for one of `_Counts`: `indptr`, `index` and `count`, int64."""
     if isinstance(matrix, Tensor):
         row, index = matrix.nonzero().unbind(1)
         ends = torch.bincount(row, minlength=len(matrix)).cumsum(0)
         return torch.cat([ends.new_zeros(1), ends]), index, matrix[row, index].long()
-    assert matrix.values is not None
-    return matrix.indptr.long(), matrix.index.long(), matrix.values.long()
+    matrix = _ordered(matrix)
+    indptr, index, count = (
+        torch.from_numpy(array.astype(np.int64))
+        for array in (matrix.indptr, matrix.indices, matrix.data)
+    )
+    return indptr, index, count
 
 
 def _rows(matrix: Tensor | SparseMatrix, rows: Tensor) -> Tensor:
@@ -184,6 +181,17 @@ def count_relations(graph: "AdjacencyGraph") -> RelationGraph:
     return _relation_graph(_counted(graph, every), graph.num_entities)
 
 
+def count_arrays(graph: "AdjacencyGraph") -> Arrays:
+    """The counts of a graph as integers, for files: `joint` and `pairs` in CSR format, `facts`.
+
+    Of both matrices `indptr` [2R + 1], `index` [m], `count` [m]; of `facts` [2R]; all int64. Exact,
+    while the counts of a `RelationGraph` are rounded from 2^24 on.
+    """
+    every = torch.arange(graph.num_entities, device=graph.device)
+    joint, pairs, facts = _with_own_pairs(_counted(graph, every))
+    return (*_in_rows(joint), *_in_rows(pairs), facts.long())
+
+
 def recount_relations(
     earlier: RelationGraph, before: "AdjacencyGraph", after: "AdjacencyGraph", touched: Tensor
 ) -> RelationGraph:
@@ -219,22 +227,36 @@ def _exact(matrix: Tensor | SparseMatrix) -> Any:
     )
 
 
-def _relation_graph(counts: _Counts, num_entities: int) -> RelationGraph:
+def _with_own_pairs(counts: _Counts) -> _Counts:
+    """The counts with the diagonal of `pairs`: every fact joins one pair."""
     joint, pairs, facts = counts
-    if isinstance(joint, Tensor):
-        pairs = pairs.float()
+    if isinstance(pairs, Tensor):
+        pairs = pairs.clone()
         pairs.diagonal().copy_(facts)
-        return RelationGraph(joint.float(), pairs, facts.float(), num_entities)
-    pairs = pairs + scipy.sparse.diags_array(facts.cpu().numpy() - pairs.diagonal())
+    else:
+        pairs = pairs + scipy.sparse.diags_array(facts.cpu().numpy() - pairs.diagonal())
+    return _Counts(joint, pairs, facts)
+
+
+def _relation_graph(counts: _Counts, num_entities: int) -> RelationGraph:
+    joint, pairs, facts = _with_own_pairs(counts)
+    if isinstance(joint, Tensor):
+        return RelationGraph(joint.float(), pairs.float(), facts.float(), num_entities)
     found = RelationGraph(_packed(joint), _packed(pairs), facts.float().cpu(), num_entities)
     return found.to(facts.device)
 
 
-def _packed(matrix: Any) -> SparseMatrix:
-    """A sparse array of scipy as a `SparseMatrix` on the CPU."""
+def _ordered(matrix: Any) -> Any:
+    """A sparse array of scipy in compressed rows, without zeros, in the order of the columns."""
     matrix = matrix.tocsr()
     matrix.eliminate_zeros()
     matrix.sort_indices()
+    return matrix
+
+
+def _packed(matrix: Any) -> SparseMatrix:
+    """A sparse array of scipy as a `SparseMatrix` on the CPU."""
+    matrix = _ordered(matrix)
     return SparseMatrix(
         torch.from_numpy(matrix.indptr),
         torch.from_numpy(matrix.indices),

@@ -26,7 +26,7 @@ from oneshot.graph.components import Components, component_arrays
 from oneshot.graph.graph import KnowledgeGraph, check_relations
 from oneshot.graph.hub_index import HubIndex
 from oneshot.graph.memory_map import Scattered, map_array
-from oneshot.graph.relation_graph import ARRAYS, Arrays, RelationGraph
+from oneshot.graph.relation_graph import ARRAYS, Arrays, RelationGraph, count_arrays
 from oneshot.graph.validation import check_relation_counts, check_values
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.checksums import (
@@ -133,6 +133,7 @@ def save_graph(
     path: Path, graph: KnowledgeGraph, splits: dict[str, Tensor], about: dict[str, Any]
 ) -> None:
     """Write a graph and further splits [n, 3]; `about` is stored unchanged."""
+    graph = graph.plain
     fingerprint, largest_degree = graph.fingerprint, graph.neighbours.largest_degree
     with replacing_directory(path, MARKER, CONTENTS) as directory:
         for name in _EDGES:
@@ -179,8 +180,9 @@ def save_counts(directory: Path, graph: KnowledgeGraph) -> None:
         mapped = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=(length,))
         return torch.from_numpy(mapped)
 
-    count_answers(graph.to("cpu"), in_file)
-    for name, array in zip(ARRAYS, graph.relation_graph.arrays(), strict=True):
+    near = graph.to("cpu")
+    count_answers(near, in_file)
+    for name, array in zip(ARRAYS, count_arrays(near), strict=True):
         _save(directory / f"relations_{name}.npy", array)
 
 

@@ -403,7 +403,7 @@ class Run:
             new = Run(stack.enter_context(replacing_directory(self.path, GRAPH, CONTENTS)))
             new.start(config, reasoner.graph, with_graph)
             save_tensors(new.path / PREDICTOR, reasoner.predictor.state_dict(), {})
-            new.save_sampler(reasoner.sampler)
+            new.save_sampler(reasoner.sampler, reasoner.graph)
             new.save_factors(reasoner)
             if reasoner.calibration is not None:
                 write_sealed_json(new.path / CALIBRATION, asdict(reasoner.calibration))
@@ -417,10 +417,13 @@ class Run:
 
         return push(reasoner, name, **options)
 
-    def save_sampler(self, sampler: Sampler) -> None:
-        """Save the state of a sampler that can be fitted, also before it is fitted."""
+    def save_sampler(self, sampler: Sampler, graph: KnowledgeGraph) -> None:
+        """Save the state of a sampler that can be fitted, also before it is fitted.
+
+        For the relations of the `graph` of the run, also if it was fitted to another one.
+        """
         if sampler.scores_answers:
-            parameters = sampler.parameters()
+            parameters = sampler.parameters(graph)
             save_tensors(self.path / SAMPLER, parameters, {"fitted": bool(parameters)})
 
     def save_factors(self, reasoner: Reasoner) -> None:

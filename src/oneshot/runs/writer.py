@@ -55,7 +55,7 @@ class RunWriter(Observer):
 
     def on_start(self, trainer: Trainer) -> None:
         if trainer.team.is_first:
-            self._target.save_sampler(trainer.reasoner.sampler)
+            self._target.save_sampler(trainer.reasoner.sampler, trainer.graph)
 
     def save_factors(self, trainer: Trainer) -> None:
         """Save the factors of the trainer, so that a resumed training need not fit them again."""

@@ -113,8 +113,11 @@ class Sampler(ABC):
     def fit(self, graph: KnowledgeGraph, seed: int = 0) -> None:  # noqa: B027
         """Fit the sampler to the facts of a graph; does nothing for most samplers."""
 
-    def parameters(self) -> dict[str, Tensor]:
-        """The fitted parameters by name; empty if there are none."""
+    def parameters(self, graph: AdjacencyGraph | None = None) -> dict[str, Tensor]:
+        """The fitted parameters by name; empty if there are none.
+
+        For the relations of `graph`, by default of the one that the sampler was fitted to.
+        """
         return {}
 
     def take(self, parameters: dict[str, Tensor], relations: Vocabulary | None = None) -> None:

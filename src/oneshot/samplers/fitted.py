@@ -182,7 +182,8 @@ class FittedSampler(PPRSampler):
         """
         graph = graph.host or graph
         options = (self.restart, self.steps, self.method, self.transition, graph.device.type)
-        key = (graph.fingerprint, seed, *options)
+        # Scores over the whole graph are the same for all budgets, those by the push are not.
+        key = (graph.fingerprint, seed, *options, self._nearest(graph))
         held_out: list[_HeldOut] = []  # made when it is needed, once
 
         def held() -> _HeldOut:
@@ -205,11 +206,15 @@ class FittedSampler(PPRSampler):
             _remember(_shares, of_budget, self._fitted_shares(graph, held, counts, key))
         self.take(parameters | {_CONTEXT: _shares[of_budget]}, graph.relations)
 
-    def parameters(self) -> dict[str, Tensor]:
-        if self.weights is None or self.shared is None:
+    def parameters(self, graph: AdjacencyGraph | None = None) -> dict[str, Tensor]:
+        weights, shares = self.weights, self.shares
+        if weights is None or self.shared is None:
             return {}
-        shares = {} if self.shares is None else {_CONTEXT: self.shares}
-        return {_WEIGHTS: self.weights, _SHARED: self.shared, **shares}
+        if graph is not None:
+            weights = self._matching(graph, weights, self.shared[None])
+            shares = None if shares is None else self._matching_shares(graph, shares)
+        parameters = {_WEIGHTS: weights, _SHARED: self.shared}
+        return parameters if shares is None else parameters | {_CONTEXT: shares}
 
     def check_names(self, graph: AdjacencyGraph) -> None:
         super().check_names(graph)
@@ -248,19 +253,22 @@ class FittedSampler(PPRSampler):
             yield rows.to(graph.device), likely.to(graph.device)
 
     def scores(self, graph: AdjacencyGraph, entities: Tensor) -> Tensor:
-        every = torch.arange(2 * graph.num_relations, device=graph.device)
-        counts = self.budget.entity_counts(graph, every)
-        if self.is_local(graph):
+        most = self._nearest(graph)
+        if most:
             # The likelihood is over all entities. Beyond the nearest, PPR adds hardly anything to
             # it, and the degree tail is accurate enough.
-            most = _NEAREST * int(counts.max())
             return push_scores(graph, entities, most, self.restart)
         return super().scores(graph, entities)
 
     def is_local(self, graph: AdjacencyGraph) -> bool:
+        return self._nearest(graph) > 0
+
+    def _nearest(self, graph: AdjacencyGraph) -> int:
+        """Number of entities whose PPR the local push computes; 0 if it is not used."""
         every = torch.arange(2 * graph.num_relations, device=graph.device)
         counts = self.budget.entity_counts(graph, every)
-        return len(counts) > 0 and self._local_method(graph, counts) == "push"
+        is_local = len(counts) > 0 and self._local_method(graph, counts) == "push"
+        return _NEAREST * int(counts.max()) if is_local else 0
 
     def _may_be_local(self, graph: AdjacencyGraph, queries: Tensor) -> bool:
         return False  # the likelihood is over all entities
@@ -362,8 +370,7 @@ class FittedSampler(PPRSampler):
     def _contexts_of(self, graph: AdjacencyGraph) -> Tensor:
         """The share of PPR for every relation and inverse of a graph, float64 [2R]."""
         if self.context is None and self.shares is not None:
-            default = self.shares.new_full((1,), DEFAULT_CONTEXT)
-            return self._matching(graph, self.shares, default).to(graph.device)
+            return self._matching_shares(graph, self.shares).to(graph.device)
         context = DEFAULT_CONTEXT if self.context is None else self.context
         values = by_relation(graph, context, DEFAULT_CONTEXT)
         return torch.tensor(values, dtype=torch.float64, device=graph.device)
@@ -400,6 +407,10 @@ class FittedSampler(PPRSampler):
         forward = [2 * count if place is None else place for place in found]
         inverse = [2 * count if place is None else place + count for place in found]
         return torch.cat([own, shared])[[*forward, *inverse]]
+
+    def _matching_shares(self, graph: AdjacencyGraph, shares: Tensor) -> Tensor:
+        """The fitted share of PPR for every relation and inverse of a graph, [2R]."""
+        return self._matching(graph, shares, shares.new_full((1,), DEFAULT_CONTEXT))
 
     def _table(self, graph: AdjacencyGraph, relations: Tensor) -> Tensor:
         """The part of the score that does not depend on the query entity: [b] → [b, V]."""

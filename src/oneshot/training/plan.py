@@ -226,6 +226,7 @@ class _Planner:
         self.has_factors, self.factor_seconds = False, 0.0
         self.unlearnt = _UNLEARNT
         self._subgraphs: dict[int, tuple[float, float]] = {}
+        self._parameters: dict[str, Tensor] = {}  # of the first fit of the sampler
         # Largest budget that is considered: on a large graph, the largest one by a local method.
         self.most_entities = self.graph.num_entities
 
@@ -312,8 +313,19 @@ class _Planner:
         settings = [s for s in self.settings if s.partition("=")[0].strip() not in budgets]
         config = from_table({"sampler": options}, settings)
         sampler = build_sampler(config.sampler, self.seed)
-        sampler.fit(self.graph, self.seed)
+        self._fit(sampler)
         return sampler
+
+    def _fit(self, sampler: Sampler) -> None:
+        """Fit a sampler; local ones take the first fit, which differs little, as each takes long.
+
+        Others share the scores of the first fit (see `FittedSampler.fit`).
+        """
+        if self._parameters and sampler.is_local(self.graph):
+            sampler.take(self._parameters, self.graph.relations)
+            return
+        sampler.fit(self.graph, self.seed)
+        self._parameters = self._parameters or sampler.parameters()
 
     # choices -----------------------------------------------------------------------------
 
@@ -382,15 +394,29 @@ class _Planner:
         return name in SAMPLERS and SAMPLERS[name].scores_answers
 
     def _choose_local(self) -> None:
-        """Choose the local method of PPR for a large graph, and limit the budget to its range."""
+        """Choose the local method of PPR for a large graph, and limit the budget to its range.
+
+        Not for another sampler, and not for a budget of the user that is beyond the range.
+        """
+        sampler = build_sampler(from_table(self.table, self.settings).sampler, self.seed)
+        if not isinstance(sampler, PPRSampler) or "sampler.method" in self.given:
+            return
         most = int(LOCAL_LARGEST_SHARE * self.graph.num_entities)
-        method = PPRSampler(max_entities=most).chosen_method(self.graph, most)
+        if self._has_budget:
+            every = torch.arange(2 * self.graph.num_relations, device=self.graph.device)
+            if int(sampler.budget.entity_counts(self.graph, every).max()) > most:
+                return
+        method = sampler.chosen_method(self.graph, most)
         if method in ("push", "ball"):
             # Said explicitly: it is not measured again on the observation facts of an epoch.
             reason = "PPR near the query entity alone, as the graph is large"
             self._choose("sampler.method", method, reason)
-            if "sampler.method" not in self.given:
-                self.most_entities = most
+            self.most_entities = most
+
+    @property
+    def _has_budget(self) -> bool:
+        """Whether the user has set the number of entities of a subgraph."""
+        return any(f"sampler.{o}" in self.given for o in ("entity_ratio", "max_entities"))
 
     def _size(self, deepest: int, places: Tensor) -> tuple[_Size, _Pace]:
         """The most promising size by coverage and number of training queries.
@@ -496,7 +522,7 @@ class _Planner:
 
     def _choose_budget(self, size: _Size, places: Tensor) -> None:
         count = self.data.graph.num_entities
-        if any(f"sampler.{o}" in self.given for o in ("entity_ratio", "max_entities")):
+        if self._has_budget:
             return
         covered = float((places < size.entities).double().mean())
         reachable = float((places < count).double().mean())
@@ -606,7 +632,7 @@ class _Planner:
         """
         table = {section: dict(values) for section, values in self.table.items()}
         table.setdefault("predictor", {}).update(dim=size.dim, num_layers=size.layers)
-        if not any(f"sampler.{o}" in self.given for o in ("entity_ratio", "max_entities")):
+        if not self._has_budget:
             table.setdefault("sampler", {})["max_entities"] = size.entities
         settings = [s for s in self.settings if not s.strip().startswith("training.minutes")]
         config = from_table(table, settings)
@@ -615,6 +641,7 @@ class _Planner:
         batch = max(min(config.training.batch_size, affordable), 1)
         training = dataclasses.replace(config.training, minutes=0.0, batch_size=batch, workers=0)
         reasoner = build_reasoner(self.data.graph, config, self.device)
+        self._fit(reasoner.sampler)
         stepper = Stepper(reasoner, self.data, training)
         epoch = stepper.draw_epoch(1)
         steps = stepper.steps(epoch)

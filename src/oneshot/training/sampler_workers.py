@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -128,6 +128,8 @@ class SamplerWorkers:
         self._start()
         if not self._waiting or self._waiting[0][1][:3] != [epoch.number, begin, end]:
             self._follow(epoch, begin)
+            if not self._waiting:  # they have died meanwhile
+                return None
         number, task = self._waiting.popleft()
         answer = self._answer(number, task)
         if answer is None:
@@ -150,7 +152,7 @@ class SamplerWorkers:
         place = self._place = Path(tempfile.mkdtemp(prefix="oneshot-", dir=_shared_memory()))
         # Also if the training ends with an error, and when Python exits.
         self._end = weakref.finalize(self, _end_all, self._workers, place)
-        for name, tensor in self._sampler.parameters().items():
+        for name, tensor in self._sampler.parameters(self._near).items():
             np.save(place / f"{name}.npy", tensor.cpu().numpy())
         self._workers.extend(self._new_worker() for _ in range(self._config.workers))
 
@@ -244,7 +246,14 @@ class SamplerWorkers:
 def _end_all(workers: list[_Worker], place: Path) -> None:
     for worker in workers:
         worker.end()
+    _remove_files(place)
+
+
+def _remove_files(place: Path) -> None:
+    """Remove the files of the workers, also those for which shared memory had no space."""
     shutil.rmtree(place, ignore_errors=True)
+    for file in Path(tempfile.gettempdir()).glob(f"{place.name}-*"):
+        file.unlink(missing_ok=True)
 
 
 def _shared_memory() -> str | None:
@@ -265,6 +274,13 @@ def serve() -> None:
     os.dup2(2, 1)  # nothing else may be written there
     setup = json.loads(sys.stdin.readline())
     prepare_worker(setup["threads"])
+    with contextlib.suppress(BrokenPipeError):  # the training was killed during a task
+        _answer_tasks(setup, answers)
+    # Nobody else does it if the training was killed; the last worker to end removes all of them.
+    _remove_files(Path(setup["directory"]))
+
+
+def _answer_tasks(setup: dict[str, Any], answers: BinaryIO) -> None:
     prepared: _Sampling | None = None
     for line in sys.stdin:
         number, begin, end, file = json.loads(line)
@@ -276,8 +292,6 @@ def serve() -> None:
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
-    # Nobody else does it if the training was killed.
-    shutil.rmtree(setup["directory"], ignore_errors=True)
 
 
 class _Sampling:
@@ -320,6 +334,8 @@ def _write(path: Path, batch: SubgraphBatch) -> dict[str, Any]:
     try:
         _write_tensors(path, tensors)
     except OSError:  # shared memory is full
+        if not path.parent.is_dir():  # removed by another worker, as the training was killed
+            raise
         path.unlink(missing_ok=True)
         path = Path(tempfile.gettempdir()) / f"{path.parent.name}-{path.name}"
         _write_tensors(path, tensors)

@@ -100,6 +100,10 @@ class Snapshot(KnowledgeGraph):
     def facts(self) -> Tensor:
         return self.compacted.facts
 
+    @property
+    def plain(self) -> KnowledgeGraph:
+        return self.compacted
+
     @cached_property
     def compacted(self) -> KnowledgeGraph:
         """The same graph as a plain one with its own memory, on the CPU."""
