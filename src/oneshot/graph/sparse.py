@@ -10,6 +10,7 @@ Triton it is that of cuSPARSE.
 
 import warnings
 from functools import cached_property
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -73,7 +74,10 @@ class SparseMatrix:
         if not block.shape[1]:  # not supported by the kernel of the product
             return block.new_zeros(self.shape[0], 0)
         threads = torch.get_num_threads()
-        if threads == 1 or len(self.index) * block.shape[1] > _SMALL:
+        is_small = len(self.index) * block.shape[1] <= _SMALL
+        # The number is that of the process: threads beside the main one may start meanwhile, and
+        # would keep what they find.
+        if threads == 1 or not is_small or current_thread() is not main_thread():
             return self._sums(block)
         torch.set_num_threads(1)
         try:
