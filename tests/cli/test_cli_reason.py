@@ -113,7 +113,10 @@ def test_answers_with_explanations_are_sampled_once(
         ("evaluate run --split tst", "unknown split 'tst'"),
         ("evaluate run --set sampler.entity_ratio=x", "must be a number or a table"),
         ("evaluate run --data umls", "unknown relation"),
-        ("predict run --data umls virus causes", "graph: unknown relation"),
+        (
+            "predict run --data umls virus causes",
+            "run knows only the relations of its training: unknown relation",
+        ),
         ("predict run", "give an ENTITY and a RELATION, or a file of queries"),
         ("predict run a next --top 0", "top must be at least 1, not 0"),
         ("predict run alone next", "entity 'alone' has no facts in the graph"),
@@ -151,6 +154,7 @@ def test_answers_with_explanations_are_sampled_once(
         ("train data --out run --set training.epoch=1", "did you mean training.epochs?"),
         ("train data --out run --config no.toml", "no.toml: No such file"),
         ("train data --out data/train.tsv", "exists and is not a directory"),
+        ("train data --out data/train.tsv/run", "data/train.tsv is not a directory"),
     ],
 )
 def test_wrong_use_is_one_line_and_loses_nothing(

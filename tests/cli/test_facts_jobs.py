@@ -217,6 +217,11 @@ def test_a_run_is_calibrated_anew(run: Command, tmp_path: Path) -> None:
     assert (shown.code, "expected calibration error" in shown.err) == (0, True)
     again = run("predict", path, "--json", *_query(path, run)).json["answers"][0]
     assert 0 <= again["probability"] <= 1
+    # Too few queries to measure the error: what there is stays.
+    before = (path / "calibration.json").read_bytes()
+    few = run("calibrate", path, "--limit", 2)
+    assert (few.code, "2 validation queries are too few" in few.err) == (2, True)
+    assert (path / "calibration.json").read_bytes() == before
     # A run without a data set has nothing to calibrate with.
     other = run("calibrate", saved_run(tmp_path / "other"))
     assert (other.code, other.err.count("\n"), "data set" in other.err) == (2, 1, True)

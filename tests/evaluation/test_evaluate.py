@@ -220,6 +220,9 @@ def test_a_report_speaks(reasoner: Reasoner, held_out: Tensor) -> None:
     assert {"mrr", "hits@1", "hits@3", "hits@10", "mean_rank", "coverage", "queries", "seconds"} < (
         report.as_dict().keys()
     )
+    for facts in ([(1, 2)], torch.rand(2, 3)):
+        with pytest.raises(InputError, match=r"facts must be integers \[n, 3\]"):
+            evaluate(reasoner, facts)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no facts to evaluate on"):
         evaluate(reasoner, held_out[:0])
 

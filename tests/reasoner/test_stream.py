@@ -60,6 +60,8 @@ BROKEN: list[tuple[Any, str, tuple[str, str]]] = [
     (("link 1", None), "relation must be a name or an id, not None", ("link 1", "None")),
     ((float("nan"), "next"), "entity must be a name or an id, not nan", ("nan", "next")),
     (("link 1",), "a query is (entity, relation)", ("link 1", "")),
+    (("link 1", "next", "link 2"), "inverse must be true or false", ("link 1", "next")),
+    (("link 1", "next", 1), "inverse must be true or false", ("link 1", "next")),
     ("link 1", "a query is (entity, relation)", ("", "")),
     (7, "a query is (entity, relation)", ("", "")),
 ]

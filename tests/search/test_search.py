@@ -152,6 +152,9 @@ def test_wrong_use_is_told(tmp_path: Path, run: Command) -> None:
     assert "target must be one of mrr" in wrong.err  # said before the data are looked for
     wrong = run("search", tmp_path / "no data", "--out", tmp_path / "s", "--surrogate", "tree")
     assert "surrogate must be one of forest, gaussian, mlp" in wrong.err
+    wrong = run("search", "umls", "--out", tmp_path / "s", "--minutes", 0)
+    assert (wrong.code, "--minutes must be above 0" in wrong.err) == (2, True)
+    assert not (tmp_path / "s").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     refused = run("search", "umls", "--out", tmp_path / "mine", "--device", "cpu")

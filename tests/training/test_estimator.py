@@ -68,6 +68,10 @@ def test_predictions_are_the_best_answers(fitted: LinkPredictor) -> None:
     assert fitted.predict([]).shape == (0,)
     with pytest.raises(UnknownNameError, match="did you mean"):
         fitted.predict([("lnk 3", "next")])
+    with pytest.raises(InputError, match=r"queries must be a list of \(entity, relation\)"):
+        fitted.predict(("link 3", "next"))
+    with pytest.raises(InputError, match="inverse must be true or false, not 'link 4'"):
+        fitted.predict([("link 3", "next", "link 4")])
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars"])

@@ -38,6 +38,15 @@ def calibrate(
     known = Dataset(data.name, reasoner.graph, valid, test)
     with console.status("asking validation queries"):
         found = calibrated(reasoner.to(torch_device), known, limit, seed)
+    before = opened.calibration
+    parts = ("alone", "missing", "present", "error")
+    if before is not None and any(
+        getattr(before, part) is not None and getattr(found, part) is None for part in parts
+    ):
+        raise InputError(
+            f"{run}: {found.queries:,} validation queries are too few to fit all parts of its "
+            "calibration, which is left as it is; raise --limit"
+        )
     opened.write_calibration(found)
     if json:
         console.print_json({"run": str(run), **asdict(found)})

@@ -248,6 +248,8 @@ def search(
     }
     request = _Request(given, config, settings or [], space, trials, minutes, final is not False)
     request.check()
+    if minutes == 0 and before is None and trials is None:
+        raise InputError("--minutes must be above 0; it is 0 only with --trials, to start later")
     is_timed = bool(minutes) if before is None else before.minutes > 0
     if is_timed and random_searches:
         raise InputError(

@@ -133,7 +133,10 @@ def evaluate(
     share the work; each gets the whole report. Cannot be combined with `until`.
     """
     graph = reasoner.graph
-    facts = facts.to(graph.device)
+    facts = torch.as_tensor(facts)
+    if facts.ndim != 2 or facts.shape[1] != 3 or facts.is_floating_point():
+        raise InputError(f"facts must be integers [n, 3], not {facts.dtype} {list(facts.shape)}")
+    facts = facts.long().to(graph.device)
     if until is None:
         queries, answers = drawn_queries(facts, graph.num_relations, limit, seed)
     else:

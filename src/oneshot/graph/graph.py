@@ -392,7 +392,7 @@ class KnowledgeGraph:
             name = self.relations[relation]
             found = relations.get(name)
             if found is None:
-                raise UnknownNameError("relation", name, relations.nearest(name), where="graph")
+                raise UnknownNameError("relation", name, relations.nearest(name))
             new_id[relation] = found
         check_relations(relations)
         facts = self.facts.clone()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,6 +126,8 @@ class Reasoner:
 
     def relation_id(self, relation: str | int, inverse: bool = False) -> int:
         """The id of a relation (see `query`)."""
+        if not isinstance(inverse, bool | np.bool_):  # such as the answer of a triple
+            raise InputError(f"inverse must be true or false, not {inverse!r}")
         count = self.graph.num_relations
         if isinstance(relation, str):
             known = self.graph.relations.get(relation)

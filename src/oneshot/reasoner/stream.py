@@ -88,7 +88,7 @@ def _ids(reasoner: "Reasoner", query: Any) -> tuple[int, int]:
     for kind, name in zip(("entity", "relation"), fields[:2], strict=True):
         if not isinstance(name, str) and not hasattr(name, "__index__"):
             raise InputError(f"{kind} must be a name or an id, not {name!r}")
-    return reasoner.query(fields[0], fields[1], len(fields) == 3 and bool(fields[2]))
+    return reasoner.query(*fields)
 
 
 def _fields(query: Any) -> tuple[Any, ...]:

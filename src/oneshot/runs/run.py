@@ -225,9 +225,11 @@ class Run:
         if self._has_relations:
             try:
                 graph = graph.with_relations(self.relations)
-            except UnknownNameError:
+            except UnknownNameError as error:
                 if config.predictor.relations == "embedded":
-                    raise
+                    raise InputError(
+                        f"{self.path} knows only the relations of its training: {error}"
+                    ) from error
         reasoner = build_reasoner(graph, config)
         if not (self.path / PREDICTOR).is_file():
             raise InputError(f"{self.path}: this run has no trained predictor yet")

@@ -98,8 +98,14 @@ def exchange(one: Path, other: Path) -> bool:
 
 
 def check_replaceable(path: Path, marker: str, contents: Contents) -> None:
-    """Raise if `path` exists and may not be replaced (see `replacing_directory`)."""
+    """Raise if `path` exists and may not be replaced (see `replacing_directory`).
+
+    Also if it cannot be created, because something above it is a file.
+    """
     if not path.exists():
+        above = next(parent for parent in path.absolute().parents if parent.exists())
+        if not above.is_dir():
+            raise InputError(f"{path}: {above} is not a directory; choose another path")
         return
     if not path.is_dir():
         raise InputError(f"{path}: exists and is not a directory; choose another path")

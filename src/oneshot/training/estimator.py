@@ -202,4 +202,6 @@ def _rows(queries: Any) -> Iterable[Any]:
         rows = queries.itertuples(index=False, name=None)
     elif hasattr(queries, "rows"):  # a polars DataFrame, likewise
         rows = queries.rows()
+    elif isinstance(queries, Sequence) and queries and isinstance(queries[0], str):
+        raise InputError(f"queries must be a list of (entity, relation), not {queries!r}")
     return rows

@@ -47,6 +47,8 @@ _LOOK_SECONDS = 6.0
 _SHORT_MINUTES = 5.0
 _PLAN_SHARE, _LOOK_SHARE, _PROBE_SHARE, _STEP_SHARE = 0.15, 0.02, 0.005, 0.01
 _FIT_SHARE, _FIT_SECONDS, _FIT_FACT_SECONDS = 0.2, 1.5e-3, 5e-9
+# Facts up to which a late plan still compares budgets of entities, by a few subgraphs of each.
+_FEW_FACTS = 50_000
 # Entities times queries from which on fewer queries are looked at, and facts beyond which fitting a
 # sampler on a CPU takes longer than a plan may.
 _MUCH, _MOST_FITTED = 10**8, 2_000_000
@@ -166,6 +168,8 @@ def make_plan(
     seed: int = 0,
 ) -> Plan:
     """As `plan`, but with reasons for the choices and expected costs."""
+    if not isinstance(data, Dataset):  # such as a name
+        raise InputError(f"data must be a Dataset, as oneshot.load returns it, not {data!r}")
     return _Planner(data, minutes, torch.device(device), settings, seed).run()
 
 
@@ -461,7 +465,9 @@ class _Planner:
             layers |= {max(deepest - 1, 3), max(deepest - 2, 3)}
         entities = {self._entities(places, lost) for lost in _LOST}
         if self._is_late:  # no time to compare them: the fastest one
-            dims, layers, entities = dims[:1], {min(layers)}, {min(entities)}
+            dims, layers = dims[:1], {min(layers)}
+            if self.graph.num_facts > _FEW_FACTS:
+                entities = {min(entities)}
         return [
             _Size(dim, depth, count)
             for dim in dims
