@@ -17,6 +17,7 @@ from oneshot.cli.options import (
     SeedOption,
     SetOption,
     check_facts_output,
+    check_names_output,
     interruptible,
     open_with_held_out,
     output,
@@ -68,6 +69,7 @@ def audit(
         raise InputError(f"{target}: audit writes only files; choose a .tsv, .csv or .parquet file")
     check_facts_output(target, run, data)
     reasoner, further = open_with_held_out(run, data, settings, seed, device)
+    check_names_output(target, reasoner)
     if not held_out:
         further = None
     elif further is None:

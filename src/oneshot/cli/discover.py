@@ -18,6 +18,7 @@ from oneshot.cli.options import (
     SeedOption,
     SetOption,
     check_facts_output,
+    check_names_output,
     interruptible,
     open_with_held_out,
     output,
@@ -70,6 +71,7 @@ def discover(
     target = None if out is None else output(out)
     check_facts_output(target, run, data)
     reasoner, known = open_with_held_out(run, data, settings, seed, device)
+    check_names_output(target, reasoner)
     search = Search.named(reasoner, relation, entity, types or (), top, min_probability)
     if held_out:
         known = None

@@ -299,6 +299,14 @@ def check_facts_output(path: "Path | Address | None", run: Path, data: str | Non
             check_target(path)
 
 
+def check_names_output(path: "Path | Address | None", reasoner: "Reasoner") -> None:
+    """Raise if a file of results cannot hold a name of the graph."""
+    from oneshot.data.formats import check_names_fit
+
+    if isinstance(path, Path):
+        check_names_fit(path, reasoner.graph.entities, reasoner.graph.relations)
+
+
 def run_identity(
     run: Path, settings: list[str] | None, other: "Reasoner | None", held_out: "Tensor | None"
 ) -> "Identity":

@@ -16,6 +16,7 @@ from oneshot.cli.options import (
     RunArgument,
     SeedOption,
     SetOption,
+    check_names_output,
     check_output,
     download,
     load_data,
@@ -389,6 +390,7 @@ def answer_into_file(
     from oneshot.batch.queries import check_queries
 
     check_answers_path(out)
+    check_names_output(out, reasoner)
     started = time.perf_counter()
     with console.status(f"checking {queries}"):
         count = check_queries(reasoner, queries)
