@@ -225,6 +225,16 @@ def test_a_name_with_a_tab_is_refused_before_a_tsv_is_begun(
     assert run(command, tmp_path / "run", *asked, "--out", tmp_path / "x.csv").code == 0
 
 
+def test_names_with_quotes_and_spaces_are_exported_as_they_are(
+    run: Command, tmp_path: Path
+) -> None:
+    saved(tmp_path / "run", graph_of(['is "kin" of'], ['"a"', " b"]))
+    assert run("facts", tmp_path / "run", "export").out == '"a"\tis "kin" of\t b\n'
+    assert run("facts", tmp_path / "run", "export", "--out", tmp_path / "x.tsv").code == 0
+    added = run("facts", tmp_path / "run", "add", "--file", tmp_path / "x.tsv", "--json").json
+    assert (added["added"], added["facts"]) == (0, 1)
+
+
 def test_ratios_by_odd_relation_names_are_kept(tmp_path: Path) -> None:
     relations = ["two\nlines", "u\u2028v", "end\r"]
     graph = graph_of(relations)

@@ -103,8 +103,10 @@ def _check_facts(
 
 def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:
     """Write all facts, or the changed facts with their change, to a file or to stdout."""
-    from oneshot.data.formats import write_facts
-    from oneshot.data.formats.text import as_line
+    from oneshot.data.formats import FACT_COLUMNS, write_facts
+    from oneshot.data.formats.text import tsv_lines
+
+    more = ("change",) if changes else ()
 
     def rows() -> Any:
         if changes:
@@ -117,7 +119,7 @@ def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> N
 
     if out is not None:
         with console.status(f"writing {out}"):
-            count = write_facts(out, rows(), ("change",) if changes else ())
+            count = write_facts(out, rows(), more)
         if json:
             console.print_json({"facts": count, "out": str(out), "version": live.version})
         else:
@@ -125,5 +127,5 @@ def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> N
     elif json:
         console.print_json({"facts": list(rows()), "version": live.version})
     else:
-        for row in rows():
-            console.print_line(as_line(row))
+        for line in tsv_lines(rows(), (*FACT_COLUMNS, *more)):
+            console.print_line(line)

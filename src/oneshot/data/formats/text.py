@@ -46,8 +46,6 @@ _BLANK = " \t\r\n\v\f"  # a field or line with only these characters is empty
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CHECKED = 1 << 24  # bytes of names at a time
 _LONGEST_ROW = 1 << 27  # bytes; longer lines are not a table
-# Characters that a tab-separated table cannot hold, or that would be lost when it is read.
-_NOT_IN_TSV = re.compile(r'[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029"]|^\s|\s$|^$')
 # Characters that end a value of a tab-separated table, in which nothing is quoted.
 _NOT_IN_VALUE = {"\t": "a tab", "\n": "a newline", "\r": "a carriage return"}
 _OTHER_FILE = "choose --out FILE.csv or FILE.parquet"
@@ -425,21 +423,18 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def as_line(row: Sequence[str]) -> str:
-    """A row of a tab-separated table of facts, with its line break."""
-    for name in row:
-        if _NOT_IN_TSV.search(name):
-            raise InputError(
-                f"{name!r} cannot be written to a tab-separated file; use .csv or .parquet"
-            )
-    if row[0].startswith("#"):
-        raise InputError(f"{row[0]!r} would be read as a comment; use .csv or .parquet")
-    return "\t".join(row) + "\n"
+def tsv_lines(rows: Rows, columns: Sequence[str]) -> Iterator[str]:
+    """A tab-separated table of facts, line by line; with a header only if it is needed."""
+    for number, row in enumerate(rows):
+        # Otherwise the first row would be read as a header, or its first name as a mark.
+        if not number and (header_order(row[:3]) is not None or row[0].startswith("\ufeff")):
+            yield "\t".join(columns) + "\n"
+        yield _tsv_line(row)
 
 
 def _write_tsv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(as_line(row) for row in rows)
+        file.writelines(tsv_lines(rows, columns))
 
 
 def _write_csv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
