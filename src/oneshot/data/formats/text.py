@@ -234,9 +234,13 @@ def _read_fast(
         data = _COMMENTS[separator].sub(b"", data)
     if not data.strip() or data.startswith(_BYTE_ORDER_MARK):
         return None
+    # A copy without Python objects: after an error, threads of pyarrow still hold the text, and
+    # would abort the process if the interpreter ends meanwhile.
+    text = pa.allocate_buffer(len(data))
+    np.frombuffer(text, np.uint8)[:] = np.frombuffer(data, np.uint8)
     try:
         table = pyarrow.csv.read_csv(
-            pa.BufferReader(data),
+            pa.BufferReader(text),
             read_options=pyarrow.csv.ReadOptions(column_names=list(wanted), block_size=1 << 24),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=separator,
