@@ -225,3 +225,25 @@ def test_a_run_is_calibrated_anew(run: Command, tmp_path: Path) -> None:
 def _query(path: Path, run: Command) -> tuple[str, str]:
     head, relation, _ = run("facts", path, "export", "--json").json["facts"][0]
     return head, relation
+
+
+def test_an_unknown_name_in_a_file_is_reported_with_its_line(
+    run: Command, path: Path, tmp_path: Path
+) -> None:
+    head, relation, tail = run("facts", path, "export", "--json").json["facts"][0]
+    file = tmp_path / "more.tsv"
+    file.write_text(f"# more\n{head}\t{relation}\t{tail}\nq\tnope\tw\n")
+    for action in ("add", "remove"):
+        result = run("facts", path, action, "--file", file)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert f"{file}, line 3: unknown relation 'nope'" in result.err
+    table = tmp_path / "more.csv"
+    table.write_text('"two\nlines",nope,w\n')
+    assert f"{table}, line 1: unknown" in run("facts", path, "add", "--file", table).err
+    names = tmp_path / "candidates.txt"
+    names.write_text(f"{head}\nzork\n")
+    result = run("predict", path, head, relation, "--candidates", names)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert f"{names}, line 2: unknown entity 'zork'" in result.err
+    names.write_text(f"{head}\n{tail}\n")
+    assert run("predict", path, head, relation, "--candidates", names).code == 0

@@ -62,6 +62,8 @@ def facts(
         if action == "export":
             _export(live, out, changes, json)
             return
+        if file is not None:
+            _check_rows(live, named, file)
         count = live.add(named) if action == "add" else live.remove(named)
         value = {"facts": live.num_facts, f"{action.rstrip('e')}ed": count, "version": live.version}
     finally:
@@ -99,6 +101,17 @@ def _check_facts(
         raise InputError(f"{file}: contains ids; give facts by name")
     columns = [column.to_pylist() for column in raw.columns]
     return list(zip(*columns, strict=True))
+
+
+def _check_rows(live: "LiveGraph", named: "list[NamedFact]", file: Path) -> None:
+    """Raise if a fact of a file cannot be added or removed, with its line."""
+    from oneshot.data.formats import place_of
+
+    for row, fact in enumerate(named):
+        try:
+            live.checked(fact)
+        except InputError as error:
+            raise InputError(f"{place_of(file, row)}: {error}") from error
 
 
 def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:

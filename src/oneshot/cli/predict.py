@@ -1,7 +1,7 @@
 """The command that answers one query, or a file of queries."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -198,6 +198,8 @@ def predict(
     if queries is not None and target is not None:
         answer_into(reasoner, queries, target, options, batch_size, json)
         return
+    if candidates is not None:
+        _check_candidates(reasoner, candidates, wanted["candidates"] or ())
     started = time.perf_counter()
     asked = [entity or "", *also] if also else entity or ""
     found = reasoner.predict(asked, relation or "", inverse=inverse, options=options)
@@ -259,6 +261,15 @@ def _wanted(
     if candidates is not None:
         wanted["candidates"] = list(read_names(candidates, "entity"))
     return wanted
+
+
+def _check_candidates(reasoner: "Reasoner", path: Path, names: Iterable[Any]) -> None:
+    """Raise on the first unknown entity in a file of candidates, with its line."""
+    for line, name in enumerate(names, 1):
+        try:
+            reasoner.entity_id(name)
+        except InputError as error:
+            raise InputError(f"{path}, line {line}: {error}") from error
 
 
 def _check_use(
