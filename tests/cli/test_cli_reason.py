@@ -130,7 +130,7 @@ def test_answers_with_explanations_are_sampled_once(
         # What is read is not written over.
         ("predict run --queries q.tsv --out q.tsv", "q.tsv: is an input of this command"),
         ("predict run --queries q.tsv --out data/train.tsv", "train.tsv: is an input of this"),
-        ("predict run --queries q.tsv --out run/metrics.jsonl", "metrics.jsonl: is an input of"),
+        ("predict run --queries q.tsv --out run/metrics.jsonl", "metrics.jsonl: is inside the run"),
         (
             "predict run --data data/train.tsv --queries q.tsv --out data/train.tsv",
             "data/train.tsv: is an input of this command",

@@ -247,3 +247,33 @@ def test_an_unknown_name_in_a_file_is_reported_with_its_line(
     assert f"{names}, line 2: unknown entity 'zork'" in result.err
     names.write_text(f"{head}\n{tail}\n")
     assert run("predict", path, head, relation, "--candidates", names).code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["discover", "--out", "x.csv"],
+        ["audit", "--out", "folder/x.csv"],
+        ["facts", "export", "--out", "x.tsv"],
+        ["predict", "--queries", "q.tsv", "--out", "x.jsonl"],
+        ["predict", "--queries", "q.tsv", "--out", "parts"],
+        ["predict", "--queries", "q.tsv", "--out", "."],
+        ["predict", "HEAD", "RELATION", "--plot", "x.html"],
+    ],
+)
+def test_nothing_is_written_into_the_run(
+    run: Command, path: Path, tmp_path: Path, command: list[str]
+) -> None:
+    head, relation, _ = run("facts", path, "export", "--json").json["facts"][0]
+    (tmp_path / "q.tsv").write_text(f"{head}\t{relation}\n")
+    (tmp_path / "link").symlink_to(path)
+    before = listing(path)
+    *rest, name = command[1:]
+    named = {"HEAD": head, "RELATION": relation, "q.tsv": tmp_path / "q.tsv"}
+    for folder in (path, tmp_path / "link"):
+        given = [named.get(word, word) for word in rest]
+        result = run(command[0], path, *given, folder / name)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        where = "the run" if folder / name == path else "inside the run"
+        assert f"{folder / name}: is {where}" in result.err
+    assert listing(path) == before

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption
+from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption, check_outside
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.system import console
 
@@ -55,6 +55,7 @@ def facts(
         from oneshot.system.files import check_output
 
         check_facts_place(out)
+        check_outside(out, opened)
         check_output(out, opened.files)
     with console.status(f"reading {run}"):
         live = opened.live_graph(read_only=action == "export")

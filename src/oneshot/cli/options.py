@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oneshot.data.sources import Address
     from oneshot.reasoner.judgement import ScoredFact
     from oneshot.reasoner.reasoner import Reasoner
+    from oneshot.runs.run import Run
 
 DataArgument = Annotated[
     str,
@@ -293,7 +294,9 @@ def check_facts_output(path: "Path | Address | None", run: Path, data: str | Non
 
     if isinstance(path, Path):
         check_facts_place(path)
-        check_output(path, data or "", *Run.open(run).files)
+        opened = Run.open(run)
+        check_outside(path, opened)
+        check_output(path, data or "", *opened.files)
     elif path is not None:
         with console.status(f"connecting to {path}"):
             check_target(path)
@@ -397,6 +400,16 @@ def print_facts(
 def relationships(written: int) -> str:
     """The outcome of writing to a database, for people."""
     return f"{written:,} relationships written; facts of the database were left out"
+
+
+def check_outside(path: Path, run: "Run") -> None:
+    """Raise if a result would be written into the directory of a run.
+
+    A directory with other files than those of a run is not replaced by a training.
+    """
+    if path.resolve().is_relative_to(run.path.resolve()):
+        where = "the run" if path == run.path else f"inside the run {run.path}"
+        raise InputError(f"{path}: is {where}; write to another path")
 
 
 def check_output(path: Path, source: str, *others: Path) -> None:

@@ -18,6 +18,7 @@ from oneshot.cli.options import (
     SetOption,
     check_names_output,
     check_output,
+    check_outside,
     download,
     load_data,
     output,
@@ -172,6 +173,7 @@ def predict(
     opened = Run.open(run, settings or ())
     for written in (plot, target):
         if isinstance(written, Path):
+            check_outside(written, opened)
             read = [*opened.files, *(path for path in (queries, candidates) if path is not None)]
             check_output(written, data or "", *read)
     if is_parts and queries is not None and isinstance(target, Path):
