@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 from tests.support.commands import Command, listing
-from tests.support.samples import chain_world, trained_run, write_world
+from tests.support.samples import chain_world, tiny_predictor, trained_run, write_world
 from tests.support.services import saved_run
 
 from oneshot.config import Config, PredictorConfig, SamplerConfig
 from oneshot.data.formats import read_facts
 from oneshot.data.load import load
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.build import build_reasoner
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
 
 KEYS = {"head", "relation", "tail", "score", "probability", "rank", "conflicts"}
 
@@ -277,3 +280,15 @@ def test_nothing_is_written_into_the_run(
         where = "the run" if folder / name == path else "inside the run"
         assert f"{folder / name}: is {where}" in result.err
     assert listing(path) == before
+
+
+def test_a_neighbourhood_counts_in_words_and_has_each_entity_once(
+    run: Command, tmp_path: Path
+) -> None:
+    graph = KnowledgeGraph.from_facts([[0, 0, 1]], ["a", "b"], ["r"])
+    Reasoner(graph, PPRSampler(1.0), tiny_predictor(num_relations=1).float()).save(tmp_path / "run")
+    shown = run("neighbourhood", tmp_path / "run", "a")
+    assert "2 entities and 1 fact between them" in shown.err
+    assert "1 entity and 0 facts" in run("neighbourhood", tmp_path / "run", "a", "--top", 1).err
+    twice = run("neighbourhood", tmp_path / "run", "a", "b", "a")
+    assert (twice.code, "an entity is given twice" in twice.err) == (2, True)
