@@ -292,3 +292,33 @@ def test_a_neighbourhood_counts_in_words_and_has_each_entity_once(
     assert "1 entity and 0 facts" in run("neighbourhood", tmp_path / "run", "a", "--top", 1).err
     twice = run("neighbourhood", tmp_path / "run", "a", "b", "a")
     assert (twice.code, "an entity is given twice" in twice.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        ("discover", "oneshot.reasoner.discovery.discover"),
+        ("audit", "oneshot.reasoner.audit.audit"),
+        ("evaluate", "oneshot.evaluation.evaluate.evaluate"),
+    ],
+)
+def test_an_interruption_is_one_line(
+    run: Command,
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    function: str,
+) -> None:
+    def stopped(*given: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(function, stopped)
+    data = write_world(tmp_path / "data", chain_world(30))
+    result = run(command, path, "--data", data)
+    assert (result.code, result.out) == (130, "")
+    (line,) = [line for line in result.err.splitlines() if "interrupted" in line]
+    assert ("--out FILE" in line) == (command != "evaluate")
+    if command != "evaluate":
+        early = run(command, path, "--data", data, "--out", tmp_path / "facts.csv")
+        assert "interrupted; nothing is kept yet" in early.err

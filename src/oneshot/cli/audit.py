@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from oneshot.cli.options import (
+    UNSAVED,
     BatchSizeOption,
     DeviceOption,
     FactsOutOption,
@@ -83,7 +84,7 @@ def audit(
         identity = run_identity(run, settings, None if data is None else reasoner, further)
         file = AuditFile.beside(target, identity, options)
     begun = resumed(file)
-    with interruptible(file), console.progress_bar() as progress:
+    with interruptible(file, UNSAVED), console.progress_bar() as progress:
         every = reasoner.graph.num_facts + (0 if further is None else len(further))
         total = None if relation else 2 * min(limit or every, every)
         task = progress.add_task("judging", total=total)

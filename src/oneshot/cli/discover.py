@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from oneshot.cli.options import (
+    UNSAVED,
     BatchSizeOption,
     DeviceOption,
     GraphOption,
@@ -86,7 +87,7 @@ def discover(
         identity = run_identity(run, settings, None if data is None else reasoner, known)
         file = DiscoveryFile.beside(target, identity, search)
     begun = resumed(file)
-    with interruptible(file), console.progress_bar() as progress:
+    with interruptible(file, UNSAVED), console.progress_bar() as progress:
         task = progress.add_task("asking", total=num_queries(reasoner, search))
         found = discovered(
             reasoner,

@@ -127,6 +127,9 @@ LinksOutOption = Annotated[
     ),
 ]
 
+UNSAVED = "; nothing is kept; a long one can be resumed if it is started with --out FILE"
+"""Advice about an interrupted job whose progress is not kept."""
+
 # Options of servers.
 
 TOKEN = "ONESHOT_TOKEN"
@@ -337,13 +340,15 @@ def resumed(file: "JobFile[State] | None") -> "State | None":
 
 
 @contextmanager
-def interruptible(file: "JobFile[Any] | None") -> Iterator[None]:
-    """Print a note if a job whose progress is kept is interrupted."""
+def interruptible(file: "JobFile[Any] | None", advice: str = "") -> Iterator[None]:
+    """Print a note if a job is interrupted: how to resume, or `advice` if nothing is kept."""
     try:
         yield
     except KeyboardInterrupt:
         if file is not None and file.path.exists():
             console.note("stopped; run the same command again to resume")
+        else:
+            console.note("interrupted" + (advice if file is None else "; nothing is kept yet"))
         raise
 
 
