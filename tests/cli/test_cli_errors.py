@@ -68,7 +68,7 @@ def bad_input(tmp_path: Path) -> Path:
         ("data twice", "more than one train split: train.csv, train.tsv"),
         ("data broken", "broken: not a whole saved graph"),
         ("data nowhere.tsv --json", "unknown data set 'nowhere.tsv'"),
-        ("data family:3", "people must be"),
+        ("data family:3", "family:3: people must be 100 to 20,000,000, not 3"),
         ("data facts.tsv --device cuda:x", "unknown device 'cuda:x'"),
         ("data facts.tsv --device meta", "device 'meta' is not supported"),
         # The place is looked at before the data are read.

@@ -340,7 +340,7 @@ def test_a_graph_that_is_gone_is_named(tmp_path: Path) -> None:
     run, gone = tmp_path / "run", tmp_path / "data"
     assert str(caught.value) == (
         f"{run}: its graph {gone} was not found; put it there, set ONESHOT_DATA to the directory "
-        f"that contains it, or ({TAKING_DATA}) give it with --data"
+        f"that contains it, or give it with --data ({TAKING_DATA})"
     )
 
 

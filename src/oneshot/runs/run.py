@@ -53,14 +53,11 @@ from oneshot.runs.layout import (
     read_relations,
     relation_lines,
 )
-from oneshot.runs.reference import GraphReference
+from oneshot.runs.reference import BUNDLED, FOUNDATION, GraphReference
 from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
 from oneshot.samplers import Sampler
 from oneshot.system.checksums import read_sealed_text, write_sealed_json, write_sealed_text
 from oneshot.system.files import check_replaceable, held, replacing_directory, write_text
-
-FOUNDATION = "foundation"
-"""Name of the pre-trained run in the package."""
 
 warn = logging.getLogger(__name__).warning
 """Receiver of the messages about a run that is read."""
@@ -73,13 +70,12 @@ def located(path: Path) -> Path:
     """The directory of a run by path, or by the name of the run in the package."""
     if str(path) != FOUNDATION or (path / CONFIG).is_file():
         return path
-    bundled = Path(__file__).with_name(FOUNDATION)
-    if not (bundled / CONFIG).is_file():
+    if not (BUNDLED / CONFIG).is_file():
         raise InputError(
             "this installation has no foundation run; pre-train one with `oneshot pretrain DATA... "
             "--out RUN`, and give its directory instead"
         )
-    return bundled
+    return BUNDLED
 
 
 class Run:

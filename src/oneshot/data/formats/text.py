@@ -373,7 +373,9 @@ def _split_csv(lines: Iterator[str], path: Path, first: int) -> Iterator[tuple[i
             start, inside = first + reader.line_num, False
     except csv.Error as error:
         if "unexpected end of data" in str(error):
-            raise UnclosedQuoteError(f"{path}, line {start}: {error}", start) from error
+            raise UnclosedQuoteError(
+                f"{path}, line {start}: a quoted value is not closed", start
+            ) from error
         raise InputError(f"{path}, line {start}: {error}") from error
 
 
