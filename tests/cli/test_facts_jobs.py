@@ -278,7 +278,7 @@ def test_nothing_is_written_into_the_run(
         result = run(command[0], path, *given, folder / name)
         assert (result.code, result.err.count("\n")) == (2, 1)
         where = "the run" if folder / name == path else "inside the run"
-        assert f"{folder / name}: is {where}" in result.err
+        assert f"{folder / name} is {where}" in result.err
     assert listing(path) == before
 
 

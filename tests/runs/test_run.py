@@ -199,7 +199,7 @@ def test_settings_change_a_loaded_reasoner(tmp_path: Path, reasoner: Reasoner) -
         ("config.toml", "format = 9\n", "format 9 is unknown"),
         ("config.toml", None, "is not a run (there is no config.toml)"),
         ("relations.txt", None, "relations.txt: No such file"),
-        ("relations.txt", "next\nafter\n", "relations.txt: was changed or damaged"),
+        ("relations.txt", "next\nafter\n", "relations.txt was changed or damaged"),
         ("predictor.safetensors", None, "this run has no trained predictor yet"),
         ("predictor.safetensors", "torn", "not a readable safetensors file"),
         ("calibration.json", "{}", "not a calibration"),

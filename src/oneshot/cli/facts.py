@@ -99,7 +99,7 @@ def _check_facts(
     assert file is not None
     raw = read_facts(file)
     if raw.are_ids:
-        raise InputError(f"{file}: contains ids; give facts by name")
+        raise InputError(f"{file} contains ids; give facts by name")
     columns = [column.to_pylist() for column in raw.columns]
     return list(zip(*columns, strict=True))
 

@@ -246,7 +246,7 @@ def download(source: str, sha256: Sequence[str] = ()) -> str:
     found = look_for(source)
     if found is not None and (found.parent != cache_directory() or not sha256):
         if sha256:
-            raise InputError(f"{found}: is used for {source} and is no download; omit --sha256")
+            raise InputError(f"{found} is used for {source} and is no download; omit --sha256")
         return source
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"downloading {source}", total=None)
@@ -414,7 +414,7 @@ def check_outside(path: Path, run: "Run") -> None:
     """
     if path.resolve().is_relative_to(run.path.resolve()):
         where = "the run" if path == run.path else f"inside the run {run.path}"
-        raise InputError(f"{path}: is {where}; write to another path")
+        raise InputError(f"{path} is {where}; write to another path")
 
 
 def check_output(path: Path, source: str, *others: Path) -> None:

@@ -316,7 +316,7 @@ def _check_plot(path: Path) -> None:
     if path.suffix.lower() not in (".png", ".svg", ".html"):
         raise InputError(f"{path}: the plot of an explanation must end in .png, .svg or .html")
     if path.is_dir():
-        raise InputError(f"{path}: is a directory")
+        raise InputError(f"{path} is a directory")
     if path.suffix.lower() == ".png":
         require("matplotlib", "plot", "plotting")
 

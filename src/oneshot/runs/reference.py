@@ -94,7 +94,7 @@ class GraphReference:
         self.check_has_graph()
         run, origin = self.file.parent, self.values.get("origin")
         if origin is None:
-            raise InputError(f"{run}: was created from a graph in memory; give a data set")
+            raise InputError(f"{run} was created from a graph in memory; give a data set")
         try:
             source, options = str(origin["source"]), dict(origin["options"])
             wrong = [name for name, value in options.items() if not _is_option(name, value)]
