@@ -291,7 +291,7 @@ def test_damaged_factors_of_a_finished_run_are_fitted_again(tmp_path: Path) -> N
         else:
             (run / FACTORS).write_bytes(damage)
         assert not resumed()["already_finished"]
-        assert messages.pop() == f"{run / FACTORS}: was missing or damaged; fitted again"
+        assert messages.pop() == f"{run / FACTORS} was missing or damaged; fitted again"
         mended = Run(run).reasoner.factors
         assert whole is not None
         assert mended is not None

@@ -131,7 +131,7 @@ def test_a_damaged_record_of_epochs_is_written_again(
     (out / "metrics.jsonl").write_bytes(whole.replace(b"loss", b"lozz", 1))
     told = run("train", base / "data", "--out", out, "--resume")
     assert told.code == 0
-    assert "metrics.jsonl: was missing or damaged; restored from the checkpoint" in told.err
+    assert "metrics.jsonl was missing or damaged; restored from the checkpoint" in told.err
     assert (out / "metrics.jsonl").read_bytes() == whole
 
 
@@ -154,7 +154,7 @@ def test_a_configuration_changed_by_hand_says_how_to_keep_the_change(
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("restart = 0.15", "restart = 0.2"))
     with pytest.raises(
-        InputError, match=r"config\.toml: was changed or damaged .* remove the first line"
+        InputError, match=r"config\.toml was changed or damaged .* remove the first line"
     ):
         Reasoner.load(run)
     changed = text.replace("restart = 0.15", "restart = 0.2").splitlines(keepends=True)

@@ -178,9 +178,9 @@ def test_a_damaged_file_is_not_used(tmp_path: Path, change: dict[str, object]) -
     file.keep(Discovery(5))
     values = json.loads(file.path.read_text())
     progress_module.write_sealed_json(file.path, {**values, **change})
-    assert file.read() == (None, f"{file.path}: is damaged; starting from scratch")
+    assert file.read() == (None, f"{file.path} is damaged; starting from scratch")
     file.path.write_text("{")
-    assert file.read() == (None, f"{file.path}: is damaged; starting from scratch")
+    assert file.read() == (None, f"{file.path} is damaged; starting from scratch")
 
 
 def test_the_command_resumes(
@@ -249,4 +249,4 @@ def test_an_interrupted_audit_judges_the_rest(
     assert "is of another audit" in str(other.read()[1])
     values = json.loads(file.path.read_text())
     progress_module.write_sealed_json(file.path, {**values, "ranks": [1.0]})
-    assert file.read() == (None, f"{file.path}: is damaged; starting from scratch")
+    assert file.read() == (None, f"{file.path} is damaged; starting from scratch")

@@ -278,7 +278,7 @@ def test_a_part_that_cannot_be_written_is_told_and_the_others_are_kept(
         (["--out", "a.txt"], "unsupported suffix for answers"),
         (["--out", "a", "--workers", 2, "--dask", "x"], "--dask uses those of a cluster"),
         (["--out", "q.parquet", "--workers", 2], "is an input of this command"),
-        (["--out", "run"], "contains no answers of oneshot"),
+        (["--out", "run"], "run is the run; write to another path"),
         (["--out", "old.parquet", "--resume"], "is not a directory of parts"),
         (["--out", "a", "--dask", "no scheme at all://"], "no Dask scheduler answers at"),
     ],

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 from tests.support.commands import Command, listing
-from tests.support.samples import chain_world, trained_run, write_world
+from tests.support.samples import chain_world, tiny_predictor, trained_run, write_world
 from tests.support.services import saved_run
 
 from oneshot.config import Config, PredictorConfig, SamplerConfig
 from oneshot.data.formats import read_facts
 from oneshot.data.load import load
+from oneshot.graph.graph import KnowledgeGraph
 from oneshot.reasoner.build import build_reasoner
+from oneshot.reasoner.reasoner import Reasoner
+from oneshot.samplers import PPRSampler
 
 KEYS = {"head", "relation", "tail", "score", "probability", "rank", "conflicts"}
 
@@ -230,3 +233,97 @@ def test_a_run_is_calibrated_anew(run: Command, tmp_path: Path) -> None:
 def _query(path: Path, run: Command) -> tuple[str, str]:
     head, relation, _ = run("facts", path, "export", "--json").json["facts"][0]
     return head, relation
+
+
+def test_an_unknown_name_in_a_file_is_reported_with_its_line(
+    run: Command, path: Path, tmp_path: Path
+) -> None:
+    head, relation, tail = run("facts", path, "export", "--json").json["facts"][0]
+    file = tmp_path / "more.tsv"
+    file.write_text(f"# more\n{head}\t{relation}\t{tail}\nq\tnope\tw\n")
+    for action in ("add", "remove"):
+        result = run("facts", path, action, "--file", file)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        assert f"{file}, line 3: unknown relation 'nope'" in result.err
+    table = tmp_path / "more.csv"
+    table.write_text('"two\nlines",nope,w\n')
+    assert f"{table}, line 1: unknown" in run("facts", path, "add", "--file", table).err
+    names = tmp_path / "candidates.txt"
+    names.write_text(f"{head}\nzork\n")
+    result = run("predict", path, head, relation, "--candidates", names)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert f"{names}, line 2: unknown entity 'zork'" in result.err
+    names.write_text(f"{head}\n{tail}\n")
+    assert run("predict", path, head, relation, "--candidates", names).code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["discover", "--out", "x.csv"],
+        ["audit", "--out", "folder/x.csv"],
+        ["facts", "export", "--out", "x.tsv"],
+        ["predict", "--queries", "q.tsv", "--out", "x.jsonl"],
+        ["predict", "--queries", "q.tsv", "--out", "parts"],
+        ["predict", "--queries", "q.tsv", "--out", "."],
+        ["predict", "HEAD", "RELATION", "--plot", "x.html"],
+    ],
+)
+def test_nothing_is_written_into_the_run(
+    run: Command, path: Path, tmp_path: Path, command: list[str]
+) -> None:
+    head, relation, _ = run("facts", path, "export", "--json").json["facts"][0]
+    (tmp_path / "q.tsv").write_text(f"{head}\t{relation}\n")
+    (tmp_path / "link").symlink_to(path)
+    before = listing(path)
+    *rest, name = command[1:]
+    named = {"HEAD": head, "RELATION": relation, "q.tsv": tmp_path / "q.tsv"}
+    for folder in (path, tmp_path / "link"):
+        given = [named.get(word, word) for word in rest]
+        result = run(command[0], path, *given, folder / name)
+        assert (result.code, result.err.count("\n")) == (2, 1)
+        where = "the run" if folder / name == path else "inside the run"
+        assert f"{folder / name} is {where}" in result.err
+    assert listing(path) == before
+
+
+def test_a_neighbourhood_counts_in_words_and_has_each_entity_once(
+    run: Command, tmp_path: Path
+) -> None:
+    graph = KnowledgeGraph.from_facts([[0, 0, 1]], ["a", "b"], ["r"])
+    Reasoner(graph, PPRSampler(1.0), tiny_predictor(num_relations=1).float()).save(tmp_path / "run")
+    shown = run("neighbourhood", tmp_path / "run", "a")
+    assert "2 entities and 1 fact between them" in shown.err
+    assert "1 entity and 0 facts" in run("neighbourhood", tmp_path / "run", "a", "--top", 1).err
+    twice = run("neighbourhood", tmp_path / "run", "a", "b", "a")
+    assert (twice.code, "an entity is given twice" in twice.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        ("discover", "oneshot.reasoner.discovery.discover"),
+        ("audit", "oneshot.reasoner.audit.audit"),
+        ("evaluate", "oneshot.evaluation.evaluate.evaluate"),
+    ],
+)
+def test_an_interruption_is_one_line(
+    run: Command,
+    path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    function: str,
+) -> None:
+    def stopped(*given: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(function, stopped)
+    data = write_world(tmp_path / "data", chain_world(30))
+    result = run(command, path, "--data", data)
+    assert (result.code, result.out) == (130, "")
+    (line,) = [line for line in result.err.splitlines() if "interrupted" in line]
+    assert ("--out FILE" in line) == (command != "evaluate")
+    if command != "evaluate":
+        early = run(command, path, "--data", data, "--out", tmp_path / "facts.csv")
+        assert "interrupted; nothing is kept yet" in early.err

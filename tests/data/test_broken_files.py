@@ -1,14 +1,20 @@
 """Broken files of every format are read or refused: no exception but InputError ever comes out."""
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.fact_files import whole_file
 
 from oneshot.data.formats import FORMATS
+from oneshot.data.formats.text import read_text
 from oneshot.data.load import load
 from oneshot.errors import InputError
 
@@ -109,3 +115,44 @@ def test_every_cut_of_a_table_is_read_or_refused(tmp_path: Path, suffix: str, cu
     assert "refused" in outcomes
     if cut == "line":
         assert "loaded" in outcomes
+
+
+ENDS = """
+import sys
+from pathlib import Path
+from oneshot.data.formats import read_facts
+from oneshot.errors import InputError
+try:
+    read_facts(Path(sys.argv[1]))
+except InputError:
+    sys.exit(2)
+"""
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"a": ["x"], "b": ["r"]}, {"head": [None, "x"], "relation": ["r", "r"], "tail": ["y", "y"]}],
+)
+def test_the_process_ends_after_a_bad_parquet_file(
+    tmp_path: Path, columns: dict[str, list[str | None]]
+) -> None:
+    """A thread of pyarrow that still had the content aborted about half of the processes."""
+    pq.write_table(pa.table(columns), tmp_path / "facts.parquet")
+    command = [sys.executable, "-c", ENDS, str(tmp_path / "facts.parquet")]
+    assert [subprocess.run(command).returncode for _ in range(2)] == [2, 2]
+
+
+def test_pyarrow_reads_text_from_memory_that_is_not_of_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its threads have it for a while after an error."""
+    reader, given = pa.BufferReader, []
+
+    def recorded(source: Any) -> Any:
+        given.append(type(source))
+        return reader(source)
+
+    monkeypatch.setattr(pa, "BufferReader", recorded)
+    with pytest.raises(InputError, match="line 1"):
+        read_text(b"x,y\n" + b"a,r,b\n" * 9, Path("facts.csv"), ",")
+    assert given == [pa.Buffer]

@@ -131,7 +131,7 @@ def test_a_file_too_sparse_to_split_says_so(tmp_path: Path) -> None:
     path.write_text("".join(f"{i}\tr\t{i + 1}\n" for i in range(0, 60, 2)))
     data = load(path)
     assert (len(data.train), len(data.valid), len(data.test)) == (30, 0, 0)
-    assert "only 0 of 30 facts are held out" in data.notes[1]
+    assert "none of the 30 facts are held out" in data.notes[1]
 
 
 distinct_facts = st.lists(

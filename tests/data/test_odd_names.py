@@ -195,13 +195,44 @@ def test_answers_with_odd_names_are_one_row_each(tmp_path: Path, end: str) -> No
     answer_queries(reasoner, asked, tmp_path / "a.jsonl", AnswerOptions(top=2))
     lines = (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["query"]["entity"] for line in lines] == entities[:2]
-    for name, separator in (("a.tsv", "\t"), ("a.csv", ",")):
+    for name in ("a.tsv", "a.csv"):
+        if name == "a.tsv" and ("\n" in end or "\r" in end):
+            with pytest.raises(InputError, match=r"a newline|a carriage return"):
+                answer_queries(reasoner, asked, tmp_path / name, AnswerOptions(top=2))
+            continue
         answer_queries(reasoner, asked, tmp_path / name, AnswerOptions(top=2))
-        with (tmp_path / name).open(encoding="utf-8", newline="") as file:
-            header, *rows = csv.reader(file, delimiter=separator, strict=True)
+        text = (tmp_path / name).read_bytes().decode()
+        if name == "a.tsv":
+            header, *rows = (line.split("\t") for line in text.split("\n")[:-1])
+        else:
+            header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
         assert [row[:2] for row in rows] == [[e, f"r{end}"] for e in entities[:2] for _ in range(2)]
         assert {row[3] for row in rows} <= set(entities)
         assert {len(row) for row in rows} == {len(header)}
+
+
+@pytest.mark.parametrize("command", ["discover", "audit", "predict"])
+def test_a_name_with_a_tab_is_refused_before_a_tsv_is_begun(
+    run: Command, tmp_path: Path, command: str
+) -> None:
+    saved(tmp_path / "run", graph_of(["r"], ["a\tb", "c"]))
+    (tmp_path / "q.csv").write_text('"c",r\n')
+    asked = ["--queries", tmp_path / "q.csv"] if command == "predict" else []
+    result = run(command, tmp_path / "run", *asked, "--out", tmp_path / "x.tsv")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "the name 'a\\tb' contains a tab" in result.err
+    assert not (tmp_path / "x.tsv").exists()
+    assert run(command, tmp_path / "run", *asked, "--out", tmp_path / "x.csv").code == 0
+
+
+def test_names_with_quotes_and_spaces_are_exported_as_they_are(
+    run: Command, tmp_path: Path
+) -> None:
+    saved(tmp_path / "run", graph_of(['is "kin" of'], ['"a"', " b"]))
+    assert run("facts", tmp_path / "run", "export").out == '"a"\tis "kin" of\t b\n'
+    assert run("facts", tmp_path / "run", "export", "--out", tmp_path / "x.tsv").code == 0
+    added = run("facts", tmp_path / "run", "add", "--file", tmp_path / "x.tsv", "--json").json
+    assert (added["added"], added["facts"]) == (0, 1)
 
 
 def test_ratios_by_odd_relation_names_are_kept(tmp_path: Path) -> None:

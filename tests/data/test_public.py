@@ -195,7 +195,7 @@ def test_damaged_records_of_hashes_are_an_error(serve: Serve, server: Server, ca
     shutil.rmtree(cache / "YAGO3-10")
     file = cache / "sha256.json"
     file.write_text(file.read_text().replace(sha256(content), "0" * 64))
-    with pytest.raises(InputError, match=r"sha256\.json: was changed or damaged .*or remove it"):
+    with pytest.raises(InputError, match=r"sha256\.json was changed or damaged .*or remove it"):
         load("YAGO3-10")
     file.write_text(json.dumps({f"{server.url}/archive.tar.gz": 5}))
     with pytest.raises(InputError, match=r"sha256\.json: .* has no SHA-256"):

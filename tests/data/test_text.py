@@ -90,7 +90,7 @@ def test_quoted_csv_values_may_hold_anything() -> None:
         ("a\tr\tb\na\t\tb\n", "\t", "line 2: column 2 is empty"),
         ("a\tr\t \n", "\t", "line 1: column 3 is empty"),
         ("a,r,b\n,r,b\n", ",", "line 2: column 1 is empty"),
-        ('a,r,b\nc,r,"d\ne,r,f\n', ",", "line 2: unexpected end of data"),
+        ('a,r,b\nc,r,"d\ne,r,f\n', ",", "line 2: a quoted value is not closed"),
         ('a,r,b\n"c"d,r,e\n', ",", "line 2: ',' expected after '\"'"),
         ('"a\nb",r,c\nd,r\n', ",", "line 3: .* found 2"),
         (b"a\tr\tb\na\tr\t\xff\n", "\t", r"line 2: not valid UTF-8 \(byte 0xff at column 5\)"),

@@ -84,7 +84,7 @@ def test_wrong_use_is_told(run: Command, tmp_path: Path) -> None:
         (("--facts", "many"), "'many' is not a number of facts, such as 1e6"),
         (("--facts", "10"), "the number of facts must be 10,000 to 150,000,000, not 10"),
         (("--facts", "1e5", "--graphs", "famly"), "unknown graph 'famly'; did you mean"),
-        (("--directory", tmp_path / "none"), "none: is not a directory"),
+        (("--directory", tmp_path / "none"), "none is not a directory"),
         (("--plot", tmp_path / "x.txt"), "unsupported suffix for a plot"),
         (("--resume",), "--resume continues the file named by --out"),
         (("--resume", "--out", tmp_path / "bad"), "was not written by `oneshot bench scale`"),

@@ -119,7 +119,7 @@ def test_too_little_data_is_told(tmp_path: Path, run: Command, table: str) -> No
     three.write_text("a\tr\tb\nb\tr\tc\nc\tr\ta\n")
     refused = run("paper", table, "--data", three, "--out", tmp_path / "out")
     assert refused.code == 2
-    assert "three.tsv: has no " in refused.err.splitlines()[-1]
+    assert "three.tsv has no " in refused.err.splitlines()[-1]
 
 
 def test_what_a_table_varies_wins_over_what_is_set(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_the_main_table_begins_with_what_the_result_files_say(
     }
     monkeypatch.setattr(main_table, "RESULTS", tmp_path)
     monkeypatch.setattr(main_table, "CONFIGS", tmp_path)
-    with pytest.raises(InputError, match=r"umls.toml: is missing"):
+    with pytest.raises(InputError, match=r"umls.toml is missing"):
         make_report(TABLES["main"], Workbench(tmp_path, torch.device("cpu"), names=["umls"]))
     (tmp_path / "umls.toml").write_text("format = 1\n")
     result = {"config": {"format": 1}, "set": [], "rows": [recorded]}

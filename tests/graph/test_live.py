@@ -515,7 +515,8 @@ def test_wrong_use_of_facts(
     assert run("facts", trained / "nothing", "export").code == 2
     # Options are recommended with the commands that have them.
     refused = run("facts", "foundation", "export")
-    assert f"({TAKING_DATA}) give one with --data" in refused.err
+    assert "foundation is pre-trained and has no graph of its own" in refused.err
+    assert f"give one with --data ({TAKING_DATA})" in refused.err
 
 
 def test_a_store_without_changes_changes_nothing(saved: Path) -> None:

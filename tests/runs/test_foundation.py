@@ -43,7 +43,7 @@ def test_a_directory_of_that_name_comes_first(
 
 
 def test_an_installation_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "__file__", str(tmp_path / "run.py"))
+    monkeypatch.setattr(runs, "BUNDLED", tmp_path)
     with pytest.raises(InputError, match="oneshot pretrain"):
         Run.open("foundation")
 

@@ -141,7 +141,7 @@ def test_a_path_in_a_downloaded_run_is_not_followed(folders: FolderHub, tmp_path
     with pytest.raises(InputError, match="refers to a data set outside of the repository") as found:
         oneshot.Reasoner.load(f"hf://{NAME}", graph=random_graph(0, 20, 50))
     # Not every command has the option that is recommended.
-    assert f"({TAKING_DATA}) give the data set with --data" in str(found.value)
+    assert f"give the data set with --data ({TAKING_DATA})" in str(found.value)
 
 
 def test_the_model_card() -> None:

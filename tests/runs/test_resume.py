@@ -437,7 +437,7 @@ def test_what_is_broken_in_a_run_comes_back_from_its_checkpoint(
             continue
         result = run("train", base / "data", "--out", copied, "--resume")
         assert result.code == 0
-        assert f"{copied / name}: was missing or damaged; restored" in result.err
+        assert f"{copied / name} was missing or damaged; restored" in result.err
         assert (copied / name).read_bytes() == (base / "run" / name).read_bytes()
     assert run("evaluate", copied).code == 0
 
@@ -458,7 +458,7 @@ def test_a_damaged_sampler_is_fitted_again(
         refused = run("evaluate", tmp_path / "run")
         assert (refused.code, refused.err.count(str(file))) == (2, 1)
     again = run(*command, "--resume", "--json")
-    assert f"{file}: was missing or damaged; fitted again" in again.err
+    assert f"{file} was missing or damaged; fitted again" in again.err
     assert not again.json["already_finished"]
     assert again.json["test"]["mrr"] == whole["test"]["mrr"]
     assert file.read_bytes() == before
@@ -480,7 +480,7 @@ def test_resuming_takes_the_configuration_of_the_run(
 
 def test_training_says_what_becomes_of_an_older_run(run: Command, base: Path, copied: Path) -> None:
     command = ["train", base / "data", "--out", copied, *settings("training.epochs=1")]
-    assert f"{copied}: contains an older run, which is replaced after" in run(*command).err
+    assert f"{copied} contains an older run, which is replaced after" in run(*command).err
     fresh = run("train", base / "data", "--out", copied.parent / "new", "--resume", *command[4:])
     assert "there is no checkpoint to resume from; training starts from scratch" in fresh.err
     assert "older run" not in fresh.err

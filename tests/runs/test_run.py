@@ -199,7 +199,7 @@ def test_settings_change_a_loaded_reasoner(tmp_path: Path, reasoner: Reasoner) -
         ("config.toml", "format = 9\n", "format 9 is unknown"),
         ("config.toml", None, "is not a run (there is no config.toml)"),
         ("relations.txt", None, "relations.txt: No such file"),
-        ("relations.txt", "next\nafter\n", "relations.txt: was changed or damaged"),
+        ("relations.txt", "next\nafter\n", "relations.txt was changed or damaged"),
         ("predictor.safetensors", None, "this run has no trained predictor yet"),
         ("predictor.safetensors", "torn", "not a readable safetensors file"),
         ("calibration.json", "{}", "not a calibration"),
@@ -340,7 +340,7 @@ def test_a_graph_that_is_gone_is_named(tmp_path: Path) -> None:
     run, gone = tmp_path / "run", tmp_path / "data"
     assert str(caught.value) == (
         f"{run}: its graph {gone} was not found; put it there, set ONESHOT_DATA to the directory "
-        f"that contains it, or ({TAKING_DATA}) give it with --data"
+        f"that contains it, or give it with --data ({TAKING_DATA})"
     )
 
 

@@ -427,9 +427,9 @@ def test_a_run_without_the_file_of_its_sampler_fits_it_and_reports_it(
     sampler = saved_run(tmp_path / "run", typed_graph())
     (tmp_path / "run" / SAMPLER).unlink()
     again = oneshot.Reasoner.load(tmp_path / "run")
-    assert f"{SAMPLER}: is missing; the sampler is fitted" in caplog.text
+    assert f"{SAMPLER} is missing; the sampler is fitted" in caplog.text
     assert torch.equal(again.sampler.parameters()["weights"], sampler.weights)
-    with pytest.raises(InputError, match=f"{SAMPLER}: is missing; `oneshot train"):
+    with pytest.raises(InputError, match=f"{SAMPLER} is missing; `oneshot train"):
         Run(tmp_path / "run").load_sampler(FittedSampler(0.3))
     # Where a fit takes long, nobody waits for it unasked.
     monkeypatch.setattr("oneshot.runs.run._FITTED_FACTS", 10)

@@ -24,7 +24,7 @@ def check_answers_path(path: Path) -> None:
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: unsupported suffix for answers; use {', '.join(ENDINGS)}")
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: exists and is not a file; choose another path")
+        raise InputError(f"{path} exists and is not a file; choose another path")
 
 
 def answer_queries(

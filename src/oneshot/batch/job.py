@@ -219,7 +219,7 @@ def _partitions(path: Path, manifest: Manifest, wanted: list[int]) -> Iterator[t
         pairs = list(itertools.islice(queries, rows.start - done, rows.stop - done))
         done = rows.stop
         if len(pairs) != len(rows) or _stamp(path) != before:
-            raise InputError(f"{path}: was changed while its queries were answered")
+            raise InputError(f"{path} was changed while its queries were answered")
         yield number, pairs
 
 

@@ -63,10 +63,10 @@ class JobFile(ABC, Generic[State]):
         try:
             values = read_sealed_json(self.path)
             if values.get("tag") != self.tag:
-                return None, f"{self.path}: is of another {self.job}; starting from scratch"
+                return None, f"{self.path} is of another {self.job}; starting from scratch"
             return self.parsed(values), None
         except (InputError, KeyError, TypeError, ValueError):
-            return None, f"{self.path}: is damaged; starting from scratch"
+            return None, f"{self.path} is damaged; starting from scratch"
 
     def keep(self, state: State) -> None:
         """Write the progress after a batch, if the last time is long enough ago."""

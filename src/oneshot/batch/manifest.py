@@ -117,13 +117,13 @@ def part_name(number: int) -> str:
 def read_manifest(out: Path) -> Manifest | None:
     """The manifest of the answers in a directory; None if it has no answers yet."""
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: exists and is not a directory of parts; choose another path")
+        raise InputError(f"{out} exists and is not a directory of parts; choose another path")
     if not (out / MANIFEST).exists():
         if out.is_dir():
             begun = {LOCK, *(entry.name for entry in leftovers(out, (MANIFEST,)))}
             if any(entry.name not in begun for entry in out.iterdir()):
                 raise InputError(
-                    f"{out}: exists and contains no answers of oneshot; choose another path"
+                    f"{out} exists and contains no answers of oneshot; choose another path"
                 )
         return None
     values = read_sealed_json(out / MANIFEST)

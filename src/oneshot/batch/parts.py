@@ -44,7 +44,7 @@ def _answer(task: Task) -> int:
     manifest = read_manifest(out) if out.is_dir() else None
     if manifest is None or manifest.tag != task["tag"]:
         raise InputError(
-            f"{out}: is not the same directory on {platform.node()}; workers need the run, the "
+            f"{out} is not the same directory on {platform.node()}; workers need the run, the "
             "graph and the answers at the same paths on a shared disk"
         )
     # If a worker dies after writing its part, the part is requested again but still valid.

@@ -39,7 +39,7 @@ class Source:
         identity = identity_of(run, graph)
         reasoner = run.reasoner if graph is None else run.reasoner_on(graph)
         if identity_of(Run.open(self.run, self.settings), graph) != identity:
-            raise InputError(f"{self.run}: was changed during reading; try again")
+            raise InputError(f"{self.run} was changed during reading; try again")
         return reasoner, identity
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from oneshot.cli.options import (
+    UNSAVED,
     BatchSizeOption,
     DeviceOption,
     FactsOutOption,
@@ -17,6 +18,7 @@ from oneshot.cli.options import (
     SeedOption,
     SetOption,
     check_facts_output,
+    check_names_output,
     interruptible,
     open_with_held_out,
     output,
@@ -68,6 +70,7 @@ def audit(
         raise InputError(f"{target}: audit writes only files; choose a .tsv, .csv or .parquet file")
     check_facts_output(target, run, data)
     reasoner, further = open_with_held_out(run, data, settings, seed, device)
+    check_names_output(target, reasoner)
     if not held_out:
         further = None
     elif further is None:
@@ -81,7 +84,7 @@ def audit(
         identity = run_identity(run, settings, None if data is None else reasoner, further)
         file = AuditFile.beside(target, identity, options)
     begun = resumed(file)
-    with interruptible(file), console.progress_bar() as progress:
+    with interruptible(file, UNSAVED), console.progress_bar() as progress:
         every = reasoner.graph.num_facts + (0 if further is None else len(further))
         total = None if relation else 2 * min(limit or every, every)
         task = progress.add_task("judging", total=total)

@@ -116,7 +116,7 @@ def predictor(
     dataset = load_data(source, seed)
     asked, answers = dataset.queries("valid")
     if not len(asked):
-        raise InputError(f"{dataset.name}: has no validation facts, from which queries are drawn")
+        raise InputError(f"{dataset.name} has no validation facts, from which queries are drawn")
     chosen = drawn(len(asked), queries, seed)
     with console.status("measuring"):
         result = bench_predictor(

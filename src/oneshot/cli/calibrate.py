@@ -30,7 +30,7 @@ def calibrate(
     torch_device = find_device(device)
     opened = Run.open(run)
     if opened.is_hub_copy:
-        raise InputError(f"{run}: is a copy of a run on the Hugging Face Hub; copy the directory")
+        raise InputError(f"{run} is a copy of a run on the Hugging Face Hub; copy the directory")
     reasoner, data = opened.reasoner_on(opened.base_graph), opened.data
     if not len(data.valid):
         raise InputError(f"{run}: its data set has no validation facts to calibrate with")

@@ -95,7 +95,7 @@ def compare(
     ours = from_table({}, changes) if config is None else read_config(config, changes)
     is_planned = config is None and minutes_each is not None
     if out is not None and out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; choose a directory")
+        raise InputError(f"{out} is a file; choose a directory")
     dataset = load_data(source, seed)
     with ExitStack() as stack:
         is_temporary = out is None

@@ -42,7 +42,7 @@ SamplerOption = Annotated[
 ]
 RatioOption = Annotated[
     str | None,
-    typer.Option(help="Shares of the entities, comma-separated.", show_default="0.1,0.2,0.5"),
+    typer.Option(help="Shares of the entities, comma-separated; 0.1,0.2,0.5 if not given."),
 ]
 MaxEntitiesOption = Annotated[
     str | None, typer.Option(help="Numbers of entities instead of shares, comma-separated.")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from oneshot.cli.options import (
+    UNSAVED,
     BatchSizeOption,
     DeviceOption,
     GraphOption,
@@ -18,6 +19,7 @@ from oneshot.cli.options import (
     SeedOption,
     SetOption,
     check_facts_output,
+    check_names_output,
     interruptible,
     open_with_held_out,
     output,
@@ -70,6 +72,7 @@ def discover(
     target = None if out is None else output(out)
     check_facts_output(target, run, data)
     reasoner, known = open_with_held_out(run, data, settings, seed, device)
+    check_names_output(target, reasoner)
     search = Search.named(reasoner, relation, entity, types or (), top, min_probability)
     if held_out:
         known = None
@@ -84,7 +87,7 @@ def discover(
         identity = run_identity(run, settings, None if data is None else reasoner, known)
         file = DiscoveryFile.beside(target, identity, search)
     begun = resumed(file)
-    with interruptible(file), console.progress_bar() as progress:
+    with interruptible(file, UNSAVED), console.progress_bar() as progress:
         task = progress.add_task("asking", total=num_queries(reasoner, search))
         found = discovered(
             reasoner,

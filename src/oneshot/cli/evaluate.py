@@ -13,6 +13,7 @@ from oneshot.cli.options import (
     SeedOption,
     SetOption,
     SplitOption,
+    interruptible,
     load_data,
 )
 from oneshot.system import console
@@ -51,7 +52,7 @@ def evaluate(
     if data is None and opened.graph is not opened.base_graph:  # facts were added or removed
         known = torch.cat([known, reasoner.graph.facts.long().cpu()])
     total = min(2 * len(facts), limit or 2 * len(facts))
-    with console.progress_bar() as progress:
+    with interruptible(None), console.progress_bar() as progress:
         task = progress.add_task("evaluating", total=total)
         report = evaluated(
             reasoner,

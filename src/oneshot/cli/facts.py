@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption
+from oneshot.cli.options import DeviceOption, JsonOption, RunArgument, SeedOption, check_outside
 from oneshot.errors import InputError, UnknownNameError
 from oneshot.system import console
 
@@ -55,6 +55,7 @@ def facts(
         from oneshot.system.files import check_output
 
         check_facts_place(out)
+        check_outside(out, opened)
         check_output(out, opened.files)
     with console.status(f"reading {run}"):
         live = opened.live_graph(read_only=action == "export")
@@ -62,6 +63,8 @@ def facts(
         if action == "export":
             _export(live, out, changes, json)
             return
+        if file is not None:
+            _check_rows(live, named, file)
         count = live.add(named) if action == "add" else live.remove(named)
         value = {"facts": live.num_facts, f"{action.rstrip('e')}ed": count, "version": live.version}
     finally:
@@ -96,15 +99,28 @@ def _check_facts(
     assert file is not None
     raw = read_facts(file)
     if raw.are_ids:
-        raise InputError(f"{file}: contains ids; give facts by name")
+        raise InputError(f"{file} contains ids; give facts by name")
     columns = [column.to_pylist() for column in raw.columns]
     return list(zip(*columns, strict=True))
 
 
+def _check_rows(live: "LiveGraph", named: "list[NamedFact]", file: Path) -> None:
+    """Raise if a fact of a file cannot be added or removed, with its line."""
+    from oneshot.data.formats import place_of
+
+    for row, fact in enumerate(named):
+        try:
+            live.checked(fact)
+        except InputError as error:
+            raise InputError(f"{place_of(file, row)}: {error}") from error
+
+
 def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> None:
     """Write all facts, or the changed facts with their change, to a file or to stdout."""
-    from oneshot.data.formats import write_facts
-    from oneshot.data.formats.text import as_line
+    from oneshot.data.formats import FACT_COLUMNS, write_facts
+    from oneshot.data.formats.text import tsv_lines
+
+    more = ("change",) if changes else ()
 
     def rows() -> Any:
         if changes:
@@ -117,7 +133,7 @@ def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> N
 
     if out is not None:
         with console.status(f"writing {out}"):
-            count = write_facts(out, rows(), ("change",) if changes else ())
+            count = write_facts(out, rows(), more)
         if json:
             console.print_json({"facts": count, "out": str(out), "version": live.version})
         else:
@@ -125,5 +141,5 @@ def _export(live: "LiveGraph", out: Path | None, changes: bool, json: bool) -> N
     elif json:
         console.print_json({"facts": list(rows()), "version": live.version})
     else:
-        for row in rows():
-            console.print_line(as_line(row))
+        for line in tsv_lines(rows(), (*FACT_COLUMNS, *more)):
+            console.print_line(line)

@@ -44,9 +44,11 @@ def neighbourhood(
         raise InputError(f"--restart must be between 0 and 1, not {restart}")
     with console.status(f"reading {run}"):
         graph = Run.open(run).graph
+    if len(set(entities)) < len(entities):
+        raise InputError("an entity is given twice")
     started = time.perf_counter()
     seeds = torch.tensor([graph.entities.index(name) for name in entities])
-    found = find(graph, seeds, max(top, len(seeds.unique())), restart)
+    found = find(graph, seeds, max(top, len(seeds)), restart)
     value = described(graph, found, entities) | {"seconds": time.perf_counter() - started}
     if json:
         console.print_json(value)
@@ -63,10 +65,14 @@ def neighbourhood(
         [(row["head"], row["relation"], row["tail"]) for row in value["facts"][:_SHOWN]],
     )
     console.note(
-        f"{len(value['entities']):,} entities and {len(value['facts']):,} facts between them; "
-        "--json prints all"
+        f"{_counted(len(value['entities']), 'entity', 'entities')} and "
+        f"{_counted(len(value['facts']), 'fact', 'facts')} between them; --json prints all"
     )
     console.note(_accuracy(found))
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
 
 
 def _accuracy(found: "Neighbourhood") -> str:

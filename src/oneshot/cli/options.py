@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from oneshot.data.sources import Address
     from oneshot.reasoner.judgement import ScoredFact
     from oneshot.reasoner.reasoner import Reasoner
+    from oneshot.runs.run import Run
 
 DataArgument = Annotated[
     str,
@@ -125,6 +126,9 @@ LinksOutOption = Annotated[
         "relationships to the graph database at neo4j://HOST.",
     ),
 ]
+
+UNSAVED = "; nothing is kept; a long one can be resumed if it is started with --out FILE"
+"""Advice about an interrupted job whose progress is not kept."""
 
 # Options of servers.
 
@@ -242,7 +246,7 @@ def download(source: str, sha256: Sequence[str] = ()) -> str:
     found = look_for(source)
     if found is not None and (found.parent != cache_directory() or not sha256):
         if sha256:
-            raise InputError(f"{found}: is used for {source} and is no download; omit --sha256")
+            raise InputError(f"{found} is used for {source} and is no download; omit --sha256")
         return source
     with console.progress_bar(with_counts=False) as bar:
         task = bar.add_task(f"downloading {source}", total=None)
@@ -293,10 +297,20 @@ def check_facts_output(path: "Path | Address | None", run: Path, data: str | Non
 
     if isinstance(path, Path):
         check_facts_place(path)
-        check_output(path, data or "", *Run.open(run).files)
+        opened = Run.open(run)
+        check_outside(path, opened)
+        check_output(path, data or "", *opened.files)
     elif path is not None:
         with console.status(f"connecting to {path}"):
             check_target(path)
+
+
+def check_names_output(path: "Path | Address | None", reasoner: "Reasoner") -> None:
+    """Raise if a file of results cannot hold a name of the graph."""
+    from oneshot.data.formats import check_names_fit
+
+    if isinstance(path, Path):
+        check_names_fit(path, reasoner.graph.entities, reasoner.graph.relations)
 
 
 def run_identity(
@@ -326,13 +340,15 @@ def resumed(file: "JobFile[State] | None") -> "State | None":
 
 
 @contextmanager
-def interruptible(file: "JobFile[Any] | None") -> Iterator[None]:
-    """Print a note if a job whose progress is kept is interrupted."""
+def interruptible(file: "JobFile[Any] | None", advice: str = "") -> Iterator[None]:
+    """Print a note if a job is interrupted: how to resume, or `advice` if nothing is kept."""
     try:
         yield
     except KeyboardInterrupt:
         if file is not None and file.path.exists():
             console.note("stopped; run the same command again to resume")
+        else:
+            console.note("interrupted" + (advice if file is None else "; nothing is kept yet"))
         raise
 
 
@@ -389,6 +405,16 @@ def print_facts(
 def relationships(written: int) -> str:
     """The outcome of writing to a database, for people."""
     return f"{written:,} relationships written; facts of the database were left out"
+
+
+def check_outside(path: Path, run: "Run") -> None:
+    """Raise if a result would be written into the directory of a run.
+
+    A directory with other files than those of a run is not replaced by a training.
+    """
+    if path.resolve().is_relative_to(run.path.resolve()):
+        where = "the run" if path == run.path else f"inside the run {run.path}"
+        raise InputError(f"{path} is {where}; write to another path")
 
 
 def check_output(path: Path, source: str, *others: Path) -> None:

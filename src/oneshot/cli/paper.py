@@ -85,7 +85,7 @@ def paper(
     if out is None:
         out = QUICK_REPORTS if quick else REPORTS
     if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; choose a directory")
+        raise InputError(f"{out} is a file; choose a directory")
     names = []
     if data is not None:  # a path may contain commas
         names = [data] if Path(data).exists() else list(dict.fromkeys(parts(data, "--data")))

@@ -1,7 +1,7 @@
 """The command that answers one query, or a file of queries."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,9 @@ from oneshot.cli.options import (
     RunArgument,
     SeedOption,
     SetOption,
+    check_names_output,
     check_output,
+    check_outside,
     download,
     load_data,
     output,
@@ -171,6 +173,7 @@ def predict(
     opened = Run.open(run, settings or ())
     for written in (plot, target):
         if isinstance(written, Path):
+            check_outside(written, opened)
             read = [*opened.files, *(path for path in (queries, candidates) if path is not None)]
             check_output(written, data or "", *read)
     if is_parts and queries is not None and isinstance(target, Path):
@@ -197,6 +200,8 @@ def predict(
     if queries is not None and target is not None:
         answer_into(reasoner, queries, target, options, batch_size, json)
         return
+    if candidates is not None:
+        _check_candidates(reasoner, candidates, wanted["candidates"] or ())
     started = time.perf_counter()
     asked = [entity or "", *also] if also else entity or ""
     found = reasoner.predict(asked, relation or "", inverse=inverse, options=options)
@@ -260,6 +265,15 @@ def _wanted(
     return wanted
 
 
+def _check_candidates(reasoner: "Reasoner", path: Path, names: Iterable[Any]) -> None:
+    """Raise on the first unknown entity in a file of candidates, with its line."""
+    for line, name in enumerate(names, 1):
+        try:
+            reasoner.entity_id(name)
+        except InputError as error:
+            raise InputError(f"{path}, line {line}: {error}") from error
+
+
 def _check_use(
     entity: str | None,
     relation: str | None,
@@ -302,7 +316,7 @@ def _check_plot(path: Path) -> None:
     if path.suffix.lower() not in (".png", ".svg", ".html"):
         raise InputError(f"{path}: the plot of an explanation must end in .png, .svg or .html")
     if path.is_dir():
-        raise InputError(f"{path}: is a directory")
+        raise InputError(f"{path} is a directory")
     if path.suffix.lower() == ".png":
         require("matplotlib", "plot", "plotting")
 
@@ -389,6 +403,7 @@ def answer_into_file(
     from oneshot.batch.queries import check_queries
 
     check_answers_path(out)
+    check_names_output(out, reasoner)
     started = time.perf_counter()
     with console.status(f"checking {queries}"):
         count = check_queries(reasoner, queries)

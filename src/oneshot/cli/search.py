@@ -310,9 +310,9 @@ def _settings_before(out: Path, resume: bool) -> "SearchSettings | None":
     require("smac", "search", "the search")
     before = stored_settings(out)
     if before is not None and not resume:
-        raise InputError(f"{out}: contains a search; use --resume or another directory")
+        raise InputError(f"{out} contains a search; use --resume or another directory")
     if before is None and not may_begin(out):
-        raise InputError(f"{out}: exists and contains no search; choose another directory")
+        raise InputError(f"{out} exists and contains no search; choose another directory")
     if before is None and resume:
         console.note(f"{out}: there is no search to resume; starting a new one")
     return before
@@ -363,13 +363,13 @@ class _Request:
         """The original settings of the search in `out`; raises if other settings are given."""
         if self.config is not None or self.changes or self.space is not None:
             raise InputError(
-                f"{out}: was started with its own settings; resume it without --config, --set "
+                f"{out} was started with its own settings; resume it without --config, --set "
                 "and --space"
             )
         for name, value in _set(self.given).items():
             if value != getattr(before, name):
                 raise InputError(
-                    f"{out}: was started with {name} {getattr(before, name)}, not {value}; resume "
+                    f"{out} was started with {name} {getattr(before, name)}, not {value}; resume "
                     "it without that option, or choose another directory"
                 )
         return before
@@ -444,7 +444,7 @@ class _Request:
         dimensions, fixed = ({}, {}) if self.space is None else read_space(self.space)
         for name in map(_name, self._all_changes):
             if name in dimensions or name in fixed:
-                raise InputError(f"{name}: is given both by --set and in {self.space}; remove one")
+                raise InputError(f"{name} is given both by --set and in {self.space}; remove one")
             if name in PHASE_1:  # fixed options are not searched
                 section, _, option = name.partition(".")
                 fixed[name] = getattr(getattr(base, section), option)
@@ -514,7 +514,7 @@ def _write(path: Path, summary: "Summary", value: dict[str, Any]) -> None:
     for name in (CONFIG, PLOT, RESULT):
         if (path / name).is_symlink():
             raise InputError(
-                f"{path / name}: is a symbolic link; results are not written through links"
+                f"{path / name} is a symbolic link; results are not written through links"
             )
     if summary.best_config is not None:
         write_text(path / CONFIG, to_toml(summary.best_config))

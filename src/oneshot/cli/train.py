@@ -135,7 +135,7 @@ def train(
     if start is not None and config is None:
         changes = [*transfer_settings(start), *changes]
     if tensorboard is not None and tensorboard.resolve().is_relative_to(out.resolve()):
-        raise InputError(f"{tensorboard}: is inside the run; choose a directory outside of {out}")
+        raise InputError(f"{tensorboard} is inside the run; choose a directory outside of {out}")
     loggers = _loggers(out.name, tensorboard, mlflow, wandb)
     is_resumed = resume and (out / CONFIG).is_file()
     found = None

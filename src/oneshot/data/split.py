@@ -95,9 +95,10 @@ def split_notes(
     notes = [f"split at random with seed {seed}; every entity and relation is in train"]
     wanted = int(valid_share * count) + int(test_share * count)
     if num_valid + num_test < wanted or not (num_valid and num_test):
+        held_out = num_valid + num_test
+        share = f"only {held_out:,} of {count:,}" if held_out else f"none of the {count:,}"
         notes.append(
-            f"only {num_valid + num_test:,} of {count:,} facts are held out: one fact of every "
-            "entity and relation stays in train"
+            f"{share} facts are held out: one fact of every entity and relation stays in train"
         )
     return notes
 

@@ -92,7 +92,7 @@ def compare(bench: Comparison, tell: Callable[[str], None] = lambda _: None) -> 
     """
     for split in ("valid", "test"):
         if not len(bench.data.facts(split)):
-            raise InputError(f"{bench.data.name}: has no {split} facts; a comparison needs them")
+            raise InputError(f"{bench.data.name} has no {split} facts; a comparison needs them")
     names = [OURS, *(name for name in map(find_peer, bench.peers) if name != OURS)]
     bench = dataclasses.replace(bench, peers=list(dict.fromkeys(names)))
     check_packages(list(bench.peers))

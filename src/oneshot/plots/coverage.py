@@ -26,7 +26,7 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() not in PICTURE_FORMATS:
         raise InputError(f"{path}: unsupported suffix for a plot; use {', '.join(PICTURE_FORMATS)}")
     if path.is_dir():
-        raise InputError(f"{path}: is a directory")
+        raise InputError(f"{path} is a directory")
     if any(parent.is_file() for parent in path.parents):
         raise InputError(f"{path}: its parent is not a directory")
     require("matplotlib", "plot", "drawing a plot")

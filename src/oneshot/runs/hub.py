@@ -106,7 +106,7 @@ def fetched(path: str, settings: Sequence[str] = ()) -> "Run":
         # Somebody else's path must not decide which file of this machine is read.
         raise InputError(
             f"{path}: refers to a data set outside of the repository; download the repository and "
-            f"({TAKING_DATA}) give the data set with --data, or with graph= in Python"
+            f"give the data set with --data ({TAKING_DATA}), or with graph= in Python"
         )
     return run
 

@@ -59,7 +59,7 @@ def import_official(path: Path, data: Dataset, config: Config) -> Reasoner:
     num_rows = len(renamed["layers.0.message.relation.weight"])
     if num_rows != 2 * relations + 1:
         raise InputError(
-            f"{path}: has {num_rows} relation rows, but {data.name} with {relations} relations "
+            f"{path} has {num_rows} relation rows, but {data.name} with {relations} relations "
             f"needs {2 * relations + 1} (with inverses and identity); is this the right data set?"
         )
     asked = renamed.get("query_embedding.weight")
@@ -87,13 +87,13 @@ def read_tensors(path: Path, key: str) -> dict[str, Tensor]:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path}: contains more than tensors or is not a checkpoint; no code in it was executed"
+            f"{path} contains more than tensors or is not a checkpoint; no code in it was executed"
         ) from error
     except Exception as error:  # torch raises all sorts of errors for a damaged archive
         raise InputError(f"{path}: not a readable checkpoint ({error})") from error
     tensors = whole.get(key, whole) if isinstance(whole, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
-        raise InputError(f"{path}: contains no {key} of tensors")
+        raise InputError(f"{path} contains no {key} of tensors")
     return tensors
 
 
@@ -122,7 +122,7 @@ def _renamed(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             )
         renamed[ours] = tensor.float()
     if "layers.0.message.relation.weight" not in renamed:
-        raise InputError(f"{path}: has no layer (gnn_layers.0.rela_embed)")
+        raise InputError(f"{path} has no layer (gnn_layers.0.rela_embed)")
     return renamed
 
 
@@ -131,11 +131,11 @@ def _shape(path: Path, tensors: dict[str, Tensor], base: PredictorConfig) -> Pre
     numbers = {int(name.split(".")[1]) for name in tensors if name.startswith("layers.")}
     layers = len(numbers)
     if max(numbers) != layers - 1:
-        raise InputError(f"{path}: has layer {max(numbers)}, but only {layers} layers in total")
+        raise InputError(f"{path} has layer {max(numbers)}, but only {layers} layers in total")
     dim = tensors["layers.0.message.relation.weight"].shape[-1]
     attention = tensors.get("layers.0.message.attention.weight")
     if attention is None:
-        raise InputError(f"{path}: has no attention (gnn_layers.0.w_alpha)")
+        raise InputError(f"{path} has no attention (gnn_layers.0.w_alpha)")
     readout = tensors.get("readout.weight")
     return dataclasses.replace(
         base,

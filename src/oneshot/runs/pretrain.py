@@ -77,7 +77,7 @@ class PretrainingJob:
             checkpoint = self._checkpoint() if resume else None
             if checkpoint is None and run.holds_training:
                 raise InputError(
-                    f"{self.path}: contains a run; resume it with --resume, or choose another "
+                    f"{self.path} contains a run; resume it with --resume, or choose another "
                     "directory"
                 )
             state = PretrainingState() if checkpoint is None else checkpoint.state
@@ -149,12 +149,12 @@ class PretrainingJob:
         tensors, about = load_tensors(file)
         values = about.get("pretraining")
         if not isinstance(values, dict):
-            raise InputError(f"{self.path}: is not a pre-training; choose another directory")
+            raise InputError(f"{self.path} is not a pre-training; choose another directory")
         if about.get("sources") != [one.graph.fingerprint for one in self.sources]:
-            raise InputError(f"{self.path}: was pre-trained on other graphs; give the same ones")
+            raise InputError(f"{self.path} was pre-trained on other graphs; give the same ones")
         if _without_time(Run(self.path).config) != _without_time(self.config):
             raise InputError(
-                f"{self.path}: was started with another configuration; give the same one (only "
+                f"{self.path} was started with another configuration; give the same one (only "
                 "training.minutes may differ)"
             )
         types = {part.name: part.type for part in fields(PretrainingState)}

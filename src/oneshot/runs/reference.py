@@ -19,7 +19,16 @@ from oneshot.system.checksums import (
 TAKING_DATA = "predict, evaluate, relations, discover, audit, serve, mcp"
 """The commands that take another graph than that of the run (`--data`), for messages."""
 
+FOUNDATION = "foundation"
+"""The name of the pre-trained run in the package."""
+BUNDLED = Path(__file__).with_name(FOUNDATION)
+
 _SHARES = ("valid_share", "test_share")
+
+
+def shown_run(path: Path) -> str:
+    """A run as users name it."""
+    return FOUNDATION if path == BUNDLED else str(path)
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,8 @@ class GraphReference:
         """Raise if the run was pre-trained and has no graph of its own."""
         if not self.has_graph:
             raise InputError(
-                f"{self.file.parent}: is pre-trained and has no graph of its own; "
-                f"({TAKING_DATA}) give one with --data"
+                f"{shown_run(self.file.parent)} is pre-trained and has no graph of its own; give "
+                f"one with --data ({TAKING_DATA})"
             )
 
     @property
@@ -85,7 +94,7 @@ class GraphReference:
         self.check_has_graph()
         run, origin = self.file.parent, self.values.get("origin")
         if origin is None:
-            raise InputError(f"{run}: was created from a graph in memory; give a data set")
+            raise InputError(f"{run} was created from a graph in memory; give a data set")
         try:
             source, options = str(origin["source"]), dict(origin["options"])
             wrong = [name for name, value in options.items() if not _is_option(name, value)]
@@ -98,8 +107,8 @@ class GraphReference:
             copied = f" (a copy of {address})" if isinstance(address, str) else ""
             raise InputError(
                 f"{run}: its graph {source}{copied} was not found; put it there, set "
-                f"ONESHOT_DATA to the directory that contains it, or ({TAKING_DATA}) give it with "
-                "--data"
+                f"ONESHOT_DATA to the directory that contains it, or give it with --data "
+                f"({TAKING_DATA})"
             )
         self.keep_source()  # the run may have been moved since
         return load(source, **options)

@@ -53,14 +53,11 @@ from oneshot.runs.layout import (
     read_relations,
     relation_lines,
 )
-from oneshot.runs.reference import GraphReference
+from oneshot.runs.reference import BUNDLED, FOUNDATION, GraphReference
 from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
 from oneshot.samplers import Sampler
 from oneshot.system.checksums import read_sealed_text, write_sealed_json, write_sealed_text
 from oneshot.system.files import check_replaceable, held, replacing_directory, write_text
-
-FOUNDATION = "foundation"
-"""Name of the pre-trained run in the package."""
 
 warn = logging.getLogger(__name__).warning
 """Receiver of the messages about a run that is read."""
@@ -73,13 +70,12 @@ def located(path: Path) -> Path:
     """The directory of a run by path, or by the name of the run in the package."""
     if str(path) != FOUNDATION or (path / CONFIG).is_file():
         return path
-    bundled = Path(__file__).with_name(FOUNDATION)
-    if not (bundled / CONFIG).is_file():
+    if not (BUNDLED / CONFIG).is_file():
         raise InputError(
             "this installation has no foundation run; pre-train one with `oneshot pretrain DATA... "
             "--out RUN`, and give its directory instead"
         )
-    return bundled
+    return BUNDLED
 
 
 class Run:
@@ -119,7 +115,7 @@ class Run:
         """The configuration, changed by the settings."""
         file = self.path / CONFIG
         if not file.is_file():
-            raise InputError(f"{self.path}: is not a run (there is no {CONFIG})")
+            raise InputError(f"{self.path} is not a run (there is no {CONFIG})")
         return from_toml(read_sealed_text(file), self.settings, str(file))
 
     @cached_property
@@ -183,7 +179,7 @@ class Run:
         """The graph for adding and removing facts; the caller must close it."""
         if self.is_hub_copy and not read_only:
             raise InputError(
-                f"{self.path}: is a copy of a run on the Hugging Face Hub, whose facts cannot be "
+                f"{self.path} is a copy of a run on the Hugging Face Hub, whose facts cannot be "
                 "changed; copy the directory to another place, and change the facts there"
             )
         fingerprint = self.reference.fingerprint
@@ -265,7 +261,7 @@ class Run:
         file = self.path / SAMPLER
         if not file.is_file():
             raise InputError(
-                f"{file}: is missing; `oneshot train DATA --out {self.path} --resume` fits the "
+                f"{file} is missing; `oneshot train DATA --out {self.path} --resume` fits the "
                 "sampler again"
             )
         parameters, about = load_tensors(file)
@@ -284,7 +280,7 @@ class Run:
         sampler, graph = reasoner.sampler, reasoner.graph
         is_missing = sampler.scores_answers and not (self.path / SAMPLER).is_file()
         if is_missing and graph.num_facts <= _FITTED_FACTS:
-            warn(f"{self.path / SAMPLER}: is missing; the sampler is fitted to the graph now")
+            warn(f"{self.path / SAMPLER} is missing; the sampler is fitted to the graph now")
             sampler.fit(graph, self.config.training.seed)
         else:
             self.load_sampler(sampler)
@@ -334,14 +330,14 @@ class Run:
         source = Path((graph.origin or {}).get("source", ""))  # absolute, except for bundled names
         if source.is_absolute() and source.is_relative_to(self.path.resolve()):
             raise InputError(
-                f"{self.path}: contains the source of the graph; choose another directory"
+                f"{self.path} contains the source of the graph; choose another directory"
             )
 
     def check_start(self, start: "Run") -> None:
         """Raise if a training into this directory would replace the run that it starts from."""
         if self.path.resolve() == start.path.resolve():
             raise InputError(
-                f"{self.path}: is the run that the training starts from, which would be replaced; "
+                f"{self.path} is the run that the training starts from, which would be replaced; "
                 "choose another directory for --out"
             )
 
@@ -350,14 +346,14 @@ class Run:
         check_replaceable(self.path, GRAPH, CONTENTS)
         if (self.path / GRAPH).exists() and not self.reference.is_ours:
             raise InputError(
-                f"{self.path / GRAPH}: was not written by oneshot; choose another directory"
+                f"{self.path / GRAPH} was not written by oneshot; choose another directory"
             )
 
     def check_no_changes(self) -> None:
         """Raise if the run has changed facts, which would be lost if it were replaced."""
         if has_changes(self.path / STORE):
             raise InputError(
-                f"{self.path}: contains added or removed facts; export them with `oneshot "
+                f"{self.path} contains added or removed facts; export them with `oneshot "
                 "facts RUN export --out FILE` and remove the run, or choose another directory"
             )
 

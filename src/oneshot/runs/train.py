@@ -184,7 +184,7 @@ class TrainingJob:
         if checkpoint is not None:
             is_loaded = self._load_sampler(reasoner.sampler)
             if not is_loaded and self.team.is_first:  # the trainer fits it
-                self.messages(f"{self.path / SAMPLER}: was missing or damaged; fitted again")
+                self.messages(f"{self.path / SAMPLER} was missing or damaged; fitted again")
         elif self.initial is not None:
             new = start_from(self.initial, reasoner)
             if new and self.team.is_first:
@@ -222,7 +222,7 @@ class TrainingJob:
             return None
         found = self._saved_factors(graph)
         if found is None:
-            self.messages(f"{file}: was missing or damaged; fitted again")
+            self.messages(f"{file} was missing or damaged; fitted again")
         elif not found.is_complete:
             self.messages(f"{file}: fitting was interrupted; fitted again")
             return None
@@ -400,7 +400,7 @@ class TrainingJob:
         if checkpoint is None and Run(path).holds_training:
             advice = "" if resume else "; to resume a run, use --resume"
             self.messages(
-                f"{path}: contains an older run, which is replaced after the first epoch or the "
+                f"{path} contains an older run, which is replaced after the first epoch or the "
                 f"first minute{advice}"
             )
 
@@ -408,7 +408,7 @@ class TrainingJob:
         """Rewrite missing or damaged files of the run."""
         for name in mend_run(Run(self.path), checkpoint, self.data.graph):
             self.messages(
-                f"{self.path / name}: was missing or damaged; restored from the checkpoint"
+                f"{self.path / name} was missing or damaged; restored from the checkpoint"
             )
 
 
@@ -436,7 +436,7 @@ def _finished(data: Dataset, path: Path, config: Config) -> dict[str, Any]:
     result = _saved_result(path)
     if result is None:
         raise InputError(
-            f"{path}: contains a finished run, but neither its result nor a checkpoint; use "
+            f"{path} contains a finished run, but neither its result nor a checkpoint; use "
             "`oneshot evaluate`, or train into another directory"
         )
     return {**result, "already_finished": True}
@@ -464,7 +464,7 @@ def _check_same(data: Dataset, path: Path, config: Config) -> None:
     run = Run(path)
     if _without_pace(run.config) != _without_pace(config):
         raise InputError(
-            f"{path}: was started with another configuration; resume it without --config and "
+            f"{path} was started with another configuration; resume it without --config and "
             "--set, or with the same ones (only training.minutes and training.workers may "
             "differ), or train into another directory"
         )

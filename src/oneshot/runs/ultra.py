@@ -59,7 +59,7 @@ def import_ultra(path: Path, out: Path, config: Config) -> PredictorConfig:
     run = Run(out)
     run.check_writable()
     if out.exists() and any(out.iterdir()):
-        raise InputError(f"{out}: exists already; choose another directory")
+        raise InputError(f"{out} exists already; choose another directory")
     out.mkdir(parents=True, exist_ok=True)
     with run.lock():
         run.start_without_graph(dataclasses.replace(config, predictor=shape), [path.name])
@@ -98,7 +98,7 @@ def _shape(path: Path, tensors: dict[str, Tensor]) -> PredictorConfig:
             raise InputError(f"{path}: layers of {network} are missing; not a checkpoint of ULTRA")
     types = tensors.get("relation_network.layers.0.types")
     if types is None or types.dim() != 2:
-        raise InputError(f"{path}: has no relation types (relation_model.layers.0.relation)")
+        raise InputError(f"{path} has no relation types (relation_model.layers.0.relation)")
     return PredictorConfig(
         network="ultra",
         message="nbfnet",

@@ -240,12 +240,12 @@ def _remember(store: Store, data: Dataset, settings: SearchSettings) -> None:
     before = store.about("data")
     if before is not None and before["fingerprint"] != about["fingerprint"]:
         raise InputError(
-            f"{store.path}: is a search on another graph ({before['name']}); choose another path"
+            f"{store.path} is a search on another graph ({before['name']}); choose another path"
         )
     saved = store.about("settings")
     if saved is not None and SearchSettings.from_json(saved) != settings:
         raise InputError(
-            f"{store.path}: was started with other settings; resume without them, "
+            f"{store.path} was started with other settings; resume without them, "
             "or choose another path"
         )
     if before is None:

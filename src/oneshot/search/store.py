@@ -107,7 +107,7 @@ class Store:
     def __init__(self, directory: Path, create: bool = False) -> None:
         self.path = directory / STORE
         if not create and not self.path.is_file():
-            raise InputError(f"{directory}: contains no search (no {STORE})")
+            raise InputError(f"{directory} contains no search (no {STORE})")
         if create:
             directory.mkdir(parents=True, exist_ok=True)
         try:

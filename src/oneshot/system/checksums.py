@@ -89,10 +89,10 @@ def read_sealed_text(path: Path) -> str:
     if found is not None and digest(text[found.end() :].encode()) != found[1]:
         raise damaged(path, f"; if the change is intended, remove the first line `# {KEY}: …`")
     if all(line.startswith("#") or not line.strip() for line in text.splitlines()):
-        raise InputError(f"{path}: is empty; restore it from a copy")
+        raise InputError(f"{path} is empty; restore it from a copy")
     return text
 
 
 def damaged(path: Path, what_to_do: str = "; restore it from a copy") -> InputError:
     """The error of a file whose checksum is wrong."""
-    return InputError(f"{path}: was changed or damaged (wrong checksum){what_to_do}")
+    return InputError(f"{path} was changed or damaged (wrong checksum){what_to_do}")

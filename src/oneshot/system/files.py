@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, which replaces it if the block succeeds."""
     path = _resolved(path)  # the target of a link is replaced, not the link
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: exists and is not a file; choose another path")
+        raise InputError(f"{path} exists and is not a file; choose another path")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
@@ -108,15 +108,15 @@ def check_replaceable(path: Path, marker: str, contents: Contents) -> None:
             raise InputError(f"{path}: {above} is not a directory; choose another path")
         return
     if not path.is_dir():
-        raise InputError(f"{path}: exists and is not a directory; choose another path")
+        raise InputError(f"{path} exists and is not a directory; choose another path")
     left = {entry.name for entry in leftovers(path, contents)}
     names = {entry.name for entry in path.iterdir()} - left
     if names and marker not in names:
-        raise InputError(f"{path}: exists and was not written by oneshot; choose another path")
+        raise InputError(f"{path} exists and was not written by oneshot; choose another path")
     strange = next(_strangers(path, contents), None)
     if strange is not None:
         raise InputError(
-            f"{path}: exists and contains {str(strange.relative_to(path))!r}, which was not "
+            f"{path} exists and contains {str(strange.relative_to(path))!r}, which was not "
             "written by oneshot; choose another path"
         )
 
@@ -138,14 +138,14 @@ def _strangers(path: Path, contents: Contents) -> Iterator[Path]:
 def check_readable(path: Path) -> None:
     """Raise if `path` is a pipe, a device or a socket, which might block forever."""
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise InputError(f"{path}: is a pipe or a device, not a file; copy it to a file first")
+        raise InputError(f"{path} is a pipe or a device, not a file; copy it to a file first")
 
 
 def check_output(path: Path, inputs: Iterable[Path]) -> None:
     """Raise if writing to `path` would replace an input file."""
     for file in inputs:
         if path.exists() and file.exists() and path.samefile(file):
-            raise InputError(f"{path}: is an input of this command; write to another path")
+            raise InputError(f"{path} is an input of this command; write to another path")
 
 
 def leftovers(path: Path, names: Collection[str]) -> list[Path]:
@@ -235,7 +235,7 @@ def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
     except RuntimeError as error:  # in Python before 3.13
-        raise InputError(f"{path}: is a link to itself") from error
+        raise InputError(f"{path} is a link to itself") from error
 
 
 def _umask() -> int:

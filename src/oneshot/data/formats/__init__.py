@@ -26,6 +26,7 @@ from oneshot.data.formats.parquet import PARQUET
 from oneshot.data.formats.rdf import N_TRIPLES, TURTLE
 from oneshot.data.formats.text import CSV, TSV, TXT
 from oneshot.errors import InputError
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.system.files import check_readable, replacing
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "RawFacts",
     "can_stream",
     "check_facts_place",
+    "check_names_fit",
     "format_of",
     "place_of",
     "read_facts",
@@ -155,6 +157,14 @@ def check_facts_place(path: Path) -> None:
     written = [suffix for suffix, found in FORMATS.items() if found.write]
     if path.suffix.lower() not in written:
         raise InputError(f"{path}: cannot write facts with this suffix; use {', '.join(written)}")
+
+
+def check_names_fit(path: Path, *names: Vocabulary) -> None:
+    """Raise if a table at this path cannot hold one of the names; before long work starts."""
+    found = FORMATS.get(path.suffix.lower())
+    if found is not None and found.check_names is not None:
+        for vocabulary in names:
+            found.check_names(vocabulary)
 
 
 def read_rows(path: Path, columns: Columns, what: str) -> Iterator[tuple[str, list[str]]]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oneshot.errors import InputError
+from oneshot.graph.vocabulary import Vocabulary
 from oneshot.graph.weights import Place, checked_weights, wrong_weight
 from oneshot.system.files import check_readable
 
@@ -135,7 +136,8 @@ class Format:
     `read_rows(path, columns)`: the rows of a table of names, one by one, each with its location;
     for queries.
     `write_rows(path, rows, columns)`: write rows of values under columns of these types (str, int,
-    float, bool; None is an empty value); for answers.
+    float, bool; None is an empty value); for answers. `check_names(names)`: raise if it cannot
+    write one of these names.
     """
 
     read: Callable[[bytes, Path], RawFacts]
@@ -145,6 +147,7 @@ class Format:
     write: Callable[[Path, Rows, Sequence[str]], None] | None = None
     read_rows: Callable[[Path, Columns], Iterator[tuple[str, list[str]]]] | None = None
     write_rows: Callable[[Path, Rows, Mapping[str, type]], None] | None = None
+    check_names: Callable[[Vocabulary], None] | None = None
 
 
 def header_order(first_row: Sequence[str], columns: Columns = FACT_COLUMNS) -> Order | None:

@@ -35,8 +35,9 @@ def read_parquet(data: bytes, path: Path, wanted: Columns = FACT_COLUMNS) -> Raw
     import pyarrow as pa
     import pyarrow.parquet
 
-    with _readable(path):
-        table = pyarrow.parquet.read_table(pa.BufferReader(data))
+    with _readable(path), pyarrow.parquet.ParquetFile(pa.BufferReader(data)) as file:
+        # Another thread that still holds `data` when the interpreter ends would abort the process.
+        table = file.read(use_threads=False)
         names = table.column_names
     order = fact_order(names, path, wanted)
     facts = order[:3]

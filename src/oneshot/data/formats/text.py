@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from oneshot.data.formats.base import (
     FACT_COLUMNS,
     WEIGHT,
@@ -28,6 +30,7 @@ from oneshot.data.formats.base import (
     unpacked,
 )
 from oneshot.errors import InputError
+from oneshot.graph.vocabulary import Vocabulary
 
 STREAMED_BYTES = 1 << 25  # of a file in memory at a time
 
@@ -41,11 +44,13 @@ _QUOTED = re.compile(rb'"(?<![^,\r\n]")[^"]*(?:""[^"]*)*"(?![^,\r\n])')
 _QUOTE_LEFT = re.compile(rb'"(?<![^,\r\n]")')
 _BLANK = " \t\r\n\v\f"  # a field or line with only these characters is empty
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_CHECKED = 1 << 24  # bytes of names at a time
 _LONGEST_ROW = 1 << 27  # bytes; longer lines are not a table
-# Characters that a tab-separated table cannot hold, or that would be lost when it is read.
-_NOT_IN_TSV = re.compile(r'[\t\r\n\v\f\x1c-\x1e\x85\u2028\u2029"]|^\s|\s$|^$')
-# Characters for which a value of a table of answers is quoted.
-_SPECIAL = {"\t": re.compile('[\t\n\r"]'), ",": re.compile('[,\n\r"]')}
+# Characters that end a value of a tab-separated table, in which nothing is quoted.
+_NOT_IN_VALUE = {"\t": "a tab", "\n": "a newline", "\r": "a carriage return"}
+_OTHER_FILE = "choose --out FILE.csv or FILE.parquet"
+# A value that is quoted in a CSV table; one that starts with # might be read as a comment.
+_SPECIAL = re.compile('[,\n\r"]|^#')
 
 
 class UnclosedQuoteError(InputError):
@@ -229,9 +234,13 @@ def _read_fast(
         data = _COMMENTS[separator].sub(b"", data)
     if not data.strip() or data.startswith(_BYTE_ORDER_MARK):
         return None
+    # A copy without Python objects: after an error, threads of pyarrow still hold the text, and
+    # would abort the process if the interpreter ends meanwhile.
+    text = pa.allocate_buffer(len(data))
+    np.frombuffer(text, np.uint8)[:] = np.frombuffer(data, np.uint8)
     try:
         table = pyarrow.csv.read_csv(
-            pa.BufferReader(data),
+            pa.BufferReader(text),
             read_options=pyarrow.csv.ReadOptions(column_names=list(wanted), block_size=1 << 24),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=separator,
@@ -364,7 +373,9 @@ def _split_csv(lines: Iterator[str], path: Path, first: int) -> Iterator[tuple[i
             start, inside = first + reader.line_num, False
     except csv.Error as error:
         if "unexpected end of data" in str(error):
-            raise UnclosedQuoteError(f"{path}, line {start}: {error}", start) from error
+            raise UnclosedQuoteError(
+                f"{path}, line {start}: a quoted value is not closed", start
+            ) from error
         raise InputError(f"{path}, line {start}: {error}") from error
 
 
@@ -418,21 +429,18 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def as_line(row: Sequence[str]) -> str:
-    """A row of a tab-separated table of facts, with its line break."""
-    for name in row:
-        if _NOT_IN_TSV.search(name):
-            raise InputError(
-                f"{name!r} cannot be written to a tab-separated file; use .csv or .parquet"
-            )
-    if row[0].startswith("#"):
-        raise InputError(f"{row[0]!r} would be read as a comment; use .csv or .parquet")
-    return "\t".join(row) + "\n"
+def tsv_lines(rows: Rows, columns: Sequence[str]) -> Iterator[str]:
+    """A tab-separated table of facts, line by line; with a header only if it is needed."""
+    for number, row in enumerate(rows):
+        # Otherwise the first row would be read as a header, or its first name as a mark.
+        if not number and (header_order(row[:3]) is not None or row[0].startswith("\ufeff")):
+            yield "\t".join(columns) + "\n"
+        yield _tsv_line(row)
 
 
 def _write_tsv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        file.writelines(as_line(row) for row in rows)
+        file.writelines(tsv_lines(rows, columns))
 
 
 def _write_csv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
@@ -443,22 +451,59 @@ def _write_csv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
 
 
 def write_rows(path: Path, rows: Rows, columns: Mapping[str, type], separator: str) -> None:
-    """Write rows of values under a header, quoted if necessary."""
+    """Write rows of values under a header; CSV values are quoted if necessary."""
+    line = _tsv_line if separator == "\t" else _csv_line
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(separator.join(columns) + "\n")
-        for row in rows:
-            file.write(separator.join(_as_field(value, separator) for value in row) + "\n")
+        file.writelines(line(row) for row in rows)
 
 
-def _as_field(value: Any, separator: str) -> str:
-    """A value of a table, in quotes only if necessary."""
+def check_tsv_names(names: Vocabulary) -> None:
+    """Raise if a tab-separated table cannot hold one of these names."""
+    for start in range(0, len(names.blob), _CHECKED):
+        block = np.asarray(names.blob[start : start + _CHECKED])
+        found = np.flatnonzero((block == 9) | (block == 10) | (block == 13))  # of _NOT_IN_VALUE
+        if len(found):
+            number = np.searchsorted(names.offsets, start + found[0], side="right") - 1
+            _check_tsv_value(names[int(number)])
+
+
+def _check_tsv_value(name: str) -> None:
+    """Raise if a tab-separated table cannot hold a name."""
+    for character, what in _NOT_IN_VALUE.items():
+        if character in name:
+            raise InputError(
+                f"the name {name!r} contains {what}, which a .tsv file cannot hold; {_OTHER_FILE}"
+            )
+    if not name.strip(_BLANK):
+        raise InputError(f"the name {name!r} would be an empty value in a .tsv file; {_OTHER_FILE}")
+
+
+def _tsv_line(row: Sequence[Any]) -> str:
+    """A row of a tab-separated table, with its line break; quotes are characters of a name."""
+    for value in row:
+        if isinstance(value, str):
+            _check_tsv_value(value)
+    line = "\t".join(map(_as_text, row))
+    if _is_comment(line, "\t"):
+        raise InputError(f"the name {row[0]!r} would start a comment in a .tsv file; {_OTHER_FILE}")
+    return line + "\n"
+
+
+def _csv_line(row: Sequence[Any]) -> str:
+    """A row of a comma-separated table, with its line break; values in quotes if necessary."""
     # The module csv does not quote a carriage return before Python 3.13.
+    return ",".join(_quoted(text) for text in map(_as_text, row)) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if _SPECIAL.search(text) else text
+
+
+def _as_text(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = str(value)
-    return '"' + text.replace('"', '""') + '"' if _SPECIAL[separator].search(text) else text
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _format(separator: str, write: Callable[[Path, Rows, Sequence[str]], None]) -> Format:
@@ -470,9 +515,10 @@ def _format(separator: str, write: Callable[[Path, Rows, Sequence[str]], None]) 
         write=write,
         read_rows=partial(read_rows, separator=separator),
         write_rows=partial(write_rows, separator=separator),
+        check_names=check_tsv_names if separator == "\t" else None,
     )
 
 
 TSV, CSV = _format("\t", _write_tsv), _format(",", _write_csv)
-TXT = replace(TSV, write=None, write_rows=None)
+TXT = replace(TSV, write=None, write_rows=None, check_names=None)
 """As TSV, but for reading only: the suffix does not imply a table."""

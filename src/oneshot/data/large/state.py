@@ -150,7 +150,7 @@ def manifest_in(work: Path, identity: dict[str, Any]) -> dict[str, Any]:
 def alone_in(work: Path) -> Iterator[None]:
     """The directory of a build, created if necessary and locked against other processes."""
     if work.exists() and not (work / _LOCK).is_file():
-        raise InputError(f"{work}: exists and was not written by oneshot; move it away")
+        raise InputError(f"{work} exists and was not written by oneshot; move it away")
     work.mkdir(exist_ok=True)
     with held(work / _LOCK, f"{work}: another process is building this graph"):
         yield

@@ -114,7 +114,7 @@ def _check_source(name: str, directory: Path, expected: dict[str, str]) -> None:
     for url, wanted in expected.items():
         if found.get(url) != wanted:
             raise InputError(
-                f"{directory}: was read from {url} with SHA-256 {found.get(url, 'unknown')} "
+                f"{directory} was read from {url} with SHA-256 {found.get(url, 'unknown')} "
                 f"instead of {wanted}; remove the directory to download {name} again"
             )
 

@@ -45,11 +45,11 @@ def read_candidates(data: Dataset, split: str) -> Candidates:
     head, tail = head.astype(np.int64), tail.astype(np.int64)
     facts = data.facts(split)
     if head.ndim != 2 or head.shape != tail.shape or len(head) != len(facts):
-        raise InputError(f"{path}: does not match the {len(facts):,} facts of the {split} split")
+        raise InputError(f"{path} does not match the {len(facts):,} facts of the {split} split")
     if head.size and not 0 <= min(head.min(), tail.min()) <= max(head.max(), tail.max()) < len(
         data.entities
     ):
-        raise InputError(f"{path}: contains entities that are not in {data.name}")
+        raise InputError(f"{path} contains entities that are not in {data.name}")
     queries, answers = both_directions(facts, data.graph.num_relations)
     # In the order of `both_directions`: first all queries for tails, then all for heads.
     return Candidates(queries, answers, torch.from_numpy(np.concatenate([tail, head])))

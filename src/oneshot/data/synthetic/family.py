@@ -124,7 +124,7 @@ class _Population:
 def generate(people: int, generations: int = 6, seed: int = 0) -> FamilyWorld:
     """Generate the family world of exactly `people` people; deterministic in its arguments."""
     if not MIN_PEOPLE <= people <= MAX_PEOPLE:
-        raise ValueError(f"people must be {MIN_PEOPLE} to {MAX_PEOPLE}, not {people}")
+        raise ValueError(f"people must be {MIN_PEOPLE:,} to {MAX_PEOPLE:,}, not {people:,}")
     if not MIN_GENERATIONS <= generations <= MAX_GENERATIONS:
         limits = f"{MIN_GENERATIONS} to {MAX_GENERATIONS}"
         raise ValueError(f"generations must be {limits}, not {generations}")

@@ -25,7 +25,7 @@ def family(people: int, generations: int = 6, seed: int = 0) -> Dataset:
     try:
         world = family_world.generate(people, generations, seed)
     except ValueError as error:
-        raise InputError(str(error)) from error
+        raise InputError(f"family:{people}: {error}") from error
     chunk = 1_000_000
     blobs, lengths = [], []
     for start in range(0, people, chunk):

@@ -70,7 +70,7 @@ class Course:
         if self.path is None or not self.path.exists():
             return False
         if not self.path.is_file():
-            raise InputError(f"{self.path}: is not a file; remove it, or choose another path")
+            raise InputError(f"{self.path} is not a file; remove it, or choose another path")
         return True
 
     @property

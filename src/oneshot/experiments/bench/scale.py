@@ -148,7 +148,7 @@ def check(sizes: Sequence[int], graphs: Sequence[str], place: Path | None) -> No
             raise InputError(f"the number of facts must be {LEAST:,} to {MOST:,}, not {facts:,}")
     where = Path(tempfile.gettempdir()) if place is None else place
     if not where.is_dir():
-        raise InputError(f"{where}: is not a directory")
+        raise InputError(f"{where} is not a directory")
     needed, free = _DISK_BYTES * max(sizes), shutil.disk_usage(where).free
     if needed > free:
         raise InputError(
@@ -195,7 +195,7 @@ def read_result(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    raise InputError(f"{path}: was not written by `oneshot bench scale`")
+    raise InputError(f"{path} was not written by `oneshot bench scale`")
 
 
 def parse_size(text: str) -> int:

@@ -48,7 +48,7 @@ def _plan(bench: Workbench) -> Iterator[Row]:
 def choose_questions(data: Dataset) -> Sequence[Question]:
     """The paper's queries if the test split has all of them, otherwise its first facts."""
     if not len(data.test):
-        raise InputError(f"{data.name}: has no test facts; the subgraphs of test queries are drawn")
+        raise InputError(f"{data.name} has no test facts; the subgraphs of test queries are drawn")
     papers = literature.CASES.get(data.name.removesuffix("-partial"), ())
     # Other copies of a data set have different ids.
     if papers and all(

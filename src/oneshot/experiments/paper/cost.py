@@ -92,7 +92,7 @@ def _on_a_graph(bench: Workbench, name: str, ratio: float, sampling: int, remark
     reasoner.predictor.engine = "plain"
     queries, _ = both_directions(data.valid, data.graph.num_relations)
     if not len(queries):
-        raise InputError(f"{name}: has no valid facts; they are needed to count multiplications")
+        raise InputError(f"{name} has no valid facts; they are needed to count multiplications")
     asked = queries[: min(len(queries), 4)].to(bench.device)
     counts, edges = [], []
     for query in asked.split(1):
@@ -185,7 +185,7 @@ def _products(bench: Workbench, name: str) -> Figures:
     reasoner.predictor.engine = "plain"
     queries, _ = both_directions(data.valid, data.graph.num_relations)
     if not len(queries):
-        raise InputError(f"{name}: has no valid facts; they are needed to count multiplications")
+        raise InputError(f"{name} has no valid facts; they are needed to count multiplications")
     asked = queries[: min(len(queries), 16)].to(bench.device)
     batch = reasoner.sampler.sample(reasoner.graph, asked)
     measured = products(reasoner.predictor, batch)

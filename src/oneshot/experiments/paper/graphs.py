@@ -104,7 +104,7 @@ def _drawn(data: Dataset, seed: int, most: int) -> tuple[Tensor, Tensor]:
     """Test queries and their answers, at most so many, drawn with the seed."""
     queries, answers = data.queries("test")
     if not len(queries):
-        raise InputError(f"{data.name}: has no test facts")
+        raise InputError(f"{data.name} has no test facts")
     order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))[:most]
     return queries[order], answers[order]
 

@@ -206,7 +206,7 @@ def full_config(bench: Workbench, name: str) -> Config:
         return bench.config(name)
     if not has_full_config(name):
         raise InputError(
-            f"{_file(name)}: is missing; run this in the repository, which has the "
+            f"{_file(name)} is missing; run this in the repository, which has the "
             "configurations, or write one, or name other data with --data"
         )
     return read_config(_file(name), [*bench.changes, f"training.seed={bench.seed}"])

@@ -179,7 +179,7 @@ def _measured(path: Path, settings: Figures) -> list[Figures]:
     differ = [name for name in names if kept.get(name) != settings.get(name)]
     if differ:
         raise InputError(
-            f"{path}: was measured with other settings ({', '.join(differ)}); use those, or write "
+            f"{path} was measured with other settings ({', '.join(differ)}); use those, or write "
             "to another directory (--out)"
         )
     rows: list[Figures] = before["rows"]
@@ -216,7 +216,7 @@ def _check_foreign(table: Table, path: Path) -> None:
         return
     for other in (text, picture):
         if other.exists():
-            raise InputError(f"{other}: was not written by this command; choose another --out")
+            raise InputError(f"{other} was not written by this command; choose another --out")
 
 
 def _begins_with(path: Path, text: str) -> bool:

@@ -313,9 +313,7 @@ class LiveGraph:
                 "facts cannot be added to or removed from a graph with weights; change the data "
                 "set and load it again"
             )
-        named = [checked_fact(fact) for fact in facts]
-        for _, relation, _ in named:
-            self.relations.index(relation)  # raises if unknown
+        named = [self.checked(fact) for fact in facts]
         if self._store is None:
             with self._lock:
                 changes = self._effective(named, present)
@@ -335,6 +333,12 @@ class LiveGraph:
             with self._lock:
                 self._read_store()
         return len(changes), version
+
+    def checked(self, fact: Sequence[str]) -> NamedFact:
+        """A fact by names that can be added or removed; raises if its relation is unknown."""
+        named = checked_fact(fact)
+        self.relations.index(named[1])
+        return named
 
     def _effective(self, named: Sequence[NamedFact], present: bool) -> list[Change]:
         """The changes needed to make these facts present or absent; each fact once."""

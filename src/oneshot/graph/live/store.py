@@ -87,7 +87,7 @@ class FactStore:
         self.path = path
         self._writer: sqlite3.Connection | None = None
         if path.is_symlink() and not read_only:
-            raise InputError(f"{path}: is a symbolic link; facts are not written through links")
+            raise InputError(f"{path} is a symbolic link; facts are not written through links")
         is_new = not path.exists()
         try:
             if not is_new:
@@ -126,7 +126,7 @@ class FactStore:
             )
         if about.get("fingerprint") != fingerprint:
             raise InputError(
-                f"{path}: contains changes of a different graph; move the file away to use the "
+                f"{path} contains changes of a different graph; move the file away to use the "
                 "run without them"
             )
         self._inode = path.stat().st_ino
@@ -175,7 +175,7 @@ class FactStore:
         """Lock out all other writers; changes are persistent at the end of the block."""
         writer = self._writer
         if writer is None:
-            raise StoreError(f"{self.path.name}: was opened read-only")
+            raise StoreError(f"{self.path.name} was opened read-only")
         try:
             if not self.path.exists() or self.path.stat().st_ino != self._inode:
                 raise StoreError(f"{self.path.name}: the run was replaced; restart the service")
@@ -196,7 +196,7 @@ class FactStore:
         # Not by the reader, which may be in the transaction of another thread.
         before = self._version(self._writer)
         if before >= _LAST_VERSION:
-            raise StoreError(f"{self.path.name}: has the last version that there is")
+            raise StoreError(f"{self.path.name} has the last version that there is")
         checksum = self._checksum(before, self._writer)
         if checksum is None:  # nothing has been written yet
             rows = self._writer.execute(f"SELECT {_COLUMNS} FROM changes").fetchall()
