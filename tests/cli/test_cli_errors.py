@@ -74,7 +74,7 @@ def bad_input(tmp_path: Path) -> Path:
         # The place is looked at before the data are read.
         ("data columns.tsv --save strange", "strange exists and was not written by oneshot"),
         ("data facts.tsv --save columns.tsv", "columns.tsv exists and is not a directory"),
-        ("data facts.tsv --save columns.tsv/x", "columns.tsv: "),
+        ("data facts.tsv --save columns.tsv/x", "columns.tsv is not a directory"),
         ("coverage facts.tsv --ratio 0", "--ratio: 0 must be above 0 and at most 1"),
         ("coverage facts.tsv --ratio 0.1,1.5", "--ratio: 1.5 must be above 0"),
         ("coverage facts.tsv --ratio nan", "--ratio: nan must be above 0"),

@@ -247,9 +247,7 @@ def search(
         "seed": seed,
     }
     request = _Request(given, config, settings or [], space, trials, minutes, final is not False)
-    request.check()
-    if minutes == 0 and before is None and trials is None:
-        raise InputError("--minutes must be above 0; it is 0 only with --trials, to start later")
+    request.check(before is None)
     is_timed = bool(minutes) if before is None else before.minutes > 0
     if is_timed and random_searches:
         raise InputError(
@@ -353,10 +351,14 @@ class _Request:
     def seed(self) -> int:
         return self.given["seed"] or 0
 
-    def check(self) -> None:
+    def check(self, is_new: bool) -> None:
         """Raise if a setting is wrong; called before the data are read."""
         from oneshot.search.settings import SearchSettings
 
+        if is_new and self.minutes == 0 and self.trials is None:
+            raise InputError(
+                "--minutes must be above 0; it is 0 only with --trials, to start later"
+            )
         SearchSettings(**_set(self.given))
 
     def resumed(self, out: Path, before: "SearchSettings") -> "SearchSettings":

@@ -223,9 +223,8 @@ class Run:
                 graph = graph.with_relations(self.relations)
             except UnknownNameError as error:
                 if config.predictor.relations == "embedded":
-                    raise InputError(
-                        f"{self.path} knows only the relations of its training: {error}"
-                    ) from error
+                    where = f"{self.path} knows only the relations of its training"
+                    raise UnknownNameError(error.kind, error.name, error.nearest, where) from error
         reasoner = build_reasoner(graph, config)
         if not (self.path / PREDICTOR).is_file():
             raise InputError(f"{self.path}: this run has no trained predictor yet")

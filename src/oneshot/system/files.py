@@ -103,7 +103,7 @@ def check_replaceable(path: Path, marker: str, contents: Contents) -> None:
     Also if it cannot be created, because something above it is a file.
     """
     if not path.exists():
-        above = next(parent for parent in path.absolute().parents if parent.exists())
+        above = next(parent for parent in path.parents if parent.exists())
         if not above.is_dir():
             raise InputError(f"{path}: {above} is not a directory; choose another path")
         return
