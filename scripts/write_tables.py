@@ -1376,6 +1376,20 @@ def zero_shot() -> str:
     return table(head, rows) + "\n\n" + machine(*value)
 
 
+def zero_shot_in_short() -> str:
+    """The zero-shot MRR beside that of the frequency baseline, on graphs of other sources."""
+    rows = {row["data"]: row for row in result("zero-shot")["rows"] if row["split"] == "test"}
+    names = ("UMLS", "Family", "NELL-995", "zero-shot/Hetionet-part")
+    parts = [
+        f"{rows[name]['mrr']:.3f} on {name.split('/')[-1]} ({rows[name]['baseline_mrr']:.3f})"
+        for name in names
+    ]
+    return (
+        "Test MRR of the pre-trained run, which has seen no facts of these graphs (in brackets, that "
+        f"of the most frequent answers): {', '.join(parts)} ([zero-shot use](docs/foundation.md))."
+    )
+
+
 def judged(job: str) -> list[dict[str, Any]]:
     """The rows of one job on facts; see `benchmarks/judged_facts.py`."""
     return [row for row in result("judged-facts")["rows"] if row["job"] == job]
@@ -1567,6 +1581,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "predictor-gpu": predictor_gpu,
     "explanations": explanations,
     "explanations-in-short": explanations_in_short,
+    "zero-shot-in-short": zero_shot_in_short,
     "explanations-foundation": explanations_of_foundation,
     "zero-shot-subgraphs": zero_shot_subgraphs,
     "foundation-cost": foundation_cost,
