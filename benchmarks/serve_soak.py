@@ -45,9 +45,8 @@ from benchmarks.common import write_parts
 from benchmarks.serve import SHIPPED, questions
 
 from oneshot.client import Client, ServiceError
-from oneshot.config import SamplerConfig
+from oneshot.config import Config, PredictorConfig, SamplerConfig
 from oneshot.data.load import load
-from oneshot.experiments.demo import demo_config
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.build import build_reasoner
@@ -55,6 +54,9 @@ from oneshot.reasoner.build import build_reasoner
 NAME = "serve-soak"
 PARTS = ("soak", "fuzz", "versions", "idle", "explaining")
 TOKEN = "a-token"
+SMALL = Config(
+    SamplerConfig(max_entities=400), PredictorConfig(num_layers=4, dim=32, attention_dim=5)
+)
 # What an idle connection has sent: nothing, a part of the head, a head without its body, and a body
 # that does not end.
 BEGINNINGS = (
@@ -187,7 +189,7 @@ def measured(part: str, options: argparse.Namespace) -> dict[str, Any]:
             return measure_versions(run, options.requests)
         if part == "explaining":
             return measure_explaining(run, options.explanations)
-        build_reasoner(load("world").graph, demo_config()).save(run)
+        build_reasoner(load("world").graph, SMALL).save(run)
         if part == "idle":
             return measure_idle(run, options.idle)
         if part == "soak":
@@ -227,7 +229,7 @@ def measure_versions(run: Path, requests: int) -> dict[str, Any]:
         Vocabulary.from_names(names, "entity"),
         Vocabulary.from_names(["next"], "relation"),
     )
-    config = dataclasses.replace(demo_config(), sampler=SamplerConfig(entity_ratio=1.0))
+    config = dataclasses.replace(SMALL, sampler=SamplerConfig(entity_ratio=1.0))
     build_reasoner(graph, config).save(run)
     watched = Watched(run, run.with_suffix(".log"))
     stop, left, lock = threading.Event(), [requests], threading.Lock()
