@@ -1385,8 +1385,9 @@ def zero_shot_in_short() -> str:
         for name in names
     ]
     return (
-        "Test MRR of the pre-trained run, which has seen no facts of these graphs (in brackets, that "
-        f"of the most frequent answers): {', '.join(parts)} ([zero-shot use](docs/foundation.md))."
+        "Test MRR of the pre-trained run, which has seen no facts of these graphs (in brackets, "
+        f"that of the most frequent answers): {', '.join(parts)} "
+        "([zero-shot use](docs/foundation.md))."
     )
 
 
