@@ -147,6 +147,19 @@ def test_names_of_entities_do_not_overlap_and_stay_on_the_sheet():
             assert shapes.overlap(boxes[:number], box) == 0
 
 
+def test_texts_of_a_path_do_not_run_into_its_weight():
+    for explanation in [hostile_explanation(), *some_explanations()]:
+        paths = tuple(dataclasses.replace(path, parallel=12) for path in explanation.paths)
+        drawing = draw(dataclasses.replace(explanation, paths=paths))
+        texts = [shape for shape in drawing.shapes if isinstance(shape, Text)]
+        for number in range(1, len(paths) + 1):
+            (row,) = [text for text in texts if text.text.startswith(f"{number}. ")]
+            (weight, _) = [text for text in texts if text.place[1] == row.place[1] and text != row]
+            end = row.place[0] + text_width(row.text, row.size, row.bold)
+            left = weight.place[0] - text_width(weight.text, weight.size, weight.bold)
+            assert end <= left, row.text
+
+
 @pytest.mark.parametrize("powers", [4, 9, 17])
 def test_labels_of_charts_do_not_run_into_each_other(powers):
     explanation = some_explanations()[0]

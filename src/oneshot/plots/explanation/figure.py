@@ -25,6 +25,7 @@ from oneshot.plots.shapes import (
     text_width,
 )
 from oneshot.reasoner.explanation import Explanation
+from oneshot.reasoner.explanation import Path as ExplainedPath
 from oneshot.reasoner.paths import hops
 from oneshot.system.files import write_text
 
@@ -183,22 +184,33 @@ def _list_of_paths(explanation: Explanation, top: float, width: float) -> Part:
     y = top + 7
     for number, path in enumerate(explanation.paths, 1):
         y += 20
-        names = [path.steps[0].source, *(step.target for step in path.steps)]
-        relations = [f" —{shortened(step.relation, 12, 130)}→ " for step in path.steps]
-        room = right - _MARGIN - 200 - text_width("".join(relations) + path.mark, 12)
-        widths = [text_width(name, 12) for name in names]
-        # Long names are truncated first: find the largest limit with which all names fit.
-        fits = (n for n in range(500, 40, -10) if sum(min(w, n) for w in widths) <= room)
-        most = next(fits, 40)
-        short = [shortened(name, 12, most) for name in names]
-        way = short[0] + "".join(r + n for r, n in zip(relations, short[1:], strict=True))
         bold = number == 1
+        text = _path_line(f"{number}.  ", path, right - 164 - _MARGIN, bold)  # beside the weight
         shapes += [
-            Text((_MARGIN, y), f"{number}.  {way}{path.mark}", 12, INK, bold=bold, title=str(path)),
+            Text((_MARGIN, y), text, 12, INK, bold=bold, title=str(path)),
             Text((right - 112, y), f"{path.weight:z.2f}", 12, INK, "end", bold),
             Text((right, y), f"{path.score_without:z.2f}", 12, INK, "end", bold),
         ]
     return shapes, y + 44
+
+
+def _path_line(number: str, path: ExplainedPath, width: float, bold: bool) -> str:
+    """A path on one line of at most `width`: long names are truncated first, then relations."""
+    names = [path.steps[0].source, *(step.target for step in path.steps)]
+    widths = [text_width(name, 12, bold) for name in names]
+    text = ""
+    for longest in (130, 90, 60, 40):
+        relations = [f" —{shortened(step.relation, 12, longest, bold)}→ " for step in path.steps]
+        room = width - text_width(number + "".join(relations) + path.mark, 12, bold)
+        # The largest limit with which all names fit.
+        fits = (n for n in range(500, 30, -10) if sum(min(w, n) for w in widths) <= room)
+        most = next(fits, 30)
+        short = [shortened(name, 12, most, bold) for name in names]
+        way = short[0] + "".join(r + n for r, n in zip(relations, short[1:], strict=True))
+        text = f"{number}{way}{path.mark}"
+        if most > 60 or sum(widths) <= room:
+            break
+    return shortened(text, 12, width, bold)
 
 
 def _charts(explanation: Explanation, top: float, width: float) -> Part:
