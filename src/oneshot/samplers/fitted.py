@@ -467,8 +467,8 @@ class FittedSampler(PPRSampler):
         default = torch.full(counts.shape, DEFAULT_CONTEXT, dtype=torch.float64)
         if graph.num_facts < _LEAST_FACTS or bool((counts >= graph.num_entities).all()):
             return default
-        scored: Iterable[_Scored] = _last_scored.get(key, ())
-        if key not in _last_scored:
+        scored: Iterable[_Scored] | None = _last_scored.get(key)
+        if scored is None:
             if not held().observed.num_facts:
                 return default
             scored = self._scored(graph, held())
