@@ -5,7 +5,8 @@
 
 Each seed is a run of `oneshot train` in DIR, resumed if it was begun there, with the file
 `configs/NAME.toml`, or another one of `configs/` that `--config` names. With `--jobs`, seeds share
-the device, each of which then takes longer (`side_by_side` says so). Written are
+the device, each of which then takes longer (`side_by_side` says so, and counts the `--others`, jobs
+that this command has not started). Written are
 `benchmarks/results/recipe-NAME.json` (figures, learning curve, seconds from start to end, memory;
 seeds that were run before with the same configuration stay in it) and, with `--pretrained`, the
 best run by validation as `pretrained/NAME`; NAME is that of `--config`, if it is given. Factors are
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--config", help="another file of `configs/`, without its ending")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--jobs", type=int, default=1, help="seeds that are trained side by side")
+    parser.add_argument("--others", type=int, default=0, help="other jobs on the same device")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device", default="auto")
@@ -69,7 +71,8 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         asked = [pool.submit(train, options.name, recipe, seed, *more) for seed in seeds]
         for future in as_completed(asked):
-            row = future.result() | {"side_by_side": min(options.jobs, len(seeds))}
+            beside = min(options.jobs, len(seeds)) + options.others
+            row = future.result() | {"side_by_side": beside}
             done[row["seed"]] = mine[row["seed"]] = row
             rows = [done[seed] for seed in sorted(done)]
             write_json(target, {**head, "rows": rows, "hardware": row["hardware"]})
