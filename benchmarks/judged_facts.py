@@ -7,7 +7,7 @@
 
 The commands of a user run in processes of their own, which are measured: `oneshot train`,
 `oneshot discover`, `oneshot audit`. Each result is added to `judged-facts.json`, one row per data
-set and job; rows of other data sets are kept.
+set, job and device; other rows are kept.
 
 `discover`: RUN was trained on the data set NAME. The facts of the test split are hidden, and
 `--held-out` lists them: it is counted how many of the first 100 and 1,000 facts are among them.
@@ -89,13 +89,18 @@ def main() -> None:
 
 
 def _add(row: dict[str, Any], options: argparse.Namespace) -> None:
-    """Add a row to the result file, in place of an earlier one of the same job and data set."""
+    """Add a row to the result file, in place of an earlier one of the same job, data and device."""
     file = RESULTS / f"{options.name}.json"
     rows = json.loads(file.read_text())["rows"] if file.exists() else []
-    rows = [old for old in rows if (old["data"], old["job"]) != (row["data"], row["job"])]
     device = find_device(options.device)
+    row["device"] = device.type
+
+    def key(one: dict[str, Any]) -> tuple[str, ...]:
+        return one["job"], one["data"], one.get("device", "cpu")
+
+    rows = [old for old in rows if key(old) != key(row)]
     row["hardware"], row["threads"] = hardware(device), options.threads
-    order = sorted([*rows, row], key=lambda one: (one["job"], one["data"]))
+    order = sorted([*rows, row], key=key)
     write_result(options.name, {"rows": order}, device)
 
 
