@@ -1,21 +1,25 @@
 """Tests of calibration: probabilities that mean something on facts not looked at."""
 
 import dataclasses
+import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 from tests.support.samples import chain_world
 
-from oneshot.config import Config, PredictorConfig, SamplerConfig, TrainingConfig
+from oneshot.config import Config, FactorsConfig, PredictorConfig, SamplerConfig, TrainingConfig
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.data.load import family
+from oneshot.factors import fit_factors
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.predictor import Predictor
 from oneshot.ranking import KnownFacts
 from oneshot.reasoner.answers import Calibration, evidence
 from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.calibration import (
+    COST,
     JudgedAnswers,
     _fit_logistic,
     _fitted,
@@ -137,6 +141,58 @@ def test_a_limit_and_a_seed_choose_the_questions() -> None:
     assert len(KnownFacts(everything, 30, 3).answers(torch.tensor([[0, 0]]))[1]) == 30
 
 
+def test_the_time_limits_the_questions() -> None:
+    data = chain_world(30)
+    shape = PredictorConfig(num_layers=2, dim=4, attention_dim=2)
+    reasoner = build_reasoner(data.graph, Config(SamplerConfig(entity_ratio=0.5), shape))
+    reasoner.factors = fit_factors(data.graph, FactorsConfig(dim=4), data.valid, data.known_facts)
+    reasoner.factors.weight = 1.0
+    size = 2 * len(data.valid)
+    seconds = itertools.count()  # a second for each look at the clock
+    limits: dict[str, Any] = {"batch_size": 2, "clock": lambda: float(next(seconds))}
+    found = calibrate(reasoner, data, seconds=8 * COST, **limits)
+    # Half of the time for each of the two, from the first look on; a batch more reaches the end.
+    assert found.queries == 8 < size
+    assert found.alone is not None
+    assert found.alone.queries == 8
+    assert calibrate(reasoner, data, seconds=0.0, **limits).queries == 2
+    assert calibrate(reasoner, data, batch_size=2, seconds=600).queries == size
+
+
+def test_answers_are_judged_query_by_query() -> None:
+    data = chain_world(30)
+    torch.manual_seed(0)
+    shape = PredictorConfig(num_layers=2, dim=4, attention_dim=2)
+    reasoner = build_reasoner(data.graph, Config(SamplerConfig(entity_ratio=0.5), shape))
+    queries = both_directions(data.valid, data.graph.num_relations)[0].unique(dim=0)
+    judged = judge_answers(reasoner, queries, data.valid, data.train)
+    known = KnownFacts(data.train, data.graph.num_entities, data.graph.num_relations)
+    wanted = {tuple(fact) for fact in both(data.valid, data.graph.num_relations)}
+    for number, query in enumerate(queries):
+        mine = judged.some(judged.query == number)
+        batch, scores = reasoner.reason(query[None])
+        is_known = torch.isin(batch.entities, known.answers(query[None])[1])
+        rest = scores[~is_known].double()
+        order = rest.argsort(descending=True, stable=True)[:10]
+        assert mine.evidence.tolist() == pytest.approx((rest - rest.logsumexp(0))[order].tolist())
+        assert mine.answer.tolist() == batch.entities[~is_known][order].tolist()
+        assert mine.mass.tolist() == pytest.approx([float(rest.logsumexp(0))] * len(order))
+        assert mine.known.unique().tolist() == [float(len(known.answers(query[None])[1]))]
+        head, relation = query.tolist()
+        assert (mine.entity.unique().tolist(), mine.relation.unique().tolist()) == (
+            [head],
+            [relation],
+        )
+        asked = [(head, relation, answer) in wanted for answer in mine.answer.tolist()]
+        assert mine.holds.tolist() == asked
+
+
+def both(facts: torch.Tensor, relations: int) -> list[tuple[int, ...]]:
+    """The facts [n, 3] and their inverses."""
+    forward = [tuple(fact) for fact in facts.tolist()]
+    return forward + [(tail, relation + relations, head) for head, relation, tail in forward]
+
+
 def test_known_answers_do_not_compete() -> None:
     scores = torch.tensor([4.0, 4.0, 4.0, 0.0, 1.0])
     known = torch.tensor([True, True, True, False, False])
@@ -205,6 +261,29 @@ def test_a_line_counts_the_true_facts_without_a_label(labelled: float) -> None:
     assert calibration_error(found, true) < 0.02
     # Scores that mislead give no line.
     assert _fitted_line(-features, holds, relation, weights, labelled, ["a", "b"]) is None
+
+
+def test_a_line_with_many_relations_is_the_most_likely_one() -> None:
+    generator = torch.Generator().manual_seed(2)
+    features = torch.randn(3000, 3, generator=generator, dtype=torch.float64)
+    relation = torch.randint(40, (3000,), generator=generator)
+    chances = torch.sigmoid(features[:, 0] - 1 + relation / 20)
+    holds = torch.rand(3000, generator=generator, dtype=torch.float64) < chances
+    weights = torch.rand(3000, generator=generator, dtype=torch.float64) + 0.1
+    names = [str(number) for number in range(50)]
+    line = _fitted_line(features, holds, relation, weights, 1.0, names)
+    assert line is not None
+    assert set(line.offsets) == set(names[:40])
+    # At the maximum, the slope of the penalised likelihood is 0 for each offset and each weight.
+    chance = torch.sigmoid(line.logits(features, [names[r] for r in relation.tolist()]))
+    error = (weights / weights.mean()) * (chance - holds.double())
+    offsets = torch.tensor([line.offsets[name] for name in names[:40]], dtype=torch.float64)
+    pull = torch.zeros(40, dtype=torch.float64).index_add(0, relation, error) + offsets
+    assert pull.abs().max() < 1e-4
+    scale = features.std(0, correction=0)
+    ours = torch.tensor(line.weights, dtype=torch.float64) * scale
+    standard = (features - features.mean(0)) / scale
+    assert (standard.T @ error + 0.01 * ours).abs().max() < 1e-4
 
 
 def test_weights_of_answers_count_as_so_many_answers() -> None:

@@ -1,7 +1,8 @@
 """Calibration: from scores, which are comparable only within a query, to probabilities."""
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,14 +12,15 @@ from torch import Tensor
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.ranking import KnownFacts
-from oneshot.reasoner.answers import Calibration, FactCalibration, Rivals, evidence
-from oneshot.reasoner.batch_size import BatchSize
+from oneshot.reasoner.answers import MOST_EVIDENCE, Calibration, FactCalibration, Rivals
+from oneshot.reasoner.batch_size import BatchSize, in_batches
 from oneshot.reasoner.discovery import LEAST_SHARE
 from oneshot.reasoner.judgement import (
     Judged,
     fact_features,
     judge,
     query_features,
+    query_logsumexp,
     several_in,
     support,
 )
@@ -73,7 +75,13 @@ class JudgedAnswers(NamedTuple):
 
 
 def calibrate(
-    reasoner: Reasoner, data: Dataset, limit: int = 1000, seed: int = 0, batch_size: int = 16
+    reasoner: Reasoner,
+    data: Dataset,
+    limit: int = 1000,
+    seed: int = 0,
+    batch_size: int | None = None,
+    seconds: float = math.inf,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
     """Fit probabilities to the best answers of validation queries.
 
@@ -87,10 +95,17 @@ def calibrate(
     Facts are calibrated apart, see `Calibration`. Facts that the graph lacks: on the answers of the
     validation queries, and of as many others of the same relations as stand for all the queries
     that have no answer in the validation split. Facts of the graph: on validation facts, and wrong
-    ones. `limit` queries of the validation split, and `COST - 1` times as many others, are asked.
+    ones. `limit` queries of the validation split, and `COST - 1` times as many others, are asked;
+    fewer, but at least a batch, if they would take more than `seconds` by `clock`. `batch_size`:
+    default 16, on a GPU chosen to fill it.
     """
     graph = reasoner.graph
-    judged, count = _judged_validation(reasoner, data, limit, seed, batch_size)
+    is_completed = reasoner.factors is not None and bool(reasoner.factors.weight)
+    if is_completed:
+        seconds /= 2  # the rest is for the predictor alone
+    end = clock() + seconds / COST
+    until = None if math.isinf(end) else lambda: clock() >= end
+    judged, count = _judged_validation(reasoner, data, limit, seed, batch_size, until)
     error: float | None = None
     curve: tuple[tuple[float, float, int], ...] = ()
     labelled = labelled_shares(data)
@@ -106,9 +121,9 @@ def calibrate(
     slope, offset, offsets = _fitted(judged, labelled)
     named = {graph.relation_name(relation): value for relation, value in offsets.items()}
     alone = None
-    if reasoner.factors is not None and reasoner.factors.weight:
+    if is_completed:
         without = Reasoner(graph, reasoner.sampler, reasoner.predictor)
-        alone = calibrate(without, data, limit, seed, batch_size)
+        alone = calibrate(without, data, limit, seed, batch_size, seconds, clock)
     several = several_in(graph)
     calibration = Calibration(
         slope,
@@ -136,7 +151,7 @@ def _fitted_missing(
     count: int,
     seed: int,
     several: Tensor,
-    batch_size: int,
+    batch_size: int | None,
 ) -> tuple[FactCalibration | None, FactCalibration | None]:
     """The calibrations of facts that the graph lacks, judged in both directions and in one.
 
@@ -209,7 +224,12 @@ def _other_queries(
 
 
 def _fitted_present(
-    reasoner: Reasoner, data: Dataset, count: int, seed: int, several: Tensor, batch_size: int
+    reasoner: Reasoner,
+    data: Dataset,
+    count: int,
+    seed: int,
+    several: Tensor,
+    batch_size: int | None,
 ) -> tuple[float, float] | None:
     """Slope and offset of the support for validation facts and as many wrong ones."""
     graph = reasoner.graph
@@ -276,17 +296,16 @@ def _fitted_line(
     """
     mean, scale = features.mean(0), features.std(0, correction=0).clamp(min=1e-9)
     count, size = features.shape
-    own = torch.zeros(count, len(names), dtype=torch.float64)
-    own[torch.arange(count), relations] = 1
-    rows = torch.cat([(features - mean) / scale, torch.ones(count, 1).double(), own], dim=1)
-    prior = torch.full((rows.shape[1],), _RELATION_PRIOR, dtype=torch.float64)
-    prior[:size], prior[size] = _PRIOR, 1e-6
+    rows = torch.cat([(features - mean) / scale, torch.ones(count, 1).double()], dim=1)
+    prior = torch.full((size + 1,), _PRIOR, dtype=torch.float64)
+    prior[size] = 1e-6
     weights = weights / weights.mean()
-    line = torch.zeros(rows.shape[1], dtype=torch.float64)
+    found, place = relations.unique(return_inverse=True)
+    line = torch.zeros(size + 1 + len(found), dtype=torch.float64)
     labels = holds.double()
     for _ in range(_EXPECTATIONS):
-        line = _newton(rows, labels, weights, prior, line)
-        chance = torch.sigmoid(rows @ line)
+        line = _newton(rows, place, labels, weights, prior, line)
+        chance = torch.sigmoid(_values(rows, place, line))
         hidden = (1 - labelled) * chance / (1 - labelled * chance)
         expected = holds.double() + (~holds).double() * hidden
         if float((expected - labels).abs().max()) < _CONVERGED:
@@ -296,24 +315,53 @@ def _fitted_line(
     if float(slopes[0]) <= 0:
         return None
     offset = float(line[size] - slopes @ mean)
-    offsets = {names[r]: float(line[size + 1 + r]) for r in relations.unique().tolist()}
+    own = line[size + 1 :].tolist()
+    offsets = {names[r]: value for r, value in zip(found.tolist(), own, strict=True)}
     return FactCalibration(tuple(slopes.tolist()), offset, offsets)
 
 
-def _newton(rows: Tensor, labels: Tensor, weights: Tensor, prior: Tensor, line: Tensor) -> Tensor:
-    """The line [k] of highest likelihood of `labels` [m] given `rows` [m, k], from a line."""
+def _values(rows: Tensor, place: Tensor, line: Tensor) -> Tensor:
+    """The values of a line [k + r]: slopes for `rows` [m, k], and an offset at each `place` [m]."""
+    slopes, offsets = line.tensor_split([rows.shape[1]])
+    return rows @ slopes + offsets[place]
+
+
+def _newton(
+    rows: Tensor, place: Tensor, labels: Tensor, weights: Tensor, prior: Tensor, line: Tensor
+) -> Tensor:
+    """The line [k + r] of highest likelihood of `labels` [m], from a line; see `_values`.
+
+    `prior` [k]: weights of the squared slopes. Each row has one offset, so the curvature is
+    diagonal among the offsets: the slopes are solved for first, then each offset by itself.
+    """
+    size = rows.shape[1]
+    all_priors = torch.cat([prior, prior.new_full((len(line) - size,), _RELATION_PRIOR)])
+
+    def summed(values: Tensor) -> Tensor:
+        """The sum of the rows of `values` [m, …] at each place, [r, …]."""
+        zeros = values.new_zeros(len(line) - size, *values.shape[1:])
+        return zeros.index_add_(0, place, values)
 
     def loss(at: Tensor) -> float:
-        value = rows @ at
+        value = _values(rows, place, at)
         likelihood = weights * (torch.nn.functional.softplus(value) - labels * value)
-        return float(likelihood.sum() + 0.5 * (prior * at * at).sum())
+        return float(likelihood.sum() + 0.5 * (all_priors * at * at).sum())
 
     lowest = loss(line)
     for _ in range(_STEPS):
-        chance = torch.sigmoid(rows @ line)
-        gradient = rows.T @ (weights * (chance - labels)) + prior * line
-        curvature = (rows * (weights * chance * (1 - chance))[:, None]).T @ rows
-        step = torch.linalg.solve(curvature + torch.diag(prior + 1e-9), gradient)
+        chance = torch.sigmoid(_values(rows, place, line))
+        slopes, offsets = line.tensor_split([size])
+        error = weights * (chance - labels)
+        spread = (weights * chance * (1 - chance))[:, None]
+        slope = rows.T @ error + prior * slopes
+        lift = summed(error) + _RELATION_PRIOR * offsets
+        among = (rows * spread).T @ rows + torch.diag(prior + 1e-9)
+        between = summed(rows * spread)
+        own = summed(spread) + _RELATION_PRIOR
+        first = torch.linalg.solve(
+            among - between.T @ (between / own), slope - between.T @ (lift / own[:, 0])
+        )
+        step = torch.cat([first, (lift - between @ first) / own[:, 0]])
         while (found := loss(line - step)) > lowest and float(step.abs().max()) >= 1e-9:
             step = step / 2
         if found <= lowest:
@@ -351,16 +399,33 @@ def _joined(judged: Sequence[JudgedAnswers]) -> tuple[Tensor, Tensor]:
 
 
 def _judged_validation(
-    reasoner: Reasoner, data: Dataset, limit: int, seed: int, batch_size: int = 16
+    reasoner: Reasoner,
+    data: Dataset,
+    limit: int,
+    seed: int,
+    batch_size: int | None = None,
+    until: Callable[[], bool] | None = None,
 ) -> tuple[JudgedAnswers, int]:
-    """The best answers of some queries of the validation split. → (answers, number of queries)"""
+    """The best answers of some queries of the validation split. → (answers, number of queries)
+
+    No further batch is asked once `until` returns true.
+    """
     graph = reasoner.graph
     queries, _ = both_directions(data.valid.to(graph.device), graph.num_relations)
     queries = queries.unique(dim=0)
     order = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
     queries = queries[order[:limit].to(graph.device)]
-    judged = judge_answers(reasoner, queries, data.valid, data.train_facts, batch_size=batch_size)
-    return judged, len(queries)
+    asked = 0
+
+    def is_over(done: int) -> bool:
+        nonlocal asked
+        asked = done
+        return until is not None and until()
+
+    judged = judge_answers(
+        reasoner, queries, data.valid, data.train_facts, batch_size=batch_size, is_over=is_over
+    )
+    return judged, asked
 
 
 def judge_answers(
@@ -369,11 +434,13 @@ def judge_answers(
     facts: Tensor,
     known: Tensor | KnownFacts,
     rivals: Rivals = "unknown",
-    batch_size: int = 16,
+    batch_size: int | None = None,
+    is_over: Callable[[int], bool] | None = None,
 ) -> JudgedAnswers:
     """The ten best answers of each of `queries` [n, 2], and whether they are among `facts` [m, 3].
 
-    Answers that are `known` facts, [k, 3] or their known answers, are left out.
+    Answers that are `known` facts, [k, 3] or their known answers, are left out. `is_over` is called
+    after each batch with the number of queries asked so far, and ends the work by returning true.
     """
     graph = reasoner.graph
     true = KnownFacts(facts, graph.num_entities, graph.num_relations).to(graph.device)
@@ -381,32 +448,46 @@ def judge_answers(
     if not isinstance(seen, KnownFacts):
         seen = KnownFacts(seen, graph.num_entities, graph.num_relations)
     seen = seen.to(graph.device)
-    columns: list[tuple[Tensor, ...]] = []
-    for number, part in enumerate(queries.split(batch_size)):
-        batch, scores = reasoner.reason(part)
-        row_of_known, entities = seen.answers(part)
-        is_known = _marked(batch.find_pairs(row_of_known, entities), batch.num_entities)
-        holds = _marked(batch.find_pairs(*true.answers(part)), batch.num_entities)
-        for row in range(len(part)):
-            mine = batch.entity_query == row
-            own, own_known = scores[mine], is_known[mine]
-            found = own.log_softmax(0) if rivals == "all" else evidence(own, own_known)
-            new = (~own_known).nonzero().squeeze(1)
-            best = new[own[new].topk(min(_CANDIDATES, len(new))).indices]
-            entity, relation = (column.expand(len(best)) for column in part[row])
-            query = torch.full_like(relation, number * batch_size + row)
-            mass = own[new].double().logsumexp(0).expand(len(best))
-            others = (row_of_known == row).sum().double().expand(len(best))
-            columns.append(
-                (
-                    *(found[best].double(), holds[mine][best], relation, query),
-                    *(entity, batch.entities[mine][best], mass, others),
-                )
-            )
-    if not columns:
+    size = BatchSize(batch_size, reasoner.predictor.config, reasoner.device)
+    parts: list[tuple[Tensor, ...]] = []
+    for step, batch, scores in in_batches(reasoner, queries, size):
+        asked, total, query = queries[step], batch.num_entities, batch.entity_query
+        row_of_known, entities = seen.answers(asked)
+        is_known = _marked(batch.find_pairs(row_of_known, entities), total)
+        holds = _marked(batch.find_pairs(*true.answers(asked)), total)
+        own = scores.double()
+        unknown = own.masked_fill(is_known, -torch.inf)
+        mass = query_logsumexp(unknown, query, len(asked))
+        against = mass if rivals == "unknown" else query_logsumexp(own, query, len(asked))
+        found = own - against[query]
+        if rivals == "unknown":
+            found = found.clamp(-MOST_EVIDENCE, MOST_EVIDENCE)
+        best = _highest((~is_known).nonzero().squeeze(1), own, query, len(asked))
+        which = query[best]
+        others = torch.bincount(row_of_known, minlength=len(asked)).double()
+        entity, relation = asked[which].unbind(1)
+        columns = (found[best], holds[best], relation, which + step.start, entity)
+        parts.append((*columns, batch.entities[best], mass[which], others[which]))
+        if is_over is not None and is_over(step.stop):
+            break
+    if not parts:
         none, ids = torch.zeros(0).double(), torch.zeros(0).long()
         return JudgedAnswers(none, none.bool(), ids, ids, ids, ids, none, none)
-    return JudgedAnswers(*(torch.cat(column).cpu() for column in zip(*columns, strict=True)))
+    return JudgedAnswers(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
+
+
+def _highest(candidates: Tensor, scores: Tensor, query: Tensor, count: int) -> Tensor:
+    """The candidates [m] of highest score of each query: at most ten, in descending order.
+
+    `scores`, `query` [N]: of all entities of a batch of `count` queries.
+    """
+    ordered = candidates[scores[candidates].argsort(descending=True, stable=True)]
+    ordered = ordered[query[ordered].argsort(stable=True)]
+    number = query[ordered]
+    first = torch.bincount(number, minlength=count).cumsum(0).roll(1)
+    first[:1] = 0
+    place = torch.arange(len(ordered), device=ordered.device) - first[number]
+    return ordered[place < _CANDIDATES]
 
 
 def reliability(probabilities: Tensor, holds: Tensor) -> list[CalibrationBin]:

@@ -111,12 +111,16 @@ class FinalEvaluation:
     def calibrated(self) -> Calibration:
         """The calibration of scores to probabilities, on as many queries as the time allows."""
         limit, trainer = _CALIBRATION_QUERIES, self.trainer
+        seed, seconds = trainer.config.seed, math.inf
         if self.budget.is_limited and self.budget.seconds_per_query:
             # Only one process calibrates; the rate is that of all processes together.
             rate = COST * self.budget.seconds_per_query * trainer.team.size
             rate *= 1 if trainer.reasoner.factors is None else 2  # with and without them
-            limit = min(limit, max(int(self._left / _MARGIN / rate), _LEAST_CALIBRATION))
-        return calibrate(trainer.reasoner, trainer.data, limit, trainer.config.seed)
+            seconds = self._left / _MARGIN
+            limit = min(limit, max(int(seconds / rate), _LEAST_CALIBRATION))
+        # The rate may have been measured with other batches, or on a machine that was less busy.
+        clock = self.budget.clock
+        return calibrate(trainer.reasoner, trainer.data, limit, seed, None, seconds, clock)
 
     @property
     def _left(self) -> float:
