@@ -84,15 +84,20 @@ class RecordedStep:
             parameter.grad = gradient
         return self._loss
 
-    def _record(self, capacity: Capacity, example: Prepared) -> None:
-        """Capture the step for batches up to a capacity."""
-        # Release the buffers and the memory of an earlier capture.
+    def release(self) -> None:
+        """Free the captured step and its memory; another step is captured again."""
         self.capacity = self._nothing()
         self._gradients = []
         for parameter in self.predictor.parameters():
             parameter.grad = None
-        self._graph = torch.cuda.CUDAGraph()
+        for name in ("_graph", "_padded", "_targets", "_loss"):
+            self.__dict__.pop(name, None)
         torch.cuda.empty_cache()  # each capture has its own memory pool
+
+    def _record(self, capacity: Capacity, example: Prepared) -> None:
+        """Capture the step for batches up to a capacity."""
+        self.release()
+        self._graph = torch.cuda.CUDAGraph()
         self._padded = PaddedBatch(capacity, self.num_queries, self.device)
         zeros = torch.zeros(capacity.entities, dtype=torch.bool, device=self.device)
         self._targets = Targets(

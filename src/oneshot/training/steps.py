@@ -143,9 +143,11 @@ class Stepper:
         return SamplerWorkers(self.graph, self.sampler, self.config, self.step_size, self.messages)
 
     def close(self) -> None:
-        """End the processes that sample ahead, if there are any."""
+        """End the processes that sample ahead, and free the memory of recorded steps."""
         if self.workers is not None:
             self.workers.close()
+        if self.recorder is not None:
+            self.recorder.release()
 
     def new_recorder(self) -> RecordedStep:
         """A recorder of steps on whole batches."""
