@@ -21,6 +21,7 @@ from oneshot.subgraph import SubgraphBatch
 Uncovered = Literal["below", "zero"]
 
 __all__ = [
+    "FilteredRanking",
     "KnownFacts",
     "Metrics",
     "Ranks",
@@ -67,33 +68,48 @@ def filtered_ranks(
     uncovered: Uncovered = "below",
 ) -> Ranks:
     """Ranks of `answers` [n] among all entities, given `scores` [N] of the sampled ones."""
-    check_finite(scores)
-    count = batch.num_queries
-    others = torch.ones(batch.num_entities, dtype=torch.bool, device=batch.device)
-    outside = num_entities - torch.bincount(batch.entity_query, minlength=count)
-    place = batch.find(answers)
-    covered = place >= 0
-    if known is not None:
-        row, entity = known.answers(batch.queries)
-        rest = entity != answers[row]
-        row, entity = row[rest], entity[rest]
-        at = batch.find_pairs(row, entity)
-        others[at[at >= 0]] = False
-        outside = outside - torch.bincount(row[at < 0], minlength=count)
-    others[place[covered]] = False
-    outside = outside - (~covered).long()  # the answer does not compete with itself
-    mine = torch.where(covered, scores[place.clamp(min=0)], 0.0)
-    against = mine[batch.entity_query]
-    if uncovered == "below":
-        against = torch.where(covered[batch.entity_query], against, -torch.inf)
-    higher = _count(others & (scores > against), batch)
-    equal = _count(others & (scores == against), batch)
-    if uncovered == "below":
-        equal = equal + torch.where(covered, 0, outside)
-    else:
-        higher = higher + torch.where(mine < 0, outside, 0)
-        equal = equal + torch.where(mine == 0, outside, 0)
-    return Ranks(1 + higher, 1 + higher + equal, covered)
+    return FilteredRanking(batch, answers, known, num_entities).ranks(scores, uncovered)
+
+
+class FilteredRanking:
+    """Which entities compete with each of `answers` [n], looked up once for several scores."""
+
+    def __init__(
+        self, batch: SubgraphBatch, answers: Tensor, known: KnownFacts | None, num_entities: int
+    ) -> None:
+        count = batch.num_queries
+        others = torch.ones(batch.num_entities, dtype=torch.bool, device=batch.device)
+        outside = num_entities - torch.bincount(batch.entity_query, minlength=count)
+        place = batch.find(answers)
+        covered = place >= 0
+        if known is not None:
+            row, entity = known.answers(batch.queries)
+            rest = entity != answers[row]
+            row, entity = row[rest], entity[rest]
+            at = batch.find_pairs(row, entity)
+            others[at[at >= 0]] = False
+            outside = outside - torch.bincount(row[at < 0], minlength=count)
+        others[place[covered]] = False
+        # The answer does not compete with itself.
+        self._batch, self._others, self._outside = batch, others, outside - (~covered).long()
+        self._place, self._covered = place, covered
+
+    def ranks(self, scores: Tensor, uncovered: Uncovered = "below") -> Ranks:
+        """The ranks by `scores` [N] of the sampled entities."""
+        check_finite(scores)
+        batch, others, covered = self._batch, self._others, self._covered
+        mine = torch.where(covered, scores[self._place.clamp(min=0)], 0.0)
+        against = mine[batch.entity_query]
+        if uncovered == "below":
+            against = torch.where(covered[batch.entity_query], against, -torch.inf)
+        higher = _count(others & (scores > against), batch)
+        equal = _count(others & (scores == against), batch)
+        if uncovered == "below":
+            equal = equal + torch.where(covered, 0, self._outside)
+        else:
+            higher = higher + torch.where(mine < 0, self._outside, 0)
+            equal = equal + torch.where(mine == 0, self._outside, 0)
+        return Ranks(1 + higher, 1 + higher + equal, covered)
 
 
 def order_outside(

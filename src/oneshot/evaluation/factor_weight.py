@@ -9,7 +9,7 @@ from oneshot.config import FactorsConfig
 from oneshot.data.dataset import Dataset, both_directions
 from oneshot.errors import InputError
 from oneshot.factors import fit_factors
-from oneshot.ranking import KnownFacts, filtered_ranks
+from oneshot.ranking import FilteredRanking, KnownFacts
 from oneshot.reasoner.batch_size import BatchSize, in_batches
 from oneshot.reasoner.reasoner import Reasoner
 
@@ -71,11 +71,9 @@ def choose_weight(
     done = 0
     for rows, batch, scores in in_batches(reasoner, queries, size):
         evidence = factors.evidence(batch)
-        asked = queries[rows, 1].cpu()
-        for number, weight in enumerate(WEIGHTS):
-            mixed = scores + weight * evidence
-            ranks = filtered_ranks(batch, mixed, answers[rows], known, graph.num_entities)
-            total[number].index_add_(0, asked, (1 / ranks.realistic).double().cpu())
+        ranking = FilteredRanking(batch, answers[rows], known, graph.num_entities)
+        found = [1 / ranking.ranks(scores + weight * evidence).realistic for weight in WEIGHTS]
+        total.index_add_(1, queries[rows, 1].cpu(), torch.stack(found).double().cpu())
         done = rows.stop
         if progress is not None:
             progress(batch.num_queries)
