@@ -2,7 +2,7 @@
 
     python -m benchmarks.first_training [DATA ...] [--minutes 10] [--seeds 0,1,2]
         [--peers distmult,complex,rotate,conve] [--device cpu] [--parallel 8 --cores 2]
-        [--until SECONDS] [--busy 2]
+        [--until SECONDS] [--busy 2] [--merge FILE ...]
 
 For each data set and seed `oneshot train DATA --plan --minutes M --device D` runs in a process of
 its own. Its time is measured from outside, from the start of the command to its end. Beside the
@@ -16,8 +16,9 @@ Each finished row is added to `benchmarks/results/first-training.json` at once; 
 is not measured again, unless `--again` is given. `--parallel` measures several at a time, each
 pinned to `--cores` cores of its own. `--until` begins nothing that would end later than so many
 seconds after the start. `--busy` starts processes beside each training that keep its cores busy, to
-see whether it still ends in time. `--results` names another directory for the rows. `--show` prints
-the table of the rows that are there.
+see whether it still ends in time. `--results` names another directory for the rows, and `--merge`
+first adds those of other such files, for example of another machine. `--show` prints the table of
+the rows that are there.
 
 Data sets are looked for in `$ONESHOT_DATA`; without names all of DATA below are taken that are
 there. The graphs of `own_graphs.py` belong into its folder `own`. The graphs `*_ind` of the
@@ -126,6 +127,7 @@ def main() -> None:
     parser.add_argument("--until", type=float, help="seconds after which nothing runs any more")
     parser.add_argument("--again", action="store_true", help="measure rows that are there anew")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of the rows")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="files with more rows")
     parser.add_argument("--show", action="store_true", help="only print the table")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # one peer, in a process of its own
     options = parser.parse_args()
@@ -134,7 +136,9 @@ def main() -> None:
         return
     if not options.minutes and not (options.no_ours or options.show):
         parser.error("--minutes 0 is for peers: add --no-ours")
-    rows = read_rows(options.results)
+    rows = merged([options.results / f"{NAME}.json", *options.merge])
+    if options.merge:
+        keep(rows, options.results)
     names = options.data or [name for name in DATA if options.show or source_exists(name)]
     if not options.show:
         seeds = [int(seed) for seed in options.seeds.split(",")]
@@ -152,8 +156,7 @@ def main() -> None:
 
         def add(row: dict[str, Any]) -> None:
             rows.append(row)
-            found = {"rows": sorted(rows, key=_order)}
-            write_result(NAME, found, directory=options.results)
+            keep(rows, options.results)
 
         own = core_sets(options.parallel, options.cores)
         run_all(missing, own, measure, add, options.until)
@@ -171,10 +174,19 @@ def main() -> None:
         print(line)
 
 
-def read_rows(directory: Path) -> list[dict[str, Any]]:
-    path = directory / f"{NAME}.json"
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.is_file() else []
-    return [{"busy": 0, **row} for row in rows]
+def merged(paths: list[Path]) -> list[dict[str, Any]]:
+    """The rows of some files that may be there; of several rows of a job, the first."""
+    found: dict[Job, dict[str, Any]] = {}
+    for path in paths:
+        rows = json.loads(path.read_text())["rows"] if path.is_file() else []
+        for row in ({"busy": 0, **row} for row in rows):
+            found.setdefault(Job(*(row[name] for name in Job._fields)), row)
+    return list(found.values())
+
+
+def keep(rows: list[dict[str, Any]], directory: Path) -> None:
+    """Write the rows in their order."""
+    write_result(NAME, {"rows": sorted(rows, key=_order)}, directory=directory)
 
 
 def run_all(

@@ -6,11 +6,11 @@
 Each seed is a run of `oneshot train` in DIR, resumed if it was begun there, with the file
 `configs/NAME.toml`, or another one of `configs/` that `--config` names. With `--jobs`, seeds share
 the device, each of which then takes longer (`side_by_side` says so, and counts the `--others`, jobs
-that this command has not started). Written are
-`benchmarks/results/recipe-NAME.json` (figures, learning curve, seconds from start to end, memory;
-seeds that were run before with the same configuration stay in it) and, with `--pretrained`, the
-best run by validation as `pretrained/NAME`; NAME is that of `--config`, if it is given. Factors are
-only shipped if they are small; a message says so.
+that this command has not started). Written are `benchmarks/results/recipe-NAME.json` (figures,
+learning curve, seconds from start to end, memory; seeds that were run before with the same
+configuration stay in it, and `--merge` adds those of other such files; `--seeds ""` does only that)
+and, with `--pretrained`, the best run by validation as `pretrained/NAME`; NAME is that of
+`--config`, if it is given. Factors are only shipped if they are small; a message says so.
 """
 
 import argparse
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--jobs", type=int, default=1, help="seeds that are trained side by side")
     parser.add_argument("--others", type=int, default=0, help="other jobs on the same device")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="files with more seeds")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device", default="auto")
@@ -62,10 +63,17 @@ def main() -> None:
         "config": tomllib.loads((ROOT / f"configs/{recipe}.toml").read_text()),
         "set": options.settings,
     }
-    before = json.loads(target.read_text()) if target.is_file() else {}
-    same = all(before.get(key) == value for key, value in head.items())
-    done = {row["seed"]: row for row in before["rows"]} if same else {}
-    seeds = [int(seed) for seed in options.seeds.split(",")]
+    done: dict[int, dict[str, Any]] = {}
+    for path in (*options.merge, target):
+        before = json.loads(path.read_text()) if path.is_file() else {}
+        if all(before.get(key) == value for key, value in head.items()):
+            done |= {row["seed"]: row for row in before["rows"]}
+    if options.merge and done:
+        rows = [done[seed] for seed in sorted(done)]
+        write_json(target, {**head, "rows": rows, "hardware": rows[0]["hardware"]})
+    seeds = [int(seed) for seed in options.seeds.split(",") if seed]
+    if not seeds:
+        return
     more = (options.runs, options.device, options.settings)
     mine = {}
     with ThreadPoolExecutor(options.jobs) as pool:
