@@ -387,9 +387,12 @@ def test_the_command(run: Command) -> None:
     found = run("plan", "umls", "--minutes", "1", "--json").json
     assert {"config", "seconds", "coverage", "memory", "reasons"} <= found.keys()
     assert found["config"]["training"]["minutes"] == 1.0
+    assert found["reasons"]["training.clip"]
+    assert all(found["reasons"].values())
     table = run("plan", "umls", "--minutes", "1", "--set", "predictor.dim=8").out
     assert "sampler.entity_ratio" in table
     assert "predictor.dim" not in table
+    assert "training.clip" not in table  # a detail
     assert "expected: " in table
 
 

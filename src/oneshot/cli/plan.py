@@ -75,7 +75,7 @@ def print_plan(name: str, plan: "Plan") -> None:
     rows = [
         (choice.option, _shown(choice.value), choice.reason)
         for choice in plan.choices
-        if choice.reason
+        if not choice.is_detail
     ]
     console.print_table(f"{name}: chosen configuration", ("option", "value", "why"), rows)
 

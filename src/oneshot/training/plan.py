@@ -96,22 +96,23 @@ _CPU_SPEED, _GPU_SPEED = 4e11, 2e14
 
 
 class Choice(NamedTuple):
-    """A chosen option: its name, value and reason."""
+    """A chosen option: its name, value and reason; a detail is left out of tables for people."""
 
     option: str
     value: Any
     reason: str
+    is_detail: bool = False
 
 
 @dataclass(frozen=True)
 class Plan:
     """A configuration with its expected time, coverage and memory.
 
-    `choices`: the chosen options in order of choice, with a reason for each; an empty reason means
-    that the choice is the same for all graphs. Options set by the user are not included. `seconds`:
-    time of planning, training and evaluation, which may exceed the budget. `coverage`: share of the
-    validation queries whose answer is sampled. `memory`: approximate bytes per training step.
-    `queries`: number of training queries that fit the time.
+    `choices`: the chosen options in order of choice, with a reason for each; those that the user
+    has set are not among them. `seconds`: time of planning, training and evaluation, which may
+    exceed the budget. `coverage`: share of the validation queries whose answer is sampled.
+    `memory`: approximate bytes per training step. `queries`: number of training queries that fit
+    the time.
     """
 
     config: Config
@@ -256,7 +257,8 @@ class _Planner:
         coverage = float((places < entities).double().mean()) if len(places) else 0.0
         seconds, asked = self._expected(config, pace)
         if "training.epochs" not in self.given:
-            self._choose("training.expected_queries", asked, "")
+            reason = "expected in this time; a training that falls far behind reports it"
+            self._choose("training.expected_queries", asked, reason, is_detail=True)
             config = from_table(self.table, self.settings)
         return Plan(config, tuple(self.choices), seconds, coverage, _memory(config, pace), asked)
 
@@ -333,20 +335,21 @@ class _Planner:
 
     # choices -----------------------------------------------------------------------------
 
-    def _choose(self, option: str, value: Any, reason: str) -> None:
+    def _choose(self, option: str, value: Any, reason: str, is_detail: bool = False) -> None:
         if option in self.given:
             return
         section, key = option.split(".")
         self.table.setdefault(section, {})[key] = value
         self.choices = [choice for choice in self.choices if choice.option != option]
-        self.choices.append(Choice(option, value, reason))
+        self.choices.append(Choice(option, value, reason, is_detail))
 
     def _choose_shape(self) -> None:
         """Choose the architecture that works well on all graphs."""
         aggregate = "mean, extremes and deviation of the messages: best on all graphs tested"
         self._choose("predictor.aggregate", "pna", aggregate)
         for option, value in (("norm", True), ("shortcut", True), ("gate", False)):
-            self._choose(f"predictor.{option}", value, "")
+            reason = "goes with this aggregate: best on all graphs tested"
+            self._choose(f"predictor.{option}", value, reason, is_detail=True)
         if self.given.get("training.sample_from", "observation") == "observation":
             if self._is_tight:
                 reason = "fitting another one takes too much of the time"
@@ -360,7 +363,8 @@ class _Planner:
                 self._choose_local()
         if self._scores_answers:
             self._choose("predictor.priors", True, "training starts from the sampler's score")
-            self._choose("predictor.prior_start", 1.0, "")
+            reason = "the sampler's score counts fully from the first step on"
+            self._choose("predictor.prior_start", 1.0, reason, is_detail=True)
         valid, train = _direct_shares(self.data, self.seed)
         if train > 0.05 and valid < 0.2 * train:
             reason = (
@@ -368,11 +372,15 @@ class _Planner:
                 "of those in training"
             )
             self._choose("training.hide_direct", True, reason)
-        self._choose("training.mask_known", True, "")
-        self._choose("training.clip", 1.0, "")
-        self._choose("training.batch_size", _BATCH_GPU if self.is_gpu else _BATCH, "")
+        reason = "other true answers of a query do not count as wrong"
+        self._choose("training.mask_known", True, reason, is_detail=True)
+        self._choose("training.clip", 1.0, "no single step can undo many", is_detail=True)
+        size, reason = (_BATCH, "more updates in the time of a CPU")
         if self.is_gpu:
-            self._choose("training.precision", "auto", "")
+            size, reason = _BATCH_GPU, "keeps a GPU busy"
+            exact = "bfloat16 where the GPU computes with it"
+            self._choose("training.precision", "auto", exact, is_detail=True)
+        self._choose("training.batch_size", size, reason, is_detail=True)
         facts = self.data.graph.num_facts
         ratio = 0.95 if facts >= 50_000 else 0.9 if facts >= 10_000 else 0.8
         self._choose("training.fact_ratio", ratio, f"{facts:,} facts")
@@ -550,8 +558,10 @@ class _Planner:
             seconds, rivals = share * 60 * self.minutes, graph.num_entities
             if rivals > _FEW_ENTITIES:
                 rivals = negatives
-                self._choose("factors.negatives", negatives, "")
-                self._choose("factors.batch_size", _FACTOR_BATCH, "")
+                reason = f"answers compete with a sample of the {graph.num_entities:,} entities"
+                self._choose("factors.negatives", negatives, reason, is_detail=True)
+                reason = "facts that share a sample"
+                self._choose("factors.batch_size", _FACTOR_BATCH, reason, is_detail=True)
             for dim in dims if given is None else (given,):
                 # Two directions; three products, each of two operations; complex numbers.
                 operations = 2 * graph.num_facts * rivals * 6 * 2 * dim
@@ -567,7 +577,10 @@ class _Planner:
                 self._choose("factors.dim", dim, reason)
                 fit_in = int(seconds / max(epoch, 1e-9)) - _TRIED_FACTOR_EPOCHS
                 epochs = min(max(fit_in, _FACTOR_EPOCHS), _MOST_FACTOR_EPOCHS)
-                self._choose("factors.epochs", epochs, "")
+                reason = (
+                    f"as many as fit into {share:.0%} of the time, or at least {_FACTOR_EPOCHS}"
+                )
+                self._choose("factors.epochs", epochs, reason, is_detail=True)
                 self._limit_factors(epoch)
                 return
         self.table.pop("factors", None)
@@ -580,7 +593,9 @@ class _Planner:
         most = factors.time_share * budget if config.training.minutes else math.inf
         self.factor_seconds, limit = fitting_time(epoch, factors.epochs, most)
         if limit < most < math.inf:
-            self._choose("factors.time_share", max(round(limit / budget, 4), 0.001), "")
+            reason = "time limit of the factors, a little more than they are expected to take"
+            share = max(round(limit / budget, 4), 0.001)
+            self._choose("factors.time_share", share, reason, is_detail=True)
 
     def _choose_members(self, pace: _Pace) -> _Pace:
         """Choose an ensemble if there is time for more queries than are of use. → its pace"""
