@@ -33,6 +33,7 @@ from oneshot.reasoner.calibration import (
     reliability,
 )
 from oneshot.reasoner.discovery import Search, _candidates
+from oneshot.reasoner.judgement import best_of_each
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers import PPRSampler
 from oneshot.training.trainer import fit
@@ -318,6 +319,14 @@ def test_other_queries_are_those_that_a_discovery_asks() -> None:
     few, same = _other_queries(graph, valid, 5, 0)
     assert (len(few), same) == (5, total)
     assert {(h, r) for h, r in few.tolist()} < expected
+
+
+def test_the_best_of_each_query() -> None:
+    scores = torch.tensor([1.0, 3.0, -torch.inf, 2.0, 5.0, -torch.inf, 3.0, 3.0])
+    query = torch.tensor([0, 0, 0, 0, 2, 2, 3, 3])
+    assert best_of_each(scores, query, 4, 2).tolist() == [1, 3, 4, 6, 7]
+    assert best_of_each(scores, query, 4, 9).tolist() == [1, 3, 0, 4, 6, 7]
+    assert best_of_each(scores[:0], query[:0], 2, 3).tolist() == []
 
 
 def test_the_reliability_curve_counts_and_averages() -> None:

@@ -17,6 +17,7 @@ from oneshot.reasoner.batch_size import BatchSize, in_batches
 from oneshot.reasoner.discovery import LEAST_SHARE
 from oneshot.reasoner.judgement import (
     Judged,
+    best_of_each,
     fact_features,
     judge,
     query_features,
@@ -206,7 +207,8 @@ def _other_queries(
 
     → (queries [m, 2] with m ≤ `count`, the number of such queries)
     """
-    counts = AnswerCounts(graph.host or graph)
+    # A GPU would count the many answers of a relation one after the other.
+    counts = AnswerCounts((graph.host or graph).to("cpu"))
     key = valid[:, 0] * graph.num_relations + valid[:, 1]
     generator = torch.Generator().manual_seed(seed)
     found, total = torch.zeros(0, 2, dtype=torch.long), 0
@@ -462,7 +464,7 @@ def judge_answers(
         found = own - against[query]
         if rivals == "unknown":
             found = found.clamp(-MOST_EVIDENCE, MOST_EVIDENCE)
-        best = _highest((~is_known).nonzero().squeeze(1), own, query, len(asked))
+        best = best_of_each(unknown, query, len(asked), _CANDIDATES)
         which = query[best]
         others = torch.bincount(row_of_known, minlength=len(asked)).double()
         entity, relation = asked[which].unbind(1)
@@ -474,20 +476,6 @@ def judge_answers(
         none, ids = torch.zeros(0).double(), torch.zeros(0).long()
         return JudgedAnswers(none, none.bool(), ids, ids, ids, ids, none, none)
     return JudgedAnswers(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
-
-
-def _highest(candidates: Tensor, scores: Tensor, query: Tensor, count: int) -> Tensor:
-    """The candidates [m] of highest score of each query: at most ten, in descending order.
-
-    `scores`, `query` [N]: of all entities of a batch of `count` queries.
-    """
-    ordered = candidates[scores[candidates].argsort(descending=True, stable=True)]
-    ordered = ordered[query[ordered].argsort(stable=True)]
-    number = query[ordered]
-    first = torch.bincount(number, minlength=count).cumsum(0).roll(1)
-    first[:1] = 0
-    place = torch.arange(len(ordered), device=ordered.device) - first[number]
-    return ordered[place < _CANDIDATES]
 
 
 def reliability(probabilities: Tensor, holds: Tensor) -> list[CalibrationBin]:

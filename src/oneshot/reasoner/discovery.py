@@ -23,6 +23,7 @@ from oneshot.reasoner.judgement import (
     Judged,
     ScoredFact,
     ScoredFacts,
+    best_of_each,
     judge,
     logits_of,
     missing_logits,
@@ -227,7 +228,8 @@ def _candidates(graph: KnowledgeGraph, search: Search) -> Iterator[tuple[int, Te
     Relations are asked about the entities that can be their heads. If only facts of some entities
     are searched, their inverses are asked about those that can be tails, too. No list is empty.
     """
-    counts = AnswerCounts(graph.host or graph)
+    # A GPU would count the many answers of a relation one after the other.
+    counts = AnswerCounts((graph.host or graph).to("cpu"))
     every = range(graph.num_relations) if search.relations is None else search.relations
     for relation in dict.fromkeys(every):
         inverse = relation + graph.num_relations
@@ -281,18 +283,11 @@ def _answers(
         new[at[at >= 0]] = -torch.inf
         if wanted is not None:
             new[~torch.isin(batch.entities, torch.tensor(wanted, device=new.device))] = -torch.inf
-        asked, tails, evidence = [], [], []
-        for number in range(len(some)):
-            mine = batch.entity_query == number
-            own, entities = new[mine], batch.entities[mine]
-            found = own.topk(min(count, int(own.isfinite().sum())))
-            asked.append(torch.full_like(found.indices, number))
-            tails.append(entities[found.indices])
-            evidence.append(found.values - mass[number])
-        places = torch.cat(asked)
-        columns = (torch.cat(evidence), mass[places], others[places])
+        best = best_of_each(new, batch.entity_query, len(some), count)
+        places = batch.entity_query[best]
+        columns = (new[best] - mass[places], mass[places], others[places])
         logits = _forward_logits(reasoner, relation, *columns, facts.several)
-        ends = zip(some[places].tolist(), torch.cat(tails).tolist(), strict=True)
+        ends = zip(some[places].tolist(), batch.entities[best].tolist(), strict=True)
         answers = [
             (source, answer, logit)
             for (source, answer), logit in zip(ends, logits.tolist(), strict=True)

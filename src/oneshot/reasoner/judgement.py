@@ -326,3 +326,18 @@ def query_logsumexp(scores: Tensor, query: Tensor, count: int) -> Tensor:
     highest = scores.new_full((count,), -torch.inf).scatter_reduce(0, query, scores, "amax")
     total = torch.zeros_like(highest).scatter_add(0, query, (scores - highest[query]).exp())
     return total.log() + highest
+
+
+def best_of_each(scores: Tensor, query: Tensor, count: int, most: int) -> Tensor:
+    """The places of the highest finite scores [N] of each query [N], in descending order.
+
+    At most `most` for each of the `count` queries, one query after the other.
+    """
+    place = scores.isfinite().nonzero().squeeze(1)
+    place = place[scores[place].argsort(descending=True, stable=True)]
+    place = place[query[place].argsort(stable=True)]
+    number = query[place]
+    before = torch.bincount(number, minlength=count).cumsum(0).roll(1)
+    before[:1] = 0
+    rank = torch.arange(len(place), device=place.device) - before[number]
+    return place[rank < most]
