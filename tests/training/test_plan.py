@@ -23,6 +23,7 @@ from oneshot.runs.run import Run
 from oneshot.runs.train import train_run
 from oneshot.samplers import FittedSampler, PPRSampler
 from oneshot.samplers import fitted as fitted_module
+from oneshot.training.epoch import queries_per_epoch
 from oneshot.training.plan import Plan, _direct_shares, make_plan
 from oneshot.training.steps import Stepper
 
@@ -112,6 +113,10 @@ def test_the_size_suits_the_time_that_the_factors_leave(monkeypatch: pytest.Monk
     expected = 0.97 * 600 - 22 * 5 - 0.12 * 600
     assert plan.queries == pytest.approx(expected / 0.05, abs=1)
     assert plan.config.training.expected_queries == plan.queries
+    # More time later is of use: the epochs are those of all queries that are.
+    each = queries_per_epoch(plan.config.training, load("umls").graph.num_facts)
+    useful = 30 * 2 * load("umls").graph.num_facts
+    assert plan.queries < useful <= plan.config.training.epochs * each <= useful + 2 * each
     assert plan.seconds == pytest.approx(0.97 * 600, abs=0.1)
     assert not plan.is_beyond_budget
     # Fitting may take a little longer, not all that is allowed by default.

@@ -625,11 +625,13 @@ class _Planner:
         each = max(int(share * per_split), 2)
         epochs = max(round(asked / each), 1)
         if fit_in < most:  # the time budget ends the training
+            # No fewer than are of use: the training can be resumed with more time.
             reason = "upper limit; the time budget ends training earlier"
+            self._choose("training.epochs", max(2 * epochs, math.ceil(most / each)), reason)
             epochs = max(int(1.3 * epochs), epochs + 1)
         else:
             reason = f"{asked:,} training queries are enough for {facts:,} facts"
-        self._choose("training.epochs", epochs, reason)
+            self._choose("training.epochs", epochs, reason)
         self._choose(
             "training.query_share",
             share,
