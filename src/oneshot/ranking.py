@@ -17,6 +17,7 @@ from torch import Tensor
 from oneshot.errors import DivergedError
 from oneshot.graph.known_facts import KnownFacts
 from oneshot.subgraph import SubgraphBatch
+from oneshot.system.devices import one_thread
 
 Uncovered = Literal["below", "zero"]
 
@@ -240,12 +241,13 @@ def bootstrap_interval(
     """A bootstrap interval for the MRR of `ranks` [n]: (low, high)."""
     generator = torch.Generator().manual_seed(seed)
     inverse = 1 / ranks.cpu().double()
-    means = torch.stack(
-        [
-            inverse[torch.randint(len(inverse), (len(inverse),), generator=generator)].mean()
-            for _ in range(samples)
-        ]
-    )
+    with one_thread():
+        means = torch.stack(
+            [
+                inverse[torch.randint(len(inverse), (len(inverse),), generator=generator)].mean()
+                for _ in range(samples)
+            ]
+        )
     tail = (1 - share) / 2
     return torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
 

@@ -272,7 +272,11 @@ def _report(
     seed: int,
     seconds: float,
 ) -> Report:
-    graph, relation = reasoner.graph, queries[:, 1]
+    graph = reasoner.graph
+    parted = cases(graph, queries, answers, covered, no_path)
+    # Each of the many parts below would wait for a GPU several times.
+    relation, best, worst = (column.cpu() for column in (queries[:, 1], best, worst))
+    covered, no_path = covered.cpu(), no_path.cpu()
     ranks = (best + worst).double() / 2
 
     def part(mask: Tensor) -> dict[str, float]:
@@ -302,5 +306,5 @@ def _report(
             graph.relation_name(r): part(relation == r) for r in relation.unique().tolist()
         },
         per_direction=parts(directions),
-        per_case=parts(cases(graph, queries, answers, covered, no_path)),
+        per_case=parts({name: mask.cpu() for name, mask in parted.items()}),
     )

@@ -9,20 +9,19 @@ Triton it is that of cuSPARSE.
 """
 
 import warnings
+from contextlib import nullcontext
 from functools import cached_property
-from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from oneshot.system.devices import kernels_work
+from oneshot.system.devices import kernels_work, one_thread
 
 if TYPE_CHECKING:
     from oneshot.graph._triton import FixedOrderProduct
 
-# Products of fewer entries times columns run on one thread. They take microseconds, but on a
-# machine with other load, threads that spin while they wait for each other make it milliseconds.
+# Products of fewer entries times columns run on one thread.
 _SMALL = 1 << 20
 
 
@@ -73,17 +72,9 @@ class SparseMatrix:
             return self._csr(block.dtype) @ block
         if not block.shape[1]:  # not supported by the kernel of the product
             return block.new_zeros(self.shape[0], 0)
-        threads = torch.get_num_threads()
         is_small = len(self.index) * block.shape[1] <= _SMALL
-        # The number is that of the process: threads beside the main one may start meanwhile, and
-        # would keep what they find.
-        if threads == 1 or not is_small or current_thread() is not main_thread():
+        with one_thread() if is_small else nullcontext():
             return self._sums(block)
-        torch.set_num_threads(1)
-        try:
-            return self._sums(block)
-        finally:
-            torch.set_num_threads(threads)
 
     def _sums(self, block: Tensor) -> Tensor:
         """The product on the CPU, as weighted sums of rows of the block."""

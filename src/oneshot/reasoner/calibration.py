@@ -27,6 +27,7 @@ from oneshot.reasoner.judgement import (
 )
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.samplers._answer_counts import AnswerCounts
+from oneshot.system.devices import one_thread
 
 _CANDIDATES = 10  # answers per query used in the fit
 _PRIOR = 0.01  # weight of the squared slope
@@ -281,6 +282,7 @@ def _ends_of(graph: KnowledgeGraph, relation: int, column: int) -> Tensor:
     return pairs.entities_of(label).repeat_interleave(pairs.counts_of(label))
 
 
+@one_thread()
 def _fitted_line(
     features: Tensor,
     holds: Tensor,
@@ -517,6 +519,7 @@ def labelled_shares(data: Dataset) -> Tensor:
     return (1 + besides) / (1 + besides / max(share, 1e-9))
 
 
+@one_thread()
 def _fitted(
     judged: JudgedAnswers, labelled: Tensor | None = None
 ) -> tuple[float, float, dict[int, float]]:
@@ -560,6 +563,7 @@ def _marked(places: Tensor, size: int) -> Tensor:
     return mask
 
 
+@one_thread()
 def _fit_logistic(values: Tensor, labels: Tensor) -> tuple[float, float]:
     """Slope (not below 0) and offset of a logistic regression of `labels` on `values`, both [n].
 

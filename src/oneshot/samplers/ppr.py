@@ -39,7 +39,7 @@ class PPRSampler(Sampler):
         (the paper prints 0.85, which there is the probability of following a link).
     `method`: how the scores are computed; always on demand, nothing is precomputed.
         "chebyshev": a block of queries at once, 20 matrix products.
-        "power": plain power iteration, 30 products; its errors are about 300 times larger.
+        "power": plain power iteration, 30 products; its errors are usually larger.
         "push": forward push with a degree tail, query by query, at a cost that hardly grows with
             the graph, with and without hubs. Uses the hub index of a saved graph if there is one.
             With `transition="paper"` as "ball".

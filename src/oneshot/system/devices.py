@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from threading import current_thread, main_thread
 from typing import Any
 
 import torch
@@ -174,6 +175,25 @@ _TRITON_ADVICE = (
     "install a C compiler (gcc) and the Triton version of this torch, on a GPU with compute "
     "capability 7.0 or higher"
 )
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread within the block: for many small operations.
+
+    They take microseconds, but on a machine with other load, threads that wait for each other make
+    it milliseconds. Has an effect on the main thread only: the number is that of the process, and
+    threads that start beside the main one would keep what they find.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or current_thread() is not main_thread():
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager
