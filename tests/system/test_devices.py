@@ -1,6 +1,7 @@
 """What a device can do, and what is done where it cannot."""
 
 import importlib.util
+import threading
 import warnings
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import torch
 from tests.support.kernels import sampled_scored_and_lost
 
 from oneshot.system import devices
+from oneshot.system.devices import one_thread
 
 CPU = torch.device("cpu")
 
@@ -106,3 +108,30 @@ def test_memory_of_a_gpu_is_what_nobody_uses(monkeypatch: pytest.MonkeyPatch) ->
     for name, value in told.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     assert devices.available_memory(torch.device("cuda", 0)) == 120
+
+
+def test_one_thread_within_the_block() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            with one_thread():
+                pass
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        with pytest.raises(ValueError, match="within"), one_thread():
+            raise ValueError("within")
+        assert torch.get_num_threads() == 3
+
+        def beside() -> None:
+            with one_thread():  # would set the number of the main thread
+                seen.append(torch.get_num_threads())
+
+        seen: list[int] = []
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+        assert seen == [3]
+    finally:
+        torch.set_num_threads(before)
