@@ -6,6 +6,7 @@ import io
 import json
 import mmap
 import os
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -19,12 +20,13 @@ from tests.support.commands import listing
 from tests.support.samples import chain_world, small_config, tiny_predictor, write_world
 from tests.support.services import saved_run
 
-from oneshot.config import from_table
+from oneshot.config import Config, PredictorConfig, SamplerConfig, from_table
 from oneshot.data.load import load
 from oneshot.errors import InputError, OneshotError, UnknownNameError
 from oneshot.graph.graph import KnowledgeGraph
 from oneshot.graph.vocabulary import Vocabulary
 from oneshot.reasoner.answers import Calibration
+from oneshot.reasoner.build import build_reasoner
 from oneshot.reasoner.reasoner import Reasoner
 from oneshot.runs import train as jobs
 from oneshot.runs import writer as recording
@@ -33,6 +35,7 @@ from oneshot.runs.run import Run
 from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
 from oneshot.runs.writer import CHECKPOINT
 from oneshot.samplers import PPRSampler, RandomSampler
+from oneshot.system.checksums import read_sealed_json, write_sealed_json
 from oneshot.system.files import replacing
 from oneshot.training.observer import Observer
 
@@ -496,3 +499,50 @@ def test_a_data_set_without_test_facts_can_be_trained_on(tmp_path: Path) -> None
     result = jobs.train_run(data, tmp_path, small_config(), CPU)
     assert result["test"] is None
     assert result["valid"]["queries"] == 2 * len(data.valid)
+
+
+def test_a_smaller_graph_has_subgraphs_of_as_many_entities(tmp_path: Path) -> None:
+    big, small = chain_world(60), chain_world(30)
+    shape = PredictorConfig(num_layers=2, dim=4, attention_dim=2)
+
+    def counts(sampler: SamplerConfig, graph: KnowledgeGraph, *settings: str) -> list[int]:
+        run = Run(tmp_path / "run")
+        shutil.rmtree(run.path, ignore_errors=True)
+        run.save(build_reasoner(big.graph, Config(sampler, shape)))
+        found = Run(run.path, settings).reasoner_on(graph)
+        every = torch.arange(2 * graph.num_relations)
+        return found.sampler.budget.entity_counts(graph, every).tolist()
+
+    def one(sampler: SamplerConfig, graph: KnowledgeGraph, *settings: str) -> int:
+        found = set(counts(sampler, graph, *settings))
+        assert len(found) == 1
+        return found.pop()
+
+    assert one(SamplerConfig(entity_ratio=0.3), big.graph) == 18
+    assert one(SamplerConfig(entity_ratio=0.3), small.graph) == 18
+    assert one(SamplerConfig(entity_ratio=0.9), small.graph) == 30  # all of them
+    assert one(SamplerConfig(entity_ratio=0.3), chain_world(90).graph) == 27  # the same share
+    assert one(SamplerConfig(), small.graph) == 6  # the default share
+    assert one(SamplerConfig(max_entities=7), small.graph) == 7
+    # What the user sets holds as it is.
+    assert one(SamplerConfig(entity_ratio=0.3), small.graph, "sampler.entity_ratio=0.2") == 6
+    assert one(SamplerConfig(entity_ratio=0.3), small.graph, "sampler.max_entities=4") == 4
+    name = small.graph.relations[0]
+    by_name = counts(SamplerConfig(entity_ratio={name: 0.2}), small.graph)
+    assert (by_name[0], by_name[1]) == (12, 6)
+
+
+def test_a_run_of_an_earlier_version_keeps_its_share(tmp_path: Path) -> None:
+    shape = PredictorConfig(num_layers=2, dim=4, attention_dim=2)
+    sampler = SamplerConfig(entity_ratio=0.3)
+    Run(tmp_path / "run").save(build_reasoner(chain_world(60).graph, Config(sampler, shape)))
+    file = tmp_path / "run/graph.json"
+    graph = chain_world(30).graph
+    for entities in (None, "60", True, -60, 6.5):
+        about = read_sealed_json(file)
+        about.pop("entities", None)
+        if entities is not None:
+            about["entities"] = entities
+        write_sealed_json(file, about)
+        budget = Run(tmp_path / "run").reasoner_on(graph).sampler.budget
+        assert budget.entity_counts(graph, torch.tensor([0])).tolist() == [9]

@@ -35,11 +35,12 @@ def shown_run(path: Path) -> str:
 class GraphReference:
     """The content of the file `graph.json` of a run.
 
-    `values`: `fingerprint` of the graph; `origin`, its source and the options of `load` (None for a
-    graph created in memory, which is stored in the run), and for a copy of a database its `address`
-    without user and password; `files`, checksums by name of the files of
-    the run that do not contain their own. Runs of earlier versions may lack `files`. A pre-trained
-    run has no fingerprint, but `sources`, the names of the graphs of its mixture.
+    `values`: `fingerprint` of the graph; `entities`, their number; `origin`, its source and the
+    options of `load` (None for a graph created in memory, which is stored in the run), and for a
+    copy of a database its `address` without user and password; `files`, checksums by name of the
+    files of the run that do not contain their own. Runs of earlier versions may lack `files` and
+    `entities`. A pre-trained run has no fingerprint, but `sources`, the names of the graphs of its
+    mixture.
     """
 
     file: Path
@@ -53,6 +54,14 @@ class GraphReference:
     @property
     def fingerprint(self) -> str:
         return str(self.values.get("fingerprint"))
+
+    @property
+    def num_entities(self) -> int | None:
+        """Number of entities of the graph; None if the file does not contain it."""
+        found = self.values.get("entities")
+        if not isinstance(found, int) or isinstance(found, bool):
+            return None
+        return found if found > 0 else None
 
     @property
     def is_ours(self) -> bool:

@@ -19,7 +19,7 @@ Files are verified by checksums when they are read (see `oneshot.runs.layout`).
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,7 @@ from oneshot.runs.layout import (
 from oneshot.runs.reference import BUNDLED, FOUNDATION, GraphReference
 from oneshot.runs.tensors import load_parameters, load_tensors, save_tensors
 from oneshot.samplers import Sampler
+from oneshot.samplers._budget import DEFAULT_ENTITY_RATIO
 from oneshot.system.checksums import read_sealed_text, write_sealed_json, write_sealed_text
 from oneshot.system.files import check_replaceable, held, replacing_directory, write_text
 
@@ -215,9 +216,10 @@ class Run:
         With relative relations, the graph may have any relations. A fitted sampler then has its
         shared weights for those that the run does not know. The sampler of a pre-trained run, which
         has no relations, is fitted to the graph, which takes seconds; on a large graph, where it
-        would take minutes, it has its default weights.
+        would take minutes, it has its default weights. A graph with fewer entities than that of the
+        run has subgraphs of as many entities (see `_config_on`).
         """
-        config = self.config
+        config = self._config_on(graph)
         if self._has_relations:
             try:
                 graph = graph.with_relations(self.relations)
@@ -238,6 +240,33 @@ class Run:
         if reasoner.factors is None:
             reasoner.calibration = reasoner.calibration_alone
         return reasoner
+
+    def _config_on(self, graph: KnowledgeGraph) -> Config:
+        """The configuration for a graph.
+
+        The predictor was trained on subgraphs of a size that is a share of its graph. The same
+        share of a smaller graph would be fewer entities, and miss answers without need.
+        """
+        config, before, now = self.config, self.reference.num_entities, graph.num_entities
+        budgets = ("sampler.entity_ratio", "sampler.max_entities")
+        is_given = any(setting.strip().startswith(budgets) for setting in self.settings)
+        if before is None or before <= now or is_given:
+            return config
+        ratio = config.sampler.entity_ratio
+        if ratio is None and config.sampler.max_entities is None:
+            ratio = DEFAULT_ENTITY_RATIO
+        if ratio is None:
+            return config
+
+        def as_many(share: float) -> float:
+            return min((int(share * before) + 0.5) / now, 1.0)
+
+        ratio = (
+            {name: as_many(one) for name, one in {"default": DEFAULT_ENTITY_RATIO, **ratio}.items()}
+            if isinstance(ratio, dict)
+            else as_many(ratio)
+        )
+        return replace(config, sampler=replace(config.sampler, entity_ratio=ratio))
 
     def factors_on(self, graph: KnowledgeGraph) -> Factors | None:
         """The factors of the run; None if there are none, or if a graph has other entities."""
@@ -365,7 +394,11 @@ class Run:
         self.path.mkdir(parents=True, exist_ok=True)
         # First the file that marks the directory as a run: from here on it can be resumed.
         relations = relation_lines(graph)
-        about = {"fingerprint": graph.fingerprint, "origin": graph.origin}
+        about = {
+            "fingerprint": graph.fingerprint,
+            "entities": graph.num_entities,
+            "origin": graph.origin,
+        }
         reference = GraphReference(self.path / GRAPH, about)
         reference.listing(RELATIONS, relations.encode()).write()
         if graph.origin is None and with_graph:
