@@ -885,7 +885,7 @@ def scale() -> str:
         for row in value["rows"]
     ]
     remark = (
-        f"Medians over {value['questions']} test queries with batch size 1 and "
+        f"Medians over {value['questions']} queries with batch size 1 and "
         f"{value['max_entities']:,} entities each, sampled locally. The page cache was cold: "
         "`open` and the first query wait for the disk."
     )

@@ -32,7 +32,9 @@ def facts(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File for the exported facts, .tsv.", show_default="stdout"
+            metavar="FILE",
+            help="File for the exported facts: .tsv, .csv, .parquet, .nt or .ttl.",
+            show_default="stdout",
         ),
     ] = None,
     changes: Annotated[

@@ -363,7 +363,7 @@ CASES = Table(
     _plan,
     by_data(_finding),
     note=(
-        "The mean degree is that in the whole graph; the last column is the largest distance in "
-        "hops, among the reachable entities."
+        "The mean degree is that in the whole graph; *farthest* is the largest distance in hops, "
+        "among the reachable entities; *as in test*: the answers are those of the test split."
     ),
 )

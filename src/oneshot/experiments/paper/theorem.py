@@ -279,7 +279,8 @@ THEOREM = Table(
     note=(
         "Sizes are shares of the entities; of the block model, numbers of entities. *Trained at "
         "that size*: the same value for a predictor whose training had the size of the test. In "
-        "rows with equal sizes the two trainings have different seeds. *One block − two*: "
+        "rows of data sets with equal sizes the two trainings have different seeds; of the block "
+        "model it is the same training. *One block − two*: "
         "difference between the mean probabilities of a link for pairs in one block and in two, "
         "0.6 for a perfect predictor. *Rate*: √(log(2n/p) / n) with p = 0.05."
     ),
