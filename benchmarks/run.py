@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other; results go to `benchmarks/results`.
+"""The benchmarks that take minutes, one after the other; results go to `benchmarks/results`.
 
 Data sets are looked for in `$ONESHOT_DATA` and the cache; what is not there is skipped.
 """

@@ -536,7 +536,11 @@ def test_discovered_facts_are_written_back(
 
 @pytest.mark.usefixtures("neo4j_user")
 def test_answers_to_queries_are_written_back(
-    run: Command, tmp_path: Path, facts: list[Fact], bolt: Server
+    run: Command,
+    tmp_path: Path,
+    facts: list[Fact],
+    bolt: Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     address = f"bolt://127.0.0.1:{bolt.port}"
     path, queries = tmp_path / "run", tmp_path / "queries.tsv"
@@ -557,6 +561,9 @@ def test_answers_to_queries_are_written_back(
         refused = run(command, path, "--out", other)
         assert (refused.code, SECRET in refused.err) == (2, False)
         assert "file" in refused.err
+    monkeypatch.setenv("ONESHOT_OFFLINE", "1")
+    refused = run("predict", path, *options)
+    assert (refused.code, "$ONESHOT_OFFLINE forbids connections" in refused.err) == (2, True)
 
 
 @pytest.mark.usefixtures("neo4j_user")

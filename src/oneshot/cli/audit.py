@@ -67,7 +67,9 @@ def audit(
 
     target = None if out is None else output(out)
     if target is not None and not isinstance(target, Path):
-        raise InputError(f"{target}: audit writes only files; choose a .tsv, .csv or .parquet file")
+        raise InputError(
+            f"{target}: audit writes only files; choose .tsv, .csv, .parquet, .nt or .ttl"
+        )
     check_facts_output(target, run, data)
     reasoner, further = open_with_held_out(run, data, settings, seed, device)
     check_names_output(target, reasoner)

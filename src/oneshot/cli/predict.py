@@ -110,7 +110,9 @@ DaskOption = Annotated[
 ]
 PartitionOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of queries per Parquet part.", show_default="about 1000"),
+    typer.Option(
+        min=1, help="Number of queries per Parquet part.", show_default="a 32nd, 16 to 1000"
+    ),
 ]
 ResumeOption = Annotated[
     bool,
@@ -463,5 +465,6 @@ def _report(out: str, count: int, seconds: float, unanswered: int) -> None:
     console.note(f"{out}: answers to {count:,} queries in {seconds:.1f} s")
     if unanswered:
         console.note(
-            f"{unanswered:,} without answers: the entity has no facts, or all answers are known"
+            f"{unanswered:,} without answers: the entity has no facts, or all answers are known or "
+            "left out by the options"
         )

@@ -5,6 +5,7 @@ once and copied into the cache (`cache`), as downloads are; everything else work
 """
 
 import difflib
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,8 @@ def check_target(address: Address) -> None:
     if check is None:
         writable = sorted(scheme for scheme, source in SOURCES.items() if source.write)
         raise address.error(f"cannot be written to; use a file, or {', '.join(writable)}")
+    if os.environ.get("ONESHOT_OFFLINE") and not SOURCES[address.scheme].is_file:
+        raise InputError(f"{address}: $ONESHOT_OFFLINE forbids connections")
     check(address)
 
 
