@@ -145,7 +145,8 @@ def test_a_file_that_does_not_fit_is_as_good_as_none(
     assert found.resumed_after is None
     assert found.valid_mrr == fresh.valid_mrr
     (line,) = watcher.lines
-    assert line.startswith(f"starts from scratch: {kept}: ")
+    # A changed byte may be one of the checksum, of the header or of the numbers.
+    assert line.startswith((f"starts from scratch: {kept}: ", f"starts from scratch: {kept} was "))
     assert list(tmp_path.iterdir()) == [kept]
 
 
