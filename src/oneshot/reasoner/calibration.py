@@ -102,8 +102,8 @@ def calibrate(
     default 16, on a GPU chosen to fill it.
     """
     graph = reasoner.graph
-    is_completed = reasoner.factors is not None and bool(reasoner.factors.weight)
-    if is_completed:
+    has_factors = reasoner.factors is not None and bool(reasoner.factors.weight)
+    if has_factors:
         seconds /= 2  # the rest is for the predictor alone
     end = clock() + seconds / COST
     until = None if math.isinf(end) else lambda: clock() >= end
@@ -123,7 +123,7 @@ def calibrate(
     slope, offset, offsets = _fitted(judged, labelled)
     named = {graph.relation_name(relation): value for relation, value in offsets.items()}
     alone = None
-    if is_completed:
+    if has_factors:
         without = Reasoner(graph, reasoner.sampler, reasoner.predictor)
         alone = calibrate(without, data, limit, seed, batch_size, seconds, clock)
     several = several_in(graph)
